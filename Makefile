@@ -1,0 +1,38 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types bench docs clean
+
+# One stamp per set of packages: make re-installs only when the declarations change.
+$(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -e . -e toolkit
+	touch $@
+
+$(VENV)/.demo: examples/requirements.txt $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r examples/requirements.txt
+	touch $@
+
+demo: $(VENV)/.demo
+	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
+
+test: $(VENV)/.demo lint types
+	$(BIN)/python -m pytest -n 2 tests
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist
