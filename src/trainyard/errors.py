@@ -1,0 +1,135 @@
+"""Every exception that trainyard raises on purpose.
+
+    TrainyardError                      exit code 1
+    ├── UsageError                      2   the command or call is malformed
+    │   ├── MalformedAppHandleException
+    │   └── MountParseError, OptionParseError
+    ├── ConfigError                     3   a value, file or component is wrong
+    │   ├── InvalidRunConfigException
+    │   ├── ComponentNotFoundException
+    │   ├── ComponentValidationException
+    │   ├── ComponentArgumentError
+    │   └── UnknownSchedulerException
+    ├── BackendError                    4   a scheduler refused or could not be reached
+    │   └── StateStoreError                 the state directory cannot be read or written
+    ├── UnknownAppException             5   there is no such job
+    └── AppStatusError                  1   the job ended, but not in success
+
+Each message says what was attempted and what is wrong; ``hint`` says what to do about it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from trainyard.specs.status import AppStatus
+
+EXIT_OK = 0
+EXIT_JOB_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CONFIG = 3
+EXIT_BACKEND = 4
+EXIT_NO_SUCH_JOB = 5
+EXIT_INTERRUPTED = 130
+
+
+class TrainyardError(Exception):
+    """Base of the family. ``hint`` is the sentence that tells the user what to do."""
+
+    exit_code = EXIT_JOB_FAILED
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class UsageError(TrainyardError, ValueError):
+    """A command line or a value typed by hand does not parse."""
+
+    exit_code = EXIT_USAGE
+
+
+class MalformedAppHandleException(UsageError):
+    """A handle is not of the form ``scheduler://[session]/app_id``."""
+
+
+class MountParseError(UsageError):
+    """A mount specification does not parse."""
+
+
+class OptionParseError(UsageError):
+    """A ``key=value`` list does not parse."""
+
+
+class ConfigError(TrainyardError, ValueError):
+    """A configuration value, a component or a job definition is invalid."""
+
+    exit_code = EXIT_CONFIG
+
+
+class InvalidRunConfigException(ConfigError):
+    """A scheduler option is unknown, missing or of the wrong type."""
+
+    def __init__(
+        self, reason: str, cfg_key: str = "", cfg: Mapping[str, object] | None = None, *, hint: str = ""
+    ) -> None:
+        super().__init__(reason, hint=hint)
+        self.cfg_key = cfg_key
+        self.cfg = dict(cfg or {})
+
+
+class ComponentNotFoundException(ConfigError):
+    """No component has the name that was asked for."""
+
+
+class ComponentValidationException(ConfigError):
+    """A component does not lint; the message lists every problem with file and line."""
+
+
+class ComponentArgumentError(UsageError):
+    """An argument given to a component does not fit its signature."""
+
+
+class UnknownSchedulerException(ConfigError):
+    """No scheduler has the name that was asked for."""
+
+
+class BackendError(TrainyardError):
+    """A scheduler refused the request or could not be reached."""
+
+    exit_code = EXIT_BACKEND
+
+
+class StateStoreError(BackendError):
+    """The state directory (jobs, history) cannot be used."""
+
+
+class UnknownAppException(TrainyardError):
+    """The scheduler knows no job of this handle."""
+
+    exit_code = EXIT_NO_SUCH_JOB
+
+
+class AppStatusError(TrainyardError):
+    """Raised by `AppStatus.raise_for_status` when a job did not succeed. ``status`` holds it."""
+
+    def __init__(self, status: AppStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence with the nearest known names, or all of them when none is near."""
+    import difflib
+
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return "Did you mean " + " or ".join(near) + "?"
+    return "Known: " + ", ".join(names) + "." if names else ""

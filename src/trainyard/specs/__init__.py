@@ -1,0 +1,135 @@
+"""The nouns of a job. Pure data: nothing here knows of schedulers, files or processes.
+
+Names are loaded when they are first used, so that a command pays only for those that it touches.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.errors import (
+        AppStatusError,
+        InvalidRunConfigException,
+        MalformedAppHandleException,
+        UnknownAppException,
+        UnknownSchedulerException,
+    )
+    from trainyard.specs.app import MISSING, AppDef, RetryPolicy, Role, validate_app
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
+    from trainyard.specs.macros import macros
+    from trainyard.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
+    from trainyard.specs.resources import (
+        NULL_RESOURCE,
+        Resource,
+        get_named_resources,
+        named_resources,
+        resource,
+    )
+    from trainyard.specs.runopts import CfgVal, option, runopt, runopts
+    from trainyard.specs.serialize import from_json, to_json
+    from trainyard.specs.status import (
+        NONE,
+        AppState,
+        AppStatus,
+        ReplicaState,
+        ReplicaStatus,
+        RoleStatus,
+        is_started,
+        is_terminal,
+    )
+
+ALL = "all"
+
+_HOMES = {
+    "trainyard.errors": (
+        "AppStatusError",
+        "InvalidRunConfigException",
+        "MalformedAppHandleException",
+        "UnknownAppException",
+        "UnknownSchedulerException",
+    ),
+    "trainyard.specs.app": ("MISSING", "AppDef", "RetryPolicy", "Role", "validate_app"),
+    "trainyard.specs.dryrun": ("AppDryRunInfo",),
+    "trainyard.specs.handles": ("AppHandle", "ParsedAppHandle", "make_app_handle", "parse_app_handle"),
+    "trainyard.specs.macros": ("macros",),
+    "trainyard.specs.mounts": ("BindMount", "DeviceMount", "MountType", "VolumeMount", "parse_mounts"),
+    "trainyard.specs.resources": (
+        "NULL_RESOURCE",
+        "Resource",
+        "get_named_resources",
+        "named_resources",
+        "resource",
+    ),
+    "trainyard.specs.runopts": ("CfgVal", "option", "runopt", "runopts"),
+    "trainyard.specs.serialize": ("from_json", "to_json"),
+    "trainyard.specs.status": (
+        "NONE",
+        "AppState",
+        "AppStatus",
+        "ReplicaState",
+        "ReplicaStatus",
+        "RoleStatus",
+        "is_started",
+        "is_terminal",
+    ),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ALL",
+    "MISSING",
+    "NONE",
+    "NULL_RESOURCE",
+    "AppDef",
+    "AppDryRunInfo",
+    "AppHandle",
+    "AppState",
+    "AppStatus",
+    "AppStatusError",
+    "BindMount",
+    "CfgVal",
+    "DeviceMount",
+    "InvalidRunConfigException",
+    "MalformedAppHandleException",
+    "MountType",
+    "ParsedAppHandle",
+    "ReplicaState",
+    "ReplicaStatus",
+    "Resource",
+    "RetryPolicy",
+    "Role",
+    "RoleStatus",
+    "UnknownAppException",
+    "UnknownSchedulerException",
+    "VolumeMount",
+    "from_json",
+    "get_named_resources",
+    "is_started",
+    "is_terminal",
+    "macros",
+    "make_app_handle",
+    "named_resources",
+    "option",
+    "parse_app_handle",
+    "parse_mounts",
+    "resource",
+    "runopt",
+    "runopts",
+    "to_json",
+    "validate_app",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,146 @@
+"""What a job is: an application of roles, each a number of equal replicas."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigError
+from trainyard.specs.mounts import Mount
+from trainyard.specs.resources import NULL_RESOURCE, Resource
+
+if TYPE_CHECKING:
+    from trainyard.specs.dryrun import AppDryRunInfo
+
+MISSING = "<MISSING>"
+
+
+class RetryPolicy(str, Enum):
+    """What is started again when a replica fails.
+
+    ``REPLICA`` restarts that replica, ``ROLE`` all replicas of its role, ``APPLICATION`` everything.
+    """
+
+    REPLICA = "REPLICA"
+    APPLICATION = "APPLICATION"
+    ROLE = "ROLE"
+
+
+_override_lock = threading.RLock()
+
+
+@dataclass
+class Role:
+    """A number of equal replicas of one program.
+
+    Args:
+        name: name of the role, unique in its application.
+        image: what the scheduler runs it in: a container image, or a directory.
+        min_replicas: the fewest replicas that the job can run with, where the scheduler is elastic.
+        base_image: not used; kept for callers of the predecessor.
+        entrypoint: the program.
+        args: its arguments. Macros (`trainyard.specs.macros`) are substituted.
+        env: its environment variables. Macros are substituted in the values.
+        num_replicas: how many to start.
+        max_retries: how often to start again after a failure.
+        retry_policy: what to start again.
+        resource: needs of one replica.
+        port_map: ports by name.
+        metadata: extra facts for schedulers, by scheduler name. JSON values only.
+        mounts: what it sees of the outside.
+        overrides: attribute name to a function (or coroutine) that gives its value when it is first read.
+    """
+
+    name: str
+    image: str
+    min_replicas: int | None = None
+    base_image: str | None = None
+    entrypoint: str = MISSING
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    num_replicas: int = 1
+    max_retries: int = 0
+    retry_policy: RetryPolicy = RetryPolicy.APPLICATION
+    resource: Resource = field(default_factory=lambda: Resource.copy(NULL_RESOURCE))
+    port_map: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    mounts: list[Mount] = field(default_factory=list)
+    overrides: dict[str, Callable[[], Any] | Coroutine[Any, Any, Any]] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:  # a typed __getattribute__ would hide misspelt attributes from type checkers
+
+        def __getattribute__(self, name: str) -> Any:
+            state = object.__getattribute__(self, "__dict__")
+            overrides = state.get("overrides")
+            if overrides and name in overrides:
+                with _override_lock:
+                    if name in overrides:
+                        state[name] = _resolve_override(name, overrides[name])
+                        del overrides[name]
+            return object.__getattribute__(self, name)
+
+    def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
+        """Change the request before it is sent; subclasses override this. Returns it unchanged."""
+        return dryrun_info
+
+
+def _resolve_override(name: str, source: object) -> Any:
+    import inspect
+
+    value: Any = source() if callable(source) else source
+    if inspect.isawaitable(value):
+        import asyncio
+
+        async def wait_for_value() -> Any:
+            return await value
+
+        value = asyncio.run(wait_for_value())
+    return value
+
+
+@dataclass
+class AppDef:
+    """A job: a name, its roles, and notes that go with it (as tags, where the scheduler has them)."""
+
+    name: str
+    roles: list[Role] = field(default_factory=list)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def validate_app(app: AppDef) -> None:
+    """Check what holds on every scheduler, and report all that is wrong at once.
+
+    Raises:
+        ConfigError: no roles, equal names, a missing entrypoint or image, counts out of range.
+    """
+    problems = [] if app.roles else ["it has no roles"]
+    names = [role.name for role in app.roles]
+    problems += [f"two roles are named {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
+    for role in app.roles:
+        problems += [f"role {role.name!r}: {problem}" for problem in _role_problems(role)]
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise ConfigError(f"the job {app.name!r} is not complete:{lines}")
+
+
+def _role_problems(role: Role) -> list[str]:
+    checks: Mapping[str, bool] = {
+        "it has no name": not role.name,
+        "its name holds a '/'": "/" in role.name,
+        "it has no entrypoint": not role.entrypoint or role.entrypoint == MISSING,
+        f"num_replicas is {role.num_replicas}, it must be at least 1": role.num_replicas < 1,
+        f"max_retries is {role.max_retries}, it must not be negative": role.max_retries < 0,
+        f"min_replicas {role.min_replicas} is not between 1 and num_replicas {role.num_replicas}": (
+            role.min_replicas is not None and not 1 <= role.min_replicas <= role.num_replicas
+        ),
+        "an environment variable's name is empty or holds '=' or NUL": any(
+            not key or "=" in key or "\0" in key for key in role.env
+        ),
+        "an argument or environment value holds a NUL byte": any(
+            "\0" in text for text in (role.entrypoint, *role.args, *role.env.values())
+        ),
+    }
+    return [problem for problem, holds in checks.items() if holds]

@@ -1,0 +1,39 @@
+"""The request that would be sent, as a value that can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from trainyard.specs.app import AppDef
+
+T = TypeVar("T")
+
+
+class AppDryRunInfo(Generic[T]):
+    """A scheduler's native request, made but not sent.
+
+    Args:
+        request: the request, of the scheduler's own type.
+        fmt: makes the text that people read; secrets must not show in it.
+
+    Attributes:
+        app: the job that it was made from.
+        cfg: the resolved scheduler options.
+        scheduler: name of the scheduler.
+        session: name of the runner's session.
+        app_id: id that the job will have, where the scheduler lets the caller choose it; else None.
+    """
+
+    def __init__(self, request: T, fmt: Callable[[T], str] = repr) -> None:
+        self.request = request
+        self._fmt = fmt
+        self.app: AppDef | None = None
+        self.cfg: Mapping[str, Any] = {}
+        self.scheduler = ""
+        self.session = ""
+        self.app_id: str | None = None
+
+    def __repr__(self) -> str:
+        return self._fmt(self.request)

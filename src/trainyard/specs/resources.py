@@ -1,0 +1,123 @@
+"""What one replica needs: cpus, gpus, memory and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainyard.errors import ConfigError, did_you_mean
+
+
+@dataclass
+class Resource:
+    """Needs of one replica.
+
+    Args:
+        cpu: number of logical cpus; -1 leaves it open.
+        gpu: number of gpus; -1 leaves it open.
+        memMB: memory in MiB; -1 leaves it open.
+        capabilities: scheduler-specific facts, such as the instance type.
+        devices: named devices and how many of each, such as ``{"vpc.amazonaws.com/efa": 4}``.
+        tags: free notes that no scheduler reads.
+    """
+
+    cpu: int
+    gpu: int
+    memMB: int
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, object] = field(default_factory=dict)
+
+    @staticmethod
+    def copy(original: Resource, **capabilities: Any) -> Resource:
+        """Return a copy with these capabilities added."""
+        return replace(
+            original,
+            capabilities={**original.capabilities, **capabilities},
+            devices=dict(original.devices),
+            tags=dict(original.tags),
+        )
+
+
+NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
+
+ResourceFactory = Callable[[], Resource]
+
+
+class NamedResources(Mapping[str, Resource]):
+    """Resources by name: ours, then those of plugins, which add names and never replace ours.
+
+    Raises:
+        ConfigError: an unknown name is looked up; the message suggests near ones. It is also a
+            ``KeyError`` for code that treats this as any mapping.
+    """
+
+    def __init__(self) -> None:
+        self._factories: dict[str, ResourceFactory] | None = None
+
+    def _load(self) -> dict[str, ResourceFactory]:
+        if self._factories is None:
+            from trainyard.specs import named_resources_aws, named_resources_generic
+
+            self._factories = {
+                **named_resources_generic.NAMED_RESOURCES,
+                **named_resources_aws.NAMED_RESOURCES,
+                "NULL": lambda: NULL_RESOURCE,
+                "MISSING": lambda: NULL_RESOURCE,
+            }
+        return self._factories
+
+    def add(self, name: str, factory: ResourceFactory) -> None:
+        """Add a name unless it is taken already."""
+        self._load().setdefault(name, factory)
+
+    def __getitem__(self, name: str) -> Resource:
+        factory = self._load().get(name)
+        if factory is None:
+            raise UnknownResourceError(
+                f"there is no named resource {name!r}", hint=did_you_mean(name, self._load())
+            )
+        return factory()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._load()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+
+class UnknownResourceError(ConfigError, KeyError):
+    """No named resource has this name."""
+
+    __str__ = ConfigError.__str__
+
+
+named_resources = NamedResources()
+
+
+def get_named_resources(res: str) -> Resource:
+    """Return the resource of this name.
+
+    Raises:
+        UnknownResourceError: there is none.
+    """
+    return named_resources[res]
+
+
+def resource(
+    cpu: int | None = None, gpu: int | None = None, memMB: int | None = None, h: str | None = None
+) -> Resource:
+    """Return the resource named ``h``, or one of these figures (2 cpus, no gpu, 1024 MiB by default).
+
+    Raises:
+        UnknownResourceError: ``h`` names no resource.
+    """
+    if h:
+        return get_named_resources(h)
+    return Resource(
+        cpu=2 if cpu is None else cpu, gpu=0 if gpu is None else gpu, memMB=1024 if memMB is None else memMB
+    )

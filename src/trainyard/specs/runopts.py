@@ -1,0 +1,217 @@
+"""Scheduler options: declared once, as a dataclass; checked, converted and documented from there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, get_type_hints
+
+from trainyard.errors import InvalidRunConfigException, did_you_mean
+from trainyard.specs.decode import DecodeError, bare_type, from_text, from_value, type_name
+from trainyard.specs.text import parse_pairs
+
+CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class runopt:
+    """One option.
+
+    Attributes:
+        default: its value when nobody gives one.
+        opt_type: its type.
+        is_required: whether somebody must give one.
+        help: what it does, in a sentence.
+        secret: whether its value is kept out of logs, dry runs and the history.
+    """
+
+    default: CfgVal
+    opt_type: Any
+    is_required: bool
+    help: str
+    secret: bool = False
+
+    @property
+    def opt_type_name(self) -> str:
+        """The type as people write it: ``str``, ``list[str]``."""
+        return type_name(self.opt_type)
+
+    def convert(self, value: Any) -> Any:
+        """Check a value, or convert a text given for it. None is always taken where there is no must.
+
+        Raises:
+            DecodeError: it does not fit the type.
+        """
+        if value is None or (value == "None" and bare_type(self.opt_type) is not str):
+            return None
+        if isinstance(value, str) and bare_type(self.opt_type) is not str:
+            return from_text(self.opt_type, value)
+        return from_value(self.opt_type, value)
+
+
+def option(
+    help: str, *, default: Any = dataclasses.MISSING, factory: Any = dataclasses.MISSING, secret: bool = False
+) -> Any:
+    """Declare a field of an options dataclass. Without a default the option is required."""
+    return dataclasses.field(  # type: ignore[call-overload,unused-ignore]
+        default=default, default_factory=factory, metadata={"help": help, "secret": secret}
+    )
+
+
+class runopts:
+    """The options of a scheduler, by name."""
+
+    def __init__(self, **options: runopt) -> None:
+        self._options: dict[str, runopt] = dict(options)
+
+    @classmethod
+    def from_dataclass(cls, opts: type[Any]) -> runopts:
+        """Derive the options from a dataclass whose fields are made by `option`."""
+        hints = get_type_hints(opts)
+        result = cls()
+        for field in dataclasses.fields(opts):
+            required = field.default is field.default_factory is dataclasses.MISSING
+            default = None if field.default is dataclasses.MISSING else field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            result._options[field.name] = runopt(
+                default,
+                bare_type(hints[field.name]),
+                required,
+                field.metadata.get("help", ""),
+                field.metadata.get("secret", False),
+            )
+        return result
+
+    def add(
+        self, cfg_key: str, type_: Any, help: str, default: CfgVal = None, required: bool = False
+    ) -> None:
+        """Add an option.
+
+        Raises:
+            ValueError: it is required and has a default.
+            TypeError: the default is not of the type.
+        """
+        if required and default is not None:
+            raise ValueError(f"option {cfg_key!r} is required, so it cannot have the default {default!r}")
+        if default is not None:
+            try:
+                from_value(type_, default)
+            except DecodeError as error:
+                raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
+        self._options[cfg_key] = runopt(default, type_, required, help)
+
+    def get(self, name: str) -> runopt | None:
+        """Return the option of this name, or None."""
+        return self._options.get(name)
+
+    def update(self, other: runopts) -> None:
+        """Take over the options of another set."""
+        self._options.update(other._options)
+
+    def __or__(self, other: runopts) -> runopts:
+        return runopts(**{**self._options, **other._options})
+
+    def __iter__(self) -> Iterator[tuple[str, runopt]]:
+        return iter(self._options.items())
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._options
+
+    def resolve(self, cfg: Mapping[str, Any] | Any) -> dict[str, Any]:
+        """Check a configuration and complete it with the defaults.
+
+        Args:
+            cfg: values by option name, or an instance of the options dataclass. Texts are converted.
+
+        Raises:
+            InvalidRunConfigException: an option is unknown, missing, or does not fit its type. All that
+                is wrong is reported at once.
+        """
+        given = as_mapping(cfg)
+        resolved: dict[str, Any] = {}
+        problems = [
+            (key, f"there is no option {key!r}. {did_you_mean(key, self._options)}")
+            for key in given
+            if key not in self._options
+        ]
+        for name, opt in self._options.items():
+            value = given.get(name)
+            try:
+                resolved[name] = opt.default if value is None else opt.convert(value)
+            except DecodeError as error:
+                problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
+                continue
+            if opt.is_required and resolved[name] is None:
+                problems.append((name, f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"))
+        if problems:
+            text = "; ".join(problem.rstrip(".") for _, problem in problems)
+            raise InvalidRunConfigException(text, problems[0][0], given)
+        return resolved
+
+    def cfg_from_str(self, cfg_str: str) -> dict[str, Any]:
+        """Read ``key=value,key2=value2``, each value converted to its option's type.
+
+        Unknown keys are kept as text, for `resolve` to refuse.
+
+        Raises:
+            OptionParseError: the text does not parse.
+            InvalidRunConfigException: a value does not fit its option's type.
+        """
+        return self._convert_all(parse_pairs(cfg_str))
+
+    def cfg_from_json_repr(self, json_repr: str) -> dict[str, Any]:
+        """Read a JSON object of option values.
+
+        Raises:
+            InvalidRunConfigException: it is not a JSON object, or a value does not fit.
+        """
+        try:
+            data = json.loads(json_repr)
+        except ValueError as error:
+            raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
+        if not isinstance(data, dict):
+            raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")
+        return self._convert_all(data)
+
+    def _convert_all(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        cfg: dict[str, Any] = {}
+        for key, value in raw.items():
+            opt = self._options.get(key)
+            try:
+                cfg[key] = value if opt is None else opt.convert(value)
+            except DecodeError as error:
+                type_text = opt.opt_type_name if opt else ""
+                raise InvalidRunConfigException(f"option {key!r} ({type_text}): {error}", key, raw) from None
+        return cfg
+
+    def __repr__(self) -> str:
+        required = [(name, opt) for name, opt in self if opt.is_required]
+        optional = [(name, opt) for name, opt in self if not opt.is_required]
+        usage = [f"{name}={name.upper()}" for name, _ in required]
+        usage += [f"[{name}={name.upper()}]" for name, _ in optional]
+        lines = ["usage:", "    " + ",".join(usage)]
+        for title, options in (("required", required), ("optional", optional)):
+            if options:
+                lines += ["", f"{title} arguments:"]
+            for name, opt in options:
+                default = "" if opt.is_required else f", {opt.default}"
+                lines.append(f"    {name}={name.upper()} ({opt.opt_type_name}{default})")
+                lines.append(f"        {opt.help}")
+        return "\n".join(lines)
+
+
+def as_mapping(cfg: Any) -> dict[str, Any]:
+    """Return a configuration as a new dict, whether it is a mapping or an options dataclass."""
+    if cfg is None:
+        return {}
+    if dataclasses.is_dataclass(cfg) and not isinstance(cfg, type):
+        return {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
+    return dict(cfg)
+
+
+__all__ = ["CfgVal", "as_mapping", "option", "runopt", "runopts"]

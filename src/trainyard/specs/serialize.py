@@ -1,0 +1,109 @@
+"""Specs to JSON and back, without loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, TypeVar, get_type_hints
+
+from trainyard.errors import ConfigError
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.decode import DecodeError, from_value
+from trainyard.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
+from trainyard.specs.resources import Resource
+
+T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
+
+_MOUNT_CLASSES: dict[str, type[Any]] = {
+    MountType.BIND.value: BindMount,
+    MountType.VOLUME.value: VolumeMount,
+    MountType.DEVICE.value: DeviceMount,
+}
+_MOUNT_TYPES = {cls: kind for kind, cls in _MOUNT_CLASSES.items()}
+
+
+def to_json(spec: Any) -> Any:
+    """Return a spec as JSON values. A role's overrides are resolved, since functions have no JSON.
+
+    Raises:
+        ConfigError: a value in it (in ``metadata``, say) is none that JSON can hold.
+    """
+    return _encode(spec, type(spec).__name__)
+
+
+def _encode(value: Any, path: str) -> Any:
+    if isinstance(value, Role):
+        for name in list(value.overrides):
+            getattr(value, name)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        data = {
+            field.name: _encode(getattr(value, field.name), f"{path}.{field.name}")
+            for field in dataclasses.fields(value)
+            if field.name != "overrides"
+        }
+        kind = _MOUNT_TYPES.get(type(value))
+        return data if kind is None else {"type": kind, **data}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): _encode(item, f"{path}[{key}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise ConfigError(
+        f"{path} cannot be written as JSON: it is of type {type(value).__name__}",
+        hint="Use texts, numbers, booleans, lists and dicts only.",
+    )
+
+
+def from_json(cls: type[T], data: Any) -> T:
+    """Rebuild a spec from what `to_json` returned.
+
+    Raises:
+        ConfigError: the data does not fit; the message says where.
+    """
+    try:
+        return _decode(cls, data)
+    except DecodeError as error:
+        raise ConfigError(f"this is no {cls.__name__}: {error}") from None
+
+
+def _decode(cls: type[T], data: Any) -> T:
+    if not isinstance(data, dict):
+        raise DecodeError(f"{cls.__name__} is a JSON object, not {type(data).__name__}")
+    values = dict(data)
+    if cls in _MOUNT_TYPES:
+        values.pop("type", None)
+    hints = get_type_hints(cls)
+    for key, item in values.items():
+        if key == "mounts" and isinstance(item, list):
+            values[key] = [_decode_mount(mount) for mount in item]
+        elif key == "roles" and isinstance(item, list):
+            values[key] = [_decode(Role, role) for role in item]
+        elif key not in hints or key == "overrides":
+            raise DecodeError(f"{cls.__name__} has no field {key!r}")
+        elif hints[key] is Resource:
+            values[key] = _decode(Resource, item)
+        else:
+            values[key] = _field(key, hints[key], item)
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise DecodeError(str(error).replace("__init__()", cls.__name__)) from None
+
+
+def _field(key: str, tp: Any, item: Any) -> Any:
+    try:
+        return from_value(tp, item)
+    except DecodeError as error:
+        raise DecodeError(str(error), key) from None
+
+
+def _decode_mount(data: Any) -> Mount:
+    kind = data.get("type") if isinstance(data, dict) else None
+    cls = _MOUNT_CLASSES.get(str(kind))
+    if cls is None:
+        raise DecodeError(f"{data!r} is no mount: its type is none of {', '.join(_MOUNT_CLASSES)}")
+    mount: Mount = _decode(cls, data)
+    return mount

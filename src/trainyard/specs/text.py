@@ -1,0 +1,90 @@
+"""The one grammar of ``key=value`` lists: ``-cfg`` options, dict arguments and ``.torchxconfig`` values.
+
+Both ``,`` and ``;`` separate pairs and the items of a list; the last one before the next ``=`` separates
+pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". Quotes protect separators, and so do the
+brackets of a value that begins with ``[`` or ``{`` (JSON).
+"""
+
+from __future__ import annotations
+
+from trainyard.errors import OptionParseError
+
+_DELIMITERS = ",;"
+_EXAMPLE = "Example: queue=gpu,tags='a=b',items=x,y (quote a value that holds '=')."
+
+
+def parse_pairs(text: str) -> dict[str, str]:
+    """Split ``k=v,k2=v2`` into raw values; quotes are kept for `split_items` and `unquote`.
+
+    Raises:
+        OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
+    """
+    if not text.strip():
+        return {}
+    equals, delimiters = _scan(text)
+    if not equals:
+        raise OptionParseError(f"{text!r} holds no '='", hint=_EXAMPLE)
+    pairs: dict[str, str] = {}
+    key_start = 0
+    for index, position in enumerate(equals):
+        key = text[key_start:position].strip()
+        end = len(text)
+        if index + 1 < len(equals):
+            between = [d for d in delimiters if position < d < equals[index + 1]]
+            if not between:
+                raise OptionParseError(
+                    f"{text!r}, character {equals[index + 1] + 1}: the value of {key!r} holds an '='",
+                    hint=_EXAMPLE,
+                )
+            end = between[-1]
+            key_start = end + 1
+        if not key or any(d in key for d in _DELIMITERS):
+            raise OptionParseError(f"{text!r}, character {position + 1}: no key before '='", hint=_EXAMPLE)
+        if key in pairs:
+            raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
+        pairs[key] = text[position + 1 : end].strip()
+    return pairs
+
+
+def split_items(text: str) -> list[str]:
+    """Split ``a,b;c`` into its items, unquoted; empty items are left out.
+
+    Raises:
+        OptionParseError: a quote is open.
+    """
+    _, delimiters = _scan(text)
+    bounds = [-1, *delimiters, len(text)]
+    items = [text[bounds[i] + 1 : bounds[i + 1]].strip() for i in range(len(bounds) - 1)]
+    return [unquote(item) for item in items if item]
+
+
+def unquote(text: str) -> str:
+    """Remove the quotes around a text, if it has any."""
+    if len(text) >= 2 and text[0] in "'\"" and text[-1] == text[0]:
+        return text[1:-1]
+    return text
+
+
+def _scan(text: str) -> tuple[list[int], list[int]]:
+    """Return the positions of the unprotected ``=`` and of the unprotected delimiters."""
+    equals: list[int] = []
+    delimiters: list[int] = []
+    quote, opened, depth, previous = "", 0, 0, "="
+    for position, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"" and (depth or previous in "=,;:"):  # not the apostrophe in "don't"
+            quote, opened = char, position
+        elif depth:
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(char, 0)
+        elif char in "[{" and previous == "=":
+            depth = 1
+        elif char == "=":
+            equals.append(position)
+        elif char in _DELIMITERS:
+            delimiters.append(position)
+        if not char.isspace():
+            previous = char
+    if quote:
+        raise OptionParseError(f"{text!r}, character {opened + 1}: the quote is never closed", hint=_EXAMPLE)
+    return equals, delimiters
