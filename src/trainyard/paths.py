@@ -1,0 +1,65 @@
+"""Where trainyard keeps things on this machine.
+
+``TRAINYARD_HOME`` puts everything under one directory; otherwise the XDG base directories hold:
+state (jobs and their logs, history) in ``~/.local/state/trainyard``, configuration in
+``~/.config/trainyard``, caches in ``~/.cache/trainyard``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from trainyard.errors import StateStoreError
+
+
+def state_dir() -> str:
+    """Return the directory of jobs and history."""
+    return _base("state", "XDG_STATE_HOME", "~/.local/state")
+
+
+def config_dir() -> str:
+    """Return the directory of the user's configuration."""
+    return _base("config", "XDG_CONFIG_HOME", "~/.config")
+
+
+def cache_dir() -> str:
+    """Return the directory of what can be made again."""
+    return _base("cache", "XDG_CACHE_HOME", "~/.cache")
+
+
+def jobs_dir() -> str:
+    """Return the directory that holds one directory per local job."""
+    return os.path.join(state_dir(), "jobs")
+
+
+def history_path() -> str:
+    """Return the path of the history database."""
+    return os.path.join(state_dir(), "history.db")
+
+
+def make_private_dir(path: str) -> None:
+    """Make a directory that only its owner can read, with its parents.
+
+    Raises:
+        StateStoreError: it cannot be made; the message names the path and the variable that moves it.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise state_error("make the state directory", path, error) from error
+
+
+def state_error(attempt: str, path: str, error: OSError) -> StateStoreError:
+    """Describe a failure of the file system below the state directory."""
+    return StateStoreError(
+        f"cannot {attempt} {path}: {error.strerror or error}",
+        hint="Free space or mend the permissions, or set TRAINYARD_HOME to a directory that can be written.",
+    )
+
+
+def _base(kind: str, variable: str, fallback: str) -> str:
+    home = os.environ.get("TRAINYARD_HOME")
+    if home:
+        return os.path.join(os.path.abspath(os.path.expanduser(home)), kind)
+    base = os.environ.get(variable) or os.path.expanduser(fallback)
+    return os.path.join(base, "trainyard")

@@ -1,0 +1,328 @@
+"""The interface between the runner and a scheduler.
+
+A scheduler implements four primitives (`_submit_dryrun`, `schedule`, `describe`, `list`), and
+`_cancel_existing` and `log_iter` where its backend can. Everything else has a body here, written in terms
+of those, and is overridden only where the backend offers something better: `wait` where it notifies,
+`describe_many` where it takes many ids, `log_blocks` where it reads many replicas at once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import time
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from trainyard.specs.status import NONE, AppState, AppStatus, Record, RoleStatus, is_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.runopts import runopts
+
+T = TypeVar("T")
+
+NOT_SET = "<NOT_SET>"
+FIRST_POLL = 0.25
+LONGEST_POLL = 10.0
+
+
+class Stream(str, Enum):
+    """Output stream of a replica. ``COMBINED`` is both, in the order in which they were written."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    COMBINED = "combined"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class DescribeAppResponse(Record):
+    """What a scheduler knows of a job: its status and, as far as the scheduler keeps it, its definition."""
+
+    __slots__ = (
+        "app_id",
+        "metadata",
+        "msg",
+        "num_restarts",
+        "roles",
+        "roles_statuses",
+        "state",
+        "structured_error_msg",
+        "ui_url",
+    )
+
+    def __init__(
+        self,
+        app_id: str = NOT_SET,
+        state: AppState = AppState.UNSUBMITTED,
+        num_restarts: int = -1,
+        msg: str = NONE,
+        structured_error_msg: str = NONE,
+        ui_url: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        roles_statuses: Sequence[RoleStatus] = (),
+        roles: Sequence[Role] = (),
+    ) -> None:
+        self.app_id = app_id
+        self.state = state
+        self.num_restarts = num_restarts
+        self.msg = msg
+        self.structured_error_msg = structured_error_msg
+        self.ui_url = ui_url
+        self.metadata = dict(metadata or {})
+        self.roles_statuses = list(roles_statuses)
+        self.roles = list(roles)
+
+    def to_status(self) -> AppStatus:
+        """Return the status part."""
+        return AppStatus(
+            self.state,
+            self.num_restarts,
+            self.msg,
+            self.structured_error_msg,
+            self.ui_url,
+            self.roles_statuses,
+        )
+
+
+class ListAppResponse(Record):
+    """One row of a list of jobs. ``app_handle`` is filled in by the runner."""
+
+    __slots__ = ("app_handle", "app_id", "name", "state")
+
+    def __init__(self, app_id: str, state: AppState, app_handle: str = NOT_SET, name: str = "") -> None:
+        self.app_id = app_id
+        self.state = state
+        self.app_handle = app_handle
+        self.name = name
+
+
+class LogQuery:
+    """Which lines of a replica's log are wanted.
+
+    Args:
+        regex: only lines in which this matches somewhere; None for all.
+        since: only lines written at or after this time.
+        until: only lines written before this time.
+        should_tail: whether to follow until the job ends.
+        streams: which output stream; None for the scheduler's default.
+        last: only this many of the lines that exist already; None for all.
+    """
+
+    def __init__(
+        self,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+        last: int | None = None,
+    ) -> None:
+        self.regex = regex
+        self.since = since
+        self.until = until
+        self.should_tail = should_tail
+        self.streams = streams
+        self.last = last
+
+
+class LogBlock:
+    """Consecutive whole lines of one replica's log, as bytes: they may not be UTF-8."""
+
+    __slots__ = ("data", "replica", "role")
+
+    def __init__(self, role: str, replica: int, data: bytes) -> None:
+        self.role = role
+        self.replica = replica
+        self.data = data
+
+
+class Scheduler(ABC, Generic[T]):
+    """A backend that runs jobs. ``T`` is the type of its options.
+
+    Args:
+        backend: its name, the first part of handles.
+        session_name: name of the runner's session, the second part.
+    """
+
+    #: The options dataclass, its fields made by `trainyard.specs.option`.
+    opts_class: type[Any] | None = None
+    #: Whether jobs run on this machine, so that a command on a terminal follows them by default.
+    is_local = False
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        self.backend = backend
+        self.session_name = session_name
+
+    def close(self) -> None:
+        """Free what the scheduler holds. May be called more than once."""
+
+    def run_opts(self) -> runopts:
+        """Return the options that jobs on this scheduler take."""
+        from trainyard.specs.runopts import runopts
+
+        return runopts() if self.opts_class is None else runopts.from_dataclass(self.opts_class)
+
+    # ---- submitting
+
+    def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
+        """Check, prepare and start a job without a runner; returns its id. Meant for tests."""
+        return self.schedule(self.submit_dryrun(app, cfg))
+
+    def submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any]:
+        """Make the request that `schedule` would send. Touches nothing.
+
+        Raises:
+            InvalidRunConfigException: an option is unknown, missing or of the wrong type.
+            ConfigError: the job cannot run on this scheduler.
+        """
+        from trainyard.specs.app import validate_app
+
+        validate_app(app)
+        resolved = self.run_opts().resolve(cfg)
+        self._validate(app, resolved)
+        info = self._submit_dryrun(app, resolved)
+        info.app = app
+        info.cfg = resolved
+        info.scheduler = self.backend
+        info.session = self.session_name
+        for role in app.roles:
+            info = role.pre_proc(self.backend, info)
+        return info
+
+    def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
+        """Refuse what this scheduler cannot run. Overridden by schedulers."""
+
+    @abstractmethod
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
+        """Make the native request from a valid job and resolved options."""
+
+    @abstractmethod
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Send a request and return the id of the job.
+
+        Raises:
+            BackendError: the backend refused it or could not be reached.
+        """
+
+    # ---- observing
+
+    @abstractmethod
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what the scheduler knows of a job; None if it knows none of this id."""
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe several jobs; one call for many where the backend takes that."""
+        return {app_id: self.describe(app_id) for app_id in app_ids}
+
+    @abstractmethod
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs that were launched on this scheduler, complete."""
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether the scheduler knows a job of this id."""
+        return self.describe(app_id) is not None
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends or ``timeout`` seconds have passed, and describe it.
+
+        Returns None if there is no such job. Without help from the backend this polls, at first every
+        quarter of a second and less and less often, at least every 10 s.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        delay = FIRST_POLL
+        while True:
+            response = self.describe(app_id)
+            if response is None or is_terminal(response.state):
+                return response
+            left = delay if deadline is None else min(delay, deadline - time.monotonic())
+            if left <= 0:
+                return response
+            time.sleep(left)
+            delay = min(delay * 1.5, LONGEST_POLL)
+
+    # ---- ending
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop. Does not wait for it; does nothing if it has ended or does not exist."""
+        if self.exists(app_id):
+            self._cancel_existing(app_id)
+
+    def _cancel_existing(self, app_id: str) -> None:
+        raise NotImplementedError(f"{self.backend} cannot cancel jobs")
+
+    def delete(self, app_id: str) -> None:
+        """Remove what the scheduler keeps of a job that has ended. Does nothing if it does not exist.
+
+        Raises:
+            ConfigError: the job has not ended.
+        """
+        if self.exists(app_id):
+            self._delete_existing(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        raise NotImplementedError(f"{self.backend} cannot delete jobs")
+
+    # ---- logs
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        r"""Return the log lines of a role's k-th replica, each with its line end (``\n``, or ``\r`` of a progress bar).
+
+        Args:
+            app_id: id of the job.
+            role_name: name of the role.
+            k: index of the replica.
+            regex: only lines in which this matches somewhere.
+            since: only lines written at or after this time, where the scheduler keeps times.
+            until: only lines written before this time, likewise.
+            should_tail: follow until the job has ended and its log is read to the end.
+            streams: which output stream; None for the scheduler's default.
+
+        Raises:
+            ValueError: the scheduler does not have this stream, or the job no such replica.
+            NotImplementedError: the scheduler cannot read logs.
+        """
+        raise NotImplementedError(f"{self.backend} cannot read logs")
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas, in about the order in which they were written.
+
+        Args:
+            app_id: id of the job.
+            replicas: pairs of a role's name and a replica's index.
+            query: which lines.
+        """
+        from trainyard.schedulers.lines import merge_line_iterators
+
+        iterators = {
+            (role, k): self.log_iter(
+                app_id, role, k, query.regex, query.since, query.until, query.should_tail, query.streams
+            )
+            for role, k in replicas
+        }
+        return merge_line_iterators(iterators, query.last)
+
+
+def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
+    """Keep the lines in which the regular expression matches somewhere."""
+    pattern = re.compile(regex)
+    return filter(pattern.search, data)

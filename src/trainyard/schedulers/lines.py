@@ -1,0 +1,105 @@
+"""Lines: cutting blocks of bytes into them, and merging the lines of several replicas."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from trainyard.errors import UsageError
+from trainyard.schedulers.base import LogBlock
+
+# A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
+QUEUED_BLOCKS = 256
+
+
+def compile_regex(regex: str) -> re.Pattern[str]:
+    """Compile a pattern that a user gave.
+
+    Raises:
+        UsageError: it is no regular expression.
+    """
+    try:
+        return re.compile(regex)
+    except re.error as error:
+        raise UsageError(f"{regex!r} is not a regular expression: {error}") from None
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Split at ``\n``, keeping the line ends. Takes time in proportion to the text."""
+    lines = text.split("\n")
+    last = lines.pop()
+    return [line + "\n" for line in lines] + ([last] if last else [])
+
+
+def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:
+    r"""Cut a stream of texts into lines ending in ``\n``; only the last may lack it."""
+    pending: list[str] = []
+    for chunk in chunks:
+        for piece in split_lines(chunk):
+            pending.append(piece)
+            if piece.endswith("\n"):
+                yield "".join(pending)
+                pending = []
+    if pending:
+        yield "".join(pending)
+
+
+def iter_lines(data: bytes) -> Iterator[bytes]:
+    r"""Cut a block into lines ending in ``\n``, ``\r\n`` or ``\r``; only the last may lack an end."""
+    if b"\r" not in data:
+        lines = data.split(b"\n")
+        last = lines.pop()
+        for line in lines:
+            yield line + b"\n"
+        if last:
+            yield last
+        return
+    for match in _LINE.finditer(data):
+        if match.end() > match.start():
+            yield match.group()
+
+
+def merge_line_iterators(
+    iterators: Mapping[tuple[str, int], Iterable[str]], last: int | None = None
+) -> Iterator[LogBlock]:
+    """Read several line iterators at once, each in a thread, and yield their lines as they come.
+
+    The first error of any of them is raised here, after the lines that came before it.
+    """
+    if len(iterators) == 1 or last is not None:
+        for (role, k), lines in iterators.items():
+            for line in lines if last is None else deque(lines, maxlen=last):
+                yield LogBlock(role, k, line.encode("utf-8", "surrogateescape"))
+        return
+    blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
+    stopped = threading.Event()
+
+    def pump(role: str, k: int, lines: Iterable[str]) -> None:
+        outcome: BaseException | None = None
+        try:
+            for line in lines:
+                if stopped.is_set():
+                    return
+                blocks.put(LogBlock(role, k, line.encode("utf-8", "surrogateescape")))
+        except BaseException as error:
+            outcome = error
+        blocks.put(outcome)
+
+    for (role, k), lines in iterators.items():
+        threading.Thread(target=pump, args=(role, k, lines), name=f"log-{role}-{k}", daemon=True).start()
+    running = len(iterators)
+    try:
+        while running:
+            item = blocks.get()
+            if isinstance(item, LogBlock):
+                yield item
+            elif item is not None:
+                raise item
+            else:
+                running -= 1
+    finally:
+        stopped.set()

@@ -1,0 +1,84 @@
+"""Which schedulers there are, by name. A scheduler's module is imported when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainyard.errors import ConfigError, UnknownSchedulerException, did_you_mean
+
+if TYPE_CHECKING:
+    from trainyard.schedulers.base import Scheduler
+
+# The first is the default.
+DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
+    "local_cwd": "trainyard.schedulers.local.scheduler",
+}
+
+_EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "docker": "docker", "lightkube": "kubernetes"}
+
+
+class SchedulerFactory(Protocol):
+    """Makes a scheduler for a session."""
+
+    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
+
+
+def get_scheduler_factories() -> dict[str, SchedulerFactory]:
+    """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
+
+    A plugin adds names; it cannot replace a built-in scheduler.
+    """
+    from trainyard.plugins import entry_points
+
+    factories: dict[str, SchedulerFactory] = {
+        name: _builtin_factory(name) for name in DEFAULT_SCHEDULER_MODULES
+    }
+    for point in entry_points("schedulers"):
+        factories.setdefault(point.name, _deferred(point.load))
+    return factories
+
+
+def get_scheduler_factory(name: str) -> SchedulerFactory:
+    """Return what makes the scheduler of this name, without looking for plugins if it is a built-in one.
+
+    Raises:
+        UnknownSchedulerException: there is none.
+    """
+    if name in DEFAULT_SCHEDULER_MODULES:
+        return _builtin_factory(name)
+    factories = get_scheduler_factories()
+    if name not in factories:
+        raise UnknownSchedulerException(f"there is no scheduler {name!r}", hint=did_you_mean(name, factories))
+    return factories[name]
+
+
+def get_default_scheduler_name() -> str:
+    """Return the name of the scheduler that is used when none is named."""
+    return next(iter(DEFAULT_SCHEDULER_MODULES))
+
+
+def _builtin_factory(name: str) -> SchedulerFactory:
+    def load() -> SchedulerFactory:
+        try:
+            factory: SchedulerFactory = import_module(DEFAULT_SCHEDULER_MODULES[name]).create_scheduler
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            extra = _EXTRA_OF_MODULE.get(missing)
+            if extra is None:
+                raise
+            raise ConfigError(
+                f"the scheduler {name!r} needs the package {missing!r}, which is not installed",
+                hint=f"Install it: pip install 'trainyard[{extra}]'",
+            ) from None
+        return factory
+
+    return _deferred(load)
+
+
+def _deferred(load: Callable[[], SchedulerFactory]) -> SchedulerFactory:
+    def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
+        return load()(session_name, **kwargs)
+
+    return create
