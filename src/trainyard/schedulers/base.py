@@ -283,7 +283,9 @@ class Scheduler(ABC, Generic[T]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        r"""Return the log lines of a role's k-th replica, each with its line end (``\n``, or ``\r`` of a progress bar).
+        r"""Return the log lines of a role's k-th replica.
+
+        Each has its line end: ``\n``, or the ``\r`` of a progress bar.
 
         Args:
             app_id: id of the job.

@@ -22,7 +22,9 @@ _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "docker": "docker", "ligh
 class SchedulerFactory(Protocol):
     """Makes a scheduler for a session."""
 
-    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
+    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
+        """Make the scheduler."""
+        ...
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
