@@ -122,11 +122,11 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO 
     cells = [[clean(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(headers), *cells]) for i in range(len(headers))]
     lines = []
+    at = list(headers).index("STATE") if "STATE" in headers else None
     for row in [list(headers), *cells]:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         padded[-1] = padded[-1].rstrip()
-        if row is not cells and "STATE" in headers:
-            at = list(headers).index("STATE")
+        if at is not None:
             padded[at] = padded[at].replace(row[at], paint_state(row[at], stream), 1)
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from trainyard.cli.console import note, paint_state, warn, wants_colour
+from trainyard.cli.console import note, paint_state, wants_colour, warn
 from trainyard.cli.jobs import status_of
 from trainyard.cli.liveview import StatusLines
 from trainyard.cli.times import format_duration
@@ -100,8 +100,9 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
     took = format_duration(time.time() - started)
     reason = f": {status.msg}" if status.msg and status.msg != NONE else ""
     note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
-    if status.state != AppState.SUCCEEDED and status.roles:
-        note(status.format())
+    if status.state != AppState.SUCCEEDED:
+        said = ("State:", "Reason:")
+        note("\n".join(line for line in status.format().split("\n") if not line.startswith(said)))
     return status, interrupts.stopping
 
 

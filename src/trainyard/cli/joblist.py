@@ -127,9 +127,7 @@ def rows_of_history(runner: Runner, scheduler: str | None) -> list[Row]:
     return [Row.from_record(record) for record in runner.jobs(scheduler=scheduler)]
 
 
-def rows_of_others(
-    runner: Runner, scheduler: str, cfg: dict[str, Any] | None, known: list[Row]
-) -> list[Row]:
+def rows_of_others(runner: Runner, scheduler: str, cfg: dict[str, Any] | None, known: list[Row]) -> list[Row]:
     """Return the jobs that a scheduler lists and the history does not know."""
     ids = {row.app_id for row in known}  # by id: the session in a handle is only a label
     return [Row.from_listed(scheduler, job) for job in runner.list(scheduler, cfg) if job.app_id not in ids]

@@ -38,8 +38,7 @@ class RunRequest:
     Attributes:
         scheduler: name of the scheduler.
         component: name of the component.
-        wait: what the configuration says of ``--wait``; None for nothing.
-        log: likewise for ``--log``.
+        following: what the configuration says of ``wait``, ``log`` and ``detach``.
     """
 
     def __init__(self, args: Namespace, config: Config) -> None:
@@ -48,15 +47,15 @@ class RunRequest:
         self._config = config
         self.scheduler: str = args.scheduler or _value(settings, "scheduler") or _default_scheduler()
         self.component: str = args.component or _value(settings, "component") or ""
-        self.wait: bool | None = _value(settings, "wait")
-        self.log: bool | None = _value(settings, "log")
-        self._workspace: str | None = (
-            args.workspace if args.workspace is not None else _value(settings, "workspace")
-        )
+        self.following: dict[str, bool] = {
+            key: settings[key].value for key in ("wait", "log", "detach") if key in settings
+        }
+        configured: str | None = _value(settings, "workspace")
+        self._workspace = configured if args.workspace is None else args.workspace
         if not self.component:
             raise UsageError(
                 "there is nothing to run: no component was given",
-                hint="Try `trainyard run utils.echo --msg hello`; `trainyard components` lists what there is.",
+                hint="Try `trainyard run utils.echo --msg hello`; `trainyard components` lists them.",
             )
 
     def component_defaults(self) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
 
     from trainyard.runner import Runner
     from trainyard.specs.status import AppStatus
@@ -56,22 +57,22 @@ class FollowPlan:
     Args:
         args: the parsed options.
         is_local: whether the job runs on this machine.
-        wait: whether the configuration asks for waiting; None if it says nothing.
-        log: likewise for logs.
+        configured: what the configuration says of ``wait``, ``log`` and ``detach``.
     """
 
-    def __init__(
-        self, args: Namespace, is_local: bool, wait: bool | None = None, log: bool | None = None
-    ) -> None:
+    def __init__(self, args: Namespace, is_local: bool, configured: Mapping[str, bool] | None = None) -> None:
         if args.detach and (args.wait or args.log or args.exit_code_from):
             raise UsageError("--detach contradicts --wait, --log and --exit-code-from")
         check_exit_code_source(args.exit_code_from)
         at_terminal = is_local and is_terminal(sys.stdout) and is_terminal(sys.stderr) and not args.json
         self.json: bool = args.json
         self.source: str | None = args.exit_code_from
-        self.logs: bool = not args.detach and (args.log or (at_terminal if log is None else log))
-        waits = args.wait or self.source is not None or (at_terminal if wait is None else wait)
-        self.waits: bool = not args.detach and (waits or self.logs)
+        asked = args.wait or args.log or self.source is not None
+        usual = {"wait": at_terminal, "log": at_terminal, **(configured or {})}
+        if args.detach or (usual.get("detach") and not asked):
+            usual = {"wait": False, "log": False}
+        self.logs: bool = args.log or usual["log"]
+        self.waits: bool = asked or usual["wait"] or self.logs
         self.may_stop = at_terminal and self.waits
 
 
@@ -95,6 +96,6 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
         return EXIT_INTERRUPTED
     finally:
         if plan.json:
-            print_json(job_json(handle, status or runner.status(handle)))
+            print_json(job_json(handle, status if status is not None else runner.status(handle)))
     code = exit_code_of(status, plan.source)
     return EXIT_INTERRUPTED if stopped and code == 1 and plan.source is None else code

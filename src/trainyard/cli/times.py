@@ -44,17 +44,17 @@ def parse_time(text: str, now: float | None = None) -> datetime:
     Raises:
         UsageError: it is none of these.
     """
-    from datetime import datetime, timezone
+    from datetime import UTC, datetime
 
     stripped = text.strip()
     current = time.time() if now is None else now
     try:
         if stripped.lower() == "now":
-            return datetime.fromtimestamp(current, timezone.utc)
+            return datetime.fromtimestamp(current, UTC)
         if stripped.startswith("@"):
-            return datetime.fromtimestamp(float(stripped[1:]), timezone.utc)
+            return datetime.fromtimestamp(float(stripped[1:]), UTC)
         if _DURATION.fullmatch(stripped.lower()):
-            return datetime.fromtimestamp(current - parse_duration(stripped), timezone.utc)
+            return datetime.fromtimestamp(current - parse_duration(stripped), UTC)
         if _CLOCK.fullmatch(stripped):
             today = datetime.fromtimestamp(current).date().isoformat()  # the local date
             return datetime.fromisoformat(f"{today}T{stripped.zfill(5)}").astimezone()

@@ -1,8 +1,8 @@
 """Print the completion script of a shell.
 
-    bash   eval "$(trainyard completion bash)"         in ~/.bashrc
-    zsh    eval "$(trainyard completion zsh)"          in ~/.zshrc, after compinit
-    fish   trainyard completion fish | source          in ~/.config/fish/config.fish
+bash   eval "$(trainyard completion bash)"         in ~/.bashrc
+zsh    eval "$(trainyard completion zsh)"          in ~/.zshrc, after compinit
+fish   trainyard completion fish | source          in ~/.config/fish/config.fish
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    out(argcomplete.shellcode(["trainyard"], shell=args.shell).strip("\n"))
+    out(shellcode(["trainyard"], shell=args.shell).strip("\n"))
     return EXIT_OK

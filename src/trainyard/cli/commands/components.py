@@ -1,8 +1,8 @@
 """List components, show the help of one, or lint some.
 
-    trainyard components                     all of them
-    trainyard components dist.ddp            the help of one
-    trainyard components lint FILE[:fn]      every problem of a file's components, or of one
+trainyard components                     all of them
+trainyard components dist.ddp            the help of one
+trainyard components lint FILE[:fn]      every problem of a file's components, or of one
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _list(as_json: bool) -> int:
 
     infos = list_components()
     if as_json:
-        print_json([{key: getattr(info, key) for key in ("name", "summary", "origin", "error")} for info in infos])
+        print_json(
+            [{key: getattr(info, key) for key in ("name", "summary", "origin", "error")} for info in infos]
+        )
         return EXIT_OK
     width = max((len(info.name) for info in infos), default=0)
     for info in infos:

@@ -11,7 +11,7 @@ import time
 
 from trainyard.cli.console import note, out, print_json, table, warn
 from trainyard.cli.parser import add_json_option, complete_with
-from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, UsageError, did_you_mean
+from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="options of the scheduler, for those that list by queue or namespace",
     )
     parser.add_argument("--state", metavar="A,B", help="only jobs in these states, such as running,failed")
-    parser.add_argument("--since", metavar="TIME", help="only jobs submitted from then on: 2h, 3d, an ISO date")
-    parser.add_argument("--name", metavar="TEXT", help="only names or ids that contain this (or match its * and ?)")
+    parser.add_argument(
+        "--since", metavar="TIME", help="only jobs submitted from then on: 2h, 3d, an ISO date"
+    )
+    parser.add_argument(
+        "--name", metavar="TEXT", help="only names or ids that contain this (or match its * and ?)"
+    )
     parser.add_argument(
         "--limit",
         type=int,
@@ -58,6 +62,7 @@ def run(args: Namespace) -> int:
     from trainyard.cli.joblist import Filter, rows_of_history, rows_of_others
     from trainyard.runner import get_runner
 
+    _apply_configuration(args)
     wanted = Filter(_states(args.state), _since(args.since), args.name, args.all)
     if args.limit is not None and args.limit < 0:
         raise UsageError(f"--limit {args.limit}: it cannot be negative")
@@ -86,6 +91,21 @@ def run(args: Namespace) -> int:
     return code
 
 
+def _apply_configuration(args: Namespace) -> None:
+    """Take the scheduler and the limit of ``[cli.list]`` where the command line has none."""
+    from trainyard.runner.config import check_keys, load_config
+
+    settings = load_config().command("list")
+    check_keys(settings, ("scheduler", "limit"), "[cli.list]")
+    if args.scheduler is None and "scheduler" in settings:
+        args.scheduler = str(settings["scheduler"].value)
+    if args.limit is None and "limit" in settings:
+        limit = settings["limit"]
+        if not str(limit.value).isdecimal():
+            raise ConfigError(f"{limit.origin}: limit is {limit.value!r}, but must be a number")
+        args.limit = int(limit.value)
+
+
 def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
     return dict(runner.cfg_from_str(args.scheduler, *args.cfg)) if args.cfg else None
 
@@ -98,7 +118,9 @@ def _states(text: str | None) -> set[str] | None:
     names = {name.strip().upper() for name in text.split(",") if name.strip()}
     for name in sorted(names):
         if name not in AppState.__members__:
-            raise UsageError(f"--state: there is no state {name!r}", hint=did_you_mean(name, AppState.__members__))
+            raise UsageError(
+                f"--state: there is no state {name!r}", hint=did_you_mean(name, AppState.__members__)
+            )
     return names
 
 

@@ -29,7 +29,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     complete_with(target, "job_completer")
     parser.add_argument(
-        "replicas", nargs="*", metavar="ROLE/ID", help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3"
+        "replicas",
+        nargs="*",
+        metavar="ROLE/ID",
+        help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3",
     )
     parser.add_argument("-f", "--follow", "-t", action="store_true", help="go on until the job has ended")
     parser.add_argument("--tail", metavar="N", help="only the last N lines of each replica")

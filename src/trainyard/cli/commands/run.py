@@ -28,10 +28,16 @@ def add_arguments(parser: Parser) -> None:
     """Declare the command's arguments."""
     add_submission_options(parser)
     parser.add_argument(
-        "--dryrun", "--dry-run", "--dry_run", action="store_true", help="print the job and its request, start nothing"
+        "--dryrun",
+        "--dry-run",
+        "--dry_run",
+        action="store_true",
+        help="print the job and its request, start nothing",
     )
     parser.add_argument("--workspace", metavar="DIR", help="what travels with the job; '' for nothing")
-    parser.add_argument("--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to")
+    parser.add_argument(
+        "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
+    )
     parser.add_argument(
         "--tee_logs",
         "--tee-logs",
@@ -43,7 +49,9 @@ def add_arguments(parser: Parser) -> None:
         "component", nargs="?", metavar="COMPONENT", help="utils.echo, path/to/file.py:fn, or ./script.py"
     )
     complete_with(component, "component_completer")
-    rest = parser.add_argument("component_args", nargs="...", metavar="...", help="arguments of the component")
+    rest = parser.add_argument(
+        "component_args", nargs="...", metavar="...", help="arguments of the component"
+    )
     complete_with(rest, "component_argument_completer")
 
 
@@ -66,8 +74,7 @@ def component_index(parser: Parser, argv: list[str]) -> int:
             return index
         takes_value = parser.takes_value(word.partition("=")[0])
         if takes_value is None:
-            if word.partition("=")[0] not in ("-h", "--help"):
-                raise parser.unknown_option(word)
+            raise parser.unknown_option(word)
         index += 2 if takes_value and "=" not in word else 1
     return len(argv)
 
@@ -85,18 +92,22 @@ def run(args: Namespace) -> int:
     config = load_config()
     request = RunRequest(args, config)
     with get_runner(component_defaults=request.component_defaults()) as runner:
-        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.wait, request.log)
+        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
         arguments = request.arguments(runner)
         if args.dryrun:
             return _show(runner, runner.dryrun_component(**arguments), args.json)
-        if plan.source is None:
-            handle = runner.run_component(**arguments)
-        else:
-            info = runner.dryrun_component(**arguments)
-            # before anything is started
-            check_exit_code_source(plan.source, [(r.name, k) for r in info.app.roles for k in range(r.num_replicas)])
-            handle = runner.schedule(info)
+        handle = _submit(runner, arguments, plan)
         return after_submission(runner, handle, plan)
+
+
+def _submit(runner: Runner, arguments: dict[str, Any], plan: FollowPlan) -> str:
+    if plan.source is None:
+        return runner.run_component(**arguments)
+    info = runner.dryrun_component(**arguments)
+    roles = info.app.roles if info.app is not None else []
+    # before anything is started
+    check_exit_code_source(plan.source, [(role.name, k) for role in roles for k in range(role.num_replicas)])
+    return runner.schedule(info)
 
 
 def _show(runner: Runner, info: Any, as_json: bool) -> int:
@@ -113,6 +124,7 @@ def _show(runner: Runner, info: Any, as_json: bool) -> int:
         return EXIT_OK
     request = request_json(info)
     text = request if isinstance(request, str) else json.dumps(request, indent=2, default=str)
-    out(f"# job\n{json.dumps(app, indent=2)}\n\n# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}")
-    out(f"\n# request\n{text}")
+    out(f"# job\n{json.dumps(app, indent=2)}\n")
+    out(f"# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}\n")
+    out(f"# request\n{text}")
     return EXIT_OK

@@ -56,12 +56,11 @@ def as_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
     text = f"Job: {handle}\n{status.format(roles)}"
     if not is_terminal(sys.stdout):
         return text
-    from trainyard.cli.console import STATE_COLOURS, paint_state
+    from trainyard.cli.console import paint_state
 
     lines = text.split("\n")
     for index, line in enumerate(lines):
-        head, _, tail = line.partition(" " if line.startswith("State: ") else "] ")
-        state = tail.partition(" ")[0]
-        if state in STATE_COLOURS and (line.startswith("State: ") or line.startswith("  [")):
+        if line.startswith(("State: ", "  [")):
+            state = line.split(" ")[3 if line.startswith("  [") else 1]
             lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
     return "\n".join(lines)
