@@ -18,9 +18,26 @@ def complete() -> int:
     from argcomplete.finders import CompletionFinder
 
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0) or None]
-    finder = CompletionFinder(always_complete_options="long", default_completer=FilesCompleter())
-    finder(_parser(_words(line)))
+    parser = _parser(_words(line))
+    finder = CompletionFinder(default_completer=FilesCompleter())
+    finder(parser, always_complete_options=False, exclude=_second_spellings(parser))
     return 0
+
+
+def _second_spellings(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options that differ from another only by ``-`` for ``_``: one of them is enough."""
+    seconds = []
+    for action in parser._actions:
+        seen: set[str] = set()
+        for option in action.option_strings:
+            spelling = option.replace("_", "-")
+            if spelling in seen:
+                seconds.append(option)
+            seen.add(spelling)
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                seconds += _second_spellings(sub)
+    return seconds
 
 
 def _words(line: str) -> list[str]:

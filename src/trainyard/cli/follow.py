@@ -102,7 +102,9 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
     note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
     if status.state != AppState.SUCCEEDED:
         said = ("State:", "Reason:")
-        note("\n".join(line for line in status.format().split("\n") if not line.startswith(said)))
+        lines = [line for line in status.format().split("\n") if not line.startswith(said)]
+        if lines:
+            note("\n".join(lines))
     return status, interrupts.stopping
 
 

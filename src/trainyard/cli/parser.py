@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from trainyard.errors import UsageError
 
@@ -10,6 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # argparse makes one for every option, and without a width each asks shutil, a slow import, for it
+    width = min(terminal_columns(), 100)
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +28,7 @@ class Parser(argparse.ArgumentParser):
             description=description,
             epilog=epilog,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_formatter,  # type: ignore[arg-type,unused-ignore]  # any callable will do
         )
 
     def error(self, message: str) -> NoReturn:
@@ -62,6 +69,16 @@ class Parser(argparse.ArgumentParser):
         """Tell whether an option takes a value; None if there is no such option."""
         action = self._option_string_actions.get(option)
         return None if action is None else action.nargs != 0
+
+
+def terminal_columns() -> int:
+    """Return how wide help may be."""
+    if os.environ.get("COLUMNS", "").isdecimal():
+        return max(int(os.environ["COLUMNS"]), 40)
+    try:
+        return max(os.get_terminal_size(1).columns, 40)
+    except OSError:
+        return 100
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:

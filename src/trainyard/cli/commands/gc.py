@@ -30,21 +30,26 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command."""
     from trainyard.cli.times import format_duration, parse_duration
+    from trainyard.runner import get_runner
     from trainyard.schedulers.local import gc
 
     items = gc.find(parse_duration(args.older_than))
-    removed = gc.collect(items) if args.yes else 0
+    freed = 0
+    if args.yes and items:
+        with get_runner() as runner:
+            runner.jobs(scheduler="local_cwd")  # so that the history knows how they ended
+        freed = gc.collect(items)
     if args.json:
         rows = [{"app_id": i.app_id, "path": i.path, "size": i.size, "age": i.age} for i in items]
-        print_json({"found": rows, "removed": removed})
+        print_json({"found": rows, "removed": len(items) if args.yes else 0, "freed": freed})
         return EXIT_OK
     if items:
         lines = [[item.app_id, format_duration(item.age), _size(item.size), item.path] for item in items]
         out(table(("JOB", "AGE", "SIZE", "PATH"), lines))
-    total = _size(sum(item.size for item in items))
     if args.yes:
-        note(f"removed {removed} of {len(items)} jobs, {total}")
+        note(f"removed {len(items)} jobs, {_size(freed)}")
     elif items:
+        total = _size(sum(item.size for item in items))
         note(f"{len(items)} jobs, {total}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")

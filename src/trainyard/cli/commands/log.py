@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from trainyard.cli.parser import Parser
     from trainyard.schedulers.base import LogQuery
 
 
@@ -46,6 +47,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="one output stream instead of the scheduler's default",
     )
     parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
+
+
+def parse(parser: Parser, argv: list[str]) -> Namespace:
+    """Parse the arguments. ``-/ROLE`` is the latest job's role, though it looks like an option."""
+    return parser.parse_arguments([word[1:] if word.startswith("-/") else word for word in argv])
 
 
 def run(args: Namespace) -> int:
