@@ -1,0 +1,84 @@
+"""Removing what old jobs have left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import NamedTuple
+
+from trainyard.errors import StateStoreError
+from trainyard.schedulers.local import status, store
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs.status import AppState, is_terminal
+
+
+class Garbage(NamedTuple):
+    """A job that has ended long enough ago."""
+
+    path: str
+    app_id: str
+    size: int
+    age: float
+
+
+def find(older_than_s: float) -> list[Garbage]:
+    """Return the jobs that ended more than this many seconds ago, with size in bytes and age in seconds."""
+    now = time.time()
+    garbage = []
+    for job in store.all_jobs():
+        state = status.current_state(job)
+        if state is None or not is_terminal(AppState[state["state"]]):
+            continue
+        age = now - (state["ended_at"] or now)
+        if age >= older_than_s:
+            garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
+    return garbage
+
+
+def collect(items: list[Garbage]) -> int:
+    """Remove jobs; returns how many bytes that frees.
+
+    Raises:
+        StateStoreError: one cannot be removed; the others are.
+    """
+    freed, problems = 0, []
+    for item in items:
+        try:
+            remove_job(JobDir(item.path))
+            freed += item.size
+        except StateStoreError as error:
+            problems.append(error.message)
+    if problems:
+        raise StateStoreError("; ".join(problems), hint="Mend the permissions and try again.")
+    return freed
+
+
+def remove_job(job: JobDir) -> None:
+    """Remove a job's directory and its logs, wherever they are.
+
+    Raises:
+        StateStoreError: something cannot be removed.
+    """
+    for path in dict.fromkeys([status.log_root(job, status.replica_layout(job)), job.path]):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StateStoreError(f"cannot remove {error.filename or path}: {error.strerror}") from error
+
+
+def size_of(job: JobDir) -> int:
+    """Return how many bytes a job takes on the disk, logs included."""
+    roots = dict.fromkeys([job.path, status.log_root(job, status.replica_layout(job))])
+    files: dict[tuple[int, int], int] = {}
+    for root in roots:
+        for directory, _, names in os.walk(root):
+            for name in names:
+                try:
+                    info = os.lstat(os.path.join(directory, name))
+                except OSError:
+                    continue
+                files[info.st_dev, info.st_ino] = info.st_blocks * 512
+    return sum(files.values())

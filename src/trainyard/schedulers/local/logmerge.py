@@ -1,0 +1,173 @@
+r"""Putting a replica's stdout and stderr back together in the order in which they were written.
+
+The index gives, for every few milliseconds, how much each file grew and the sequence of writes. Lines are
+laid along the writes. Where a program writes each line with the same number of writes (one, or two as
+unbuffered Python's ``print`` does) that is exact: line i of a stream stands where its write stands, and
+lines whose write has not been seen yet are held back until it has. Where a program writes blocks of many
+lines, the lines of a block stand together, and only blocks that fell into the same few milliseconds
+are shared out in proportion.
+
+Lines are never torn: a line stands where its end was written. What ends a line is ``\n``, or ``\r`` of a
+progress bar. Nothing is lost or doubled whatever the index says, since it only steers the order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from trainyard.schedulers.lines import iter_lines
+from trainyard.schedulers.local.logindex import Record
+
+#: How far the counts of writes and of lines may drift apart (absolutely, and as a share of the writes)
+#: before the two are taken as unrelated.
+SLACK = 256
+SLACK_SHARE = 0.2
+SLACK_FREE = 8
+MAX_LINE = 16 << 20
+
+
+class StreamLines:
+    """The lines of one stream that wait to be placed, and how they relate to its writes."""
+
+    def __init__(self) -> None:
+        self.held: deque[bytes] = deque()
+        self.partial = b""
+        self.placed = 0
+        self.writes = 0
+        self.lines = 0
+
+    def cut(self, data: bytes) -> bytes:
+        """Return the whole lines of what was kept and this, and keep the rest."""
+        data = self.partial + data if self.partial else data
+        end = _end_of_lines(data)
+        if not end and len(data) > MAX_LINE:
+            end = len(data)
+        self.partial = data[end:]
+        return data[:end]
+
+    def take(self, whole: bytes) -> None:
+        """Hold whole lines until they are placed."""
+        before = len(self.held)
+        self.held.extend(iter_lines(whole))
+        self.lines += len(self.held) - before
+
+    def writes_per_line(self) -> int:
+        """Return the constant number of writes per line, or 0 if there is none."""
+        if not self.lines:
+            return 1
+        ratio = max(1, round(self.writes / self.lines))
+        drift = abs(self.writes - ratio * self.lines)
+        allowed = min(SLACK, max(SLACK_FREE, SLACK_SHARE * self.writes))
+        return ratio if ratio <= 4 and drift <= allowed else 0
+
+    def forget_counts(self) -> None:
+        """Begin to count anew: what has been seen so far says nothing of what comes."""
+        self.placed = self.writes = 0
+        self.lines = len(self.held)
+
+
+class Merger:
+    """Merges the two streams of one replica, as their files and their index grow."""
+
+    def __init__(self) -> None:
+        self._streams = (StreamLines(), StreamLines())
+
+    def add(self, record: Record, data: tuple[bytes, bytes]) -> bytes:
+        """Return the lines that have their place now that this record and this data are known."""
+        if self._is_single(record, data):
+            return self._pass_through(record, data)
+        for stream, grown in zip(self._streams, data, strict=True):
+            if grown:
+                stream.take(stream.cut(grown))
+        writes = record.writes()
+        if not writes or not record.counted:
+            return self._place_everything([which for which, _ in writes])
+        totals = [0, 0]
+        for which, count in writes:
+            totals[which] += count
+            self._streams[which].writes += count
+        placed = self._place(writes, totals)
+        if record.settled:
+            placed += self._place_held([which for which, _ in writes])
+        return b"".join(placed)
+
+    def rest(self) -> bytes:
+        """Return what is left when nothing more will come."""
+        placed = self._place_everything([])
+        partial = b"".join(stream.partial for stream in self._streams)
+        for stream in self._streams:
+            stream.partial = b""
+        return placed + partial
+
+    def _is_single(self, record: Record, data: tuple[bytes, bytes]) -> bool:
+        """Tell whether one stream alone is concerned, so that nothing has to be put in order."""
+        if any(stream.held for stream in self._streams):
+            return False
+        grown = [i for i, part in enumerate(data) if part]
+        return len(grown) == 1 and (not record.runs or [which for which, _ in record.writes()] == grown)
+
+    def _pass_through(self, record: Record, data: tuple[bytes, bytes]) -> bytes:
+        which = 0 if data[0] else 1
+        stream = self._streams[which]
+        whole = stream.cut(data[which])
+        lines = _count_lines(whole)
+        stream.lines += lines
+        stream.placed += lines
+        if record.counted and record.runs:
+            stream.writes += record.runs[0]
+        if not record.counted or not stream.writes_per_line():
+            stream.forget_counts()
+        return whole
+
+    def _place(self, writes: list[tuple[int, int]], totals: list[int]) -> list[bytes]:
+        """Lay the held lines of both streams along the sequence of writes."""
+        ratios = [stream.writes_per_line() for stream in self._streams]
+        begin = [stream.writes - total for stream, total in zip(self._streams, totals, strict=True)]
+        held = [len(stream.held) for stream in self._streams]
+        done = [0, 0]
+        taken = [0, 0]
+        result: list[bytes] = []
+        for which, count in writes:
+            stream = self._streams[which]
+            done[which] += count
+            if ratios[which]:
+                wanted = (begin[which] + done[which]) // ratios[which] - stream.placed
+            else:
+                wanted = done[which] * held[which] // totals[which] - taken[which]
+            for _ in range(min(wanted, len(stream.held))):
+                result.append(stream.held.popleft())
+                stream.placed += 1
+                taken[which] += 1
+        for stream, ratio in zip(self._streams, ratios, strict=True):
+            if not ratio:
+                stream.forget_counts()
+        return result
+
+    def _place_held(self, order: list[int]) -> list[bytes]:
+        """Place all that is held, in the order in which the streams were first written to."""
+        result: list[bytes] = []
+        for which in dict.fromkeys([*order, 0, 1]):
+            stream = self._streams[which]
+            stream.placed += len(stream.held)
+            result += stream.held
+            stream.held.clear()
+        return result
+
+    def _place_everything(self, order: list[int]) -> bytes:
+        """Place all that is held, knowing nothing of how lines and writes relate."""
+        placed = self._place_held(order)
+        for stream in self._streams:
+            stream.forget_counts()
+        return b"".join(placed)
+
+
+def _end_of_lines(data: bytes) -> int:
+    r"""Return where the last whole line ends. A ``\r`` at the very end may yet become ``\r\n``."""
+    return max(data.rfind(b"\n"), data.rfind(b"\r", 0, max(len(data) - 1, 0))) + 1
+
+
+def _count_lines(data: bytes) -> int:
+    lines = data.count(b"\n")
+    if b"\r" in data:
+        lines += data.count(b"\r") - data.count(b"\r\n")
+    return lines

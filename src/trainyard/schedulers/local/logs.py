@@ -1,0 +1,177 @@
+"""Reading the logs of a local job: one replica or many, one stream or both, once or following."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from trainyard.schedulers.base import LogBlock, LogQuery, Stream
+from trainyard.schedulers.lines import compile_regex, iter_lines
+from trainyard.schedulers.local.logindex import IndexReader, Record
+from trainyard.schedulers.local.logmerge import Merger
+from trainyard.schedulers.local.watch import JobWatch
+
+CHUNK = 1 << 20
+#: A follower that finds nothing new looks at the job's state again after this many seconds.
+RECHECK_SECONDS = 2.0
+
+
+class Part(NamedTuple):
+    """Whole lines of one replica, and when they were written (nanoseconds since the epoch, to 0.25 s)."""
+
+    time_ns: int
+    data: bytes
+
+
+class ReplicaLog:
+    """Reads one replica's output as it grows.
+
+    Args:
+        log_dir: where its ``stdout.log`` and ``stderr.log`` are.
+        index_path: its index.
+        stream: which stream.
+    """
+
+    def __init__(self, log_dir: str, index_path: str, stream: Stream) -> None:
+        self.index_path = index_path
+        self._paths = [os.path.join(log_dir, "stdout.log"), os.path.join(log_dir, "stderr.log")]
+        self._wanted = {Stream.STDOUT: (0,), Stream.STDERR: (1,), Stream.COMBINED: (0, 1)}[stream]
+        self._index = IndexReader(index_path)
+        self._merger = Merger()
+        self._files = [-1, -1]
+        self._read = [0, 0]
+
+    def parts(self) -> Iterator[Part]:
+        """Yield what has been recorded since the last call."""
+        for record in self._index.new_records():
+            yield from self._record_parts(record)
+
+    def rest(self) -> Iterator[Part]:
+        """Yield what is left, when no more will come: also what never got into the index."""
+        yield from self.parts()
+        now = time.time_ns()
+        sizes = [os.fstat(self._file(i)).st_size if self._file(i) >= 0 else 0 for i in (0, 1)]
+        yield from self._record_parts(Record(now, (sizes[0], sizes[1]), 0, ()))
+        yield Part(now, self._merger.rest())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._index.close()
+        for fd in self._files:
+            if fd >= 0:
+                os.close(fd)
+        self._files = [-1, -1]
+
+    def _record_parts(self, record: Record) -> Iterator[Part]:
+        """Yield the lines that a record brings, in chunks if they are many."""
+        while True:
+            data = (self._grown(0, record), self._grown(1, record))
+            is_last = all(self._read[i] >= record.ends[i] for i in self._wanted)
+            share = record if is_last else record._replace(flags=0, runs=())
+            lines = self._merger.add(share, data)
+            if lines:
+                yield Part(record.time_ns, lines)
+            if is_last or not any(data):
+                return
+
+    def _grown(self, which: int, record: Record) -> bytes:
+        if which not in self._wanted:
+            return b""
+        count = min(record.ends[which] - self._read[which], CHUNK)
+        if count <= 0 or self._file(which) < 0:
+            return b""
+        data = os.pread(self._file(which), count, self._read[which])
+        self._read[which] += len(data)
+        return data
+
+    def _file(self, which: int) -> int:
+        if self._files[which] < 0:
+            try:
+                self._files[which] = os.open(self._paths[which], os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                pass
+        return self._files[which]
+
+
+class Selection:
+    """The time window, the pattern and the number of lines that a query asks for."""
+
+    def __init__(self, query: LogQuery) -> None:
+        self._pattern = compile_regex(query.regex) if query.regex is not None else None
+        self._since = query.since.timestamp() * 1e9 if query.since else None
+        self._until = query.until.timestamp() * 1e9 if query.until else None
+        self.last = query.last
+
+    def filter(self, part: Part) -> bytes:
+        """Return those of a part's lines that are asked for."""
+        if self._since is not None and part.time_ns < self._since:
+            return b""
+        if self.is_past(part.time_ns):
+            return b""
+        if self._pattern is None:
+            return part.data
+        search = self._pattern.search
+        return b"".join(
+            line for line in iter_lines(part.data) if search(line.decode("utf-8", "replace").rstrip("\r\n"))
+        )
+
+    def is_past(self, time_ns: int) -> bool:
+        """Tell whether a time lies after the window."""
+        return self._until is not None and time_ns >= self._until
+
+
+def read_logs(
+    logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, is_over: Callable[[], bool]
+) -> Iterator[LogBlock]:
+    """Yield what the replicas have written so far, in order of time.
+
+    Args:
+        logs: the replicas' logs.
+        query: which lines.
+        is_over: tells whether the job has ended, so that no more will come.
+    """
+    selection = Selection(query)
+    over = is_over()
+
+    def timed(key: tuple[str, int], log: ReplicaLog) -> Iterator[tuple[int, tuple[str, int], bytes]]:
+        for part in log.rest() if over else log.parts():
+            data = selection.filter(part)
+            if data:
+                yield part.time_ns, key, data
+
+    streams = [timed(key, log) for key, log in logs.items()]
+    blocks = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda item: item[0])
+    if selection.last is None:
+        for _, (role, replica), data in blocks:
+            yield LogBlock(role, replica, data)
+        return
+    tails: dict[tuple[str, int], deque[bytes]] = {key: deque(maxlen=selection.last) for key in logs}
+    for _, key, data in blocks:
+        tails[key].extend(iter_lines(data))
+    for (role, replica), lines in tails.items():
+        if lines:
+            yield LogBlock(role, replica, b"".join(lines))
+
+
+def follow_logs(
+    logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, watch: JobWatch, is_over: Callable[[], bool]
+) -> Iterator[LogBlock]:
+    """Yield what the replicas write until the job has ended and all of it has been read."""
+    selection = Selection(query)
+    by_index = {log.index_path: key for key, log in logs.items()}
+    over = False
+    while True:
+        over = is_over()
+        keys = list(logs) if over else [by_index[path] for path in watch.changed if path in by_index]
+        parts = [(part, key) for key in keys for part in (logs[key].rest() if over else logs[key].parts())]
+        for part, (role, replica) in sorted(parts, key=lambda item: item[0].time_ns):
+            data = selection.filter(part)
+            if data:
+                yield LogBlock(role, replica, data)
+        if over or selection.is_past(time.time_ns()):
+            return
+        watch.wait(RECHECK_SECONDS)

@@ -1,0 +1,31 @@
+"""Options of the local scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.specs.runopts import option
+
+
+@dataclass
+class LocalOpts:
+    """How a job runs on this machine."""
+
+    log_dir: str | None = option(
+        "directory for the replicas' logs, as LOG_DIR/APP_ID/ROLE/REPLICA; in the state directory by default",
+        default=None,
+    )
+    prepend_cwd: bool = option(
+        "put the working directory first in PATH, so that programs in it win", default=False
+    )
+    auto_set_cuda_visible_devices: bool = option(
+        "share this machine's GPUs out among the replicas that ask for some (CUDA_VISIBLE_DEVICES)",
+        default=False,
+    )
+    timeout: float | None = option("stop the job after this many seconds", default=None)
+    grace_period: float = option(
+        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
+    )
+    fail_fast: bool = option(
+        "stop the other replicas when one has failed for good; by default they go on", default=False
+    )

@@ -1,0 +1,200 @@
+"""From a job to what its supervisor is told: one program, environment and directory per replica.
+
+Making a plan touches nothing, so that a dry run can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.local.devices import place_gpus, visible_gpus
+from trainyard.schedulers.local.options import LocalOpts
+from trainyard.schedulers.local.processes import JOB_VARIABLE
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.macros import macros
+from trainyard.specs.resources import Resource
+
+RANK0_ENV = "TORCHX_RANK0_HOST"
+_NOT_INHERITED = ("TORCHX_", "TORCHELASTIC_", "PET_", "TRAINYARD_LOCAL_")
+
+
+@dataclass
+class ReplicaPlan:
+    """One process. ``env`` holds only what differs from the environment that the job is started in."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    log_dir: str
+
+
+@dataclass
+class RolePlan:
+    """The processes of one role, and what to do when they fail."""
+
+    name: str
+    max_retries: int
+    retry_policy: str
+    replicas: list[ReplicaPlan]
+
+
+@dataclass
+class LocalRequest:
+    """Everything that a supervisor is told."""
+
+    app_id: str
+    job_dir: str
+    roles: list[RolePlan]
+    timeout: float | None
+    grace_period: float
+    fail_fast: bool
+    path: str
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return json.dumps(self.shown(), indent=2)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values for people, secrets masked."""
+        from trainyard.redaction import Redactor
+
+        redactor = Redactor()
+        roles = [
+            {
+                "name": role.name,
+                "max_retries": role.max_retries,
+                "retry_policy": role.retry_policy,
+                "replicas": [redactor.json(vars(replica)) for replica in role.replicas],
+            }
+            for role in self.roles
+        ]
+        return {**vars(self), "roles": roles}
+
+
+def make_request(app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
+    """Plan a job.
+
+    Raises:
+        ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
+    """
+    _check_options(opts)
+    job = JobDir.of(app_id)
+    log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
+    cwd = os.getcwd()
+    path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
+    roles = [_plan_role(role, app_id, job, log_root, cwd, path) for role in app.roles]
+    if opts.auto_set_cuda_visible_devices:
+        _place_gpus(app, roles)
+    problems = [problem for role in roles for problem in _program_problems(role, path)]
+    if problems:
+        raise ConfigError(
+            "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
+            hint=f"Programs are searched in PATH, from {cwd}.",
+        )
+    return LocalRequest(
+        app_id=app_id,
+        job_dir=job.path,
+        roles=roles,
+        timeout=opts.timeout,
+        grace_period=opts.grace_period,
+        fail_fast=opts.fail_fast,
+        path=path,
+        warnings=[warning for role in app.roles for warning in _ignored(role)],
+    )
+
+
+def replica_environ(
+    request: LocalRequest, replica: ReplicaPlan, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a replica, when the job is started from ``environ``."""
+    inherited = {key: value for key, value in environ.items() if not key.startswith(_NOT_INHERITED)}
+    return {**inherited, "PATH": request.path, **replica.env}
+
+
+def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str) -> RolePlan:
+    if role.name in (".", ".."):
+        raise ConfigError(
+            f"a role cannot be named {role.name!r} here", hint="Its logs need a directory name."
+        )
+    replicas = []
+    for index in range(role.num_replicas):
+        log_dir = os.path.join(log_root, role.name, str(index))
+        values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
+        applied = values.apply(role)
+        env = {
+            "PYTHONUNBUFFERED": "1",
+            RANK0_ENV: "localhost",
+            "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
+            "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
+            **applied.env,
+            JOB_VARIABLE: job.path,
+        }
+        if "PATH" in applied.env and path.startswith(cwd + os.pathsep):
+            env["PATH"] = cwd + os.pathsep + applied.env["PATH"]
+        replicas.append(ReplicaPlan([role.entrypoint, *applied.args], env, cwd, log_dir))
+    return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
+
+
+def _check_options(opts: LocalOpts) -> None:
+    if opts.timeout is not None and opts.timeout <= 0:
+        raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    if opts.grace_period < 0:
+        raise ConfigError(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+
+
+def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
+    """Return PATH for the replicas.
+
+    Where no environment is activated, the one that trainyard runs in comes first, so that ``python``
+    means the Python that has the user's packages beside trainyard.
+    """
+    parts = [os.environ.get("PATH", os.defpath)]
+    activated = any(os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+    if sys.prefix != sys.base_prefix and not activated:
+        parts.insert(0, os.path.join(sys.prefix, "bin"))
+    if prepend_cwd:
+        parts.insert(0, cwd)
+    return os.pathsep.join(parts)
+
+
+def _program_problems(role: RolePlan, path: str) -> list[str]:
+    """Return what is wrong with the program of a role, looked at before anything is started."""
+    replica = role.replicas[0]
+    program = replica.argv[0]
+    found = shutil.which(program, path=replica.env.get("PATH", path))
+    if found is not None:
+        return []
+    located = os.path.join(replica.cwd, program)
+    if os.sep in program and os.path.isdir(located):
+        return [f"role {role.name!r}: {program} is a directory"]
+    if os.sep in program and os.path.exists(located):
+        return [f"role {role.name!r}: {program} is not executable (chmod +x?)"]
+    return [f"role {role.name!r}: there is no program {program!r}"]
+
+
+def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
+    wanted = [role.resource.gpu for role in app.roles for _ in range(role.num_replicas)]
+    placed = place_gpus(wanted, visible_gpus())
+    replicas = [replica for role in roles for replica in role.replicas]
+    for replica, devices in zip(replicas, placed, strict=True):
+        if devices is not None:
+            replica.env["CUDA_VISIBLE_DEVICES"] = devices
+
+
+def _ignored(role: Role) -> list[str]:
+    """Return which fields of a role mean nothing here, in words."""
+    ignored = [name for name in ("mounts", "port_map") if getattr(role, name)]
+    if role.min_replicas is not None:
+        ignored.append("min_replicas")
+    limits = Resource(cpu=-1, gpu=-1, memMB=-1)
+    if role.resource.devices and role.resource != limits:
+        ignored.append("resource.devices")
+    return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]

@@ -1,0 +1,242 @@
+"""`local_cwd`: jobs as processes of this machine, in the directory they are submitted from.
+
+Nothing of a job lives in the process that submits it: `schedule` starts a detached supervisor, and
+everything else reads and writes the job's directory.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException, UsageError
+from trainyard.paths import state_error
+from trainyard.schedulers.base import (
+    DescribeAppResponse,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+)
+from trainyard.schedulers.local import processes, status, store
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs.status import AppState, is_terminal
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainyard.schedulers.local.plan import LocalRequest
+    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.dryrun import AppDryRunInfo
+
+SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
+
+
+class LocalScheduler(Scheduler[Any]):
+    """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
+
+    is_local = True
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__("local_cwd", session_name)
+
+    @property
+    def opts_class(self) -> type[Any]:  # type: ignore[override]
+        """The options dataclass, imported when it is asked for: reading commands never do."""
+        from trainyard.schedulers.local.options import LocalOpts
+
+        return LocalOpts
+
+    # ---- submitting
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
+        from trainyard.schedulers.ids import make_unique
+        from trainyard.schedulers.local.plan import make_request
+        from trainyard.specs.dryrun import AppDryRunInfo
+
+        app_id = make_unique(app.name)
+        info = AppDryRunInfo(make_request(app, self.opts_class(**cfg), app_id), str)
+        info.app_id = app_id
+        return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
+        """Start the job's supervisor; the job is under way when this returns.
+
+        Raises:
+            StateStoreError: the state directory cannot be written.
+            BackendError: the supervisor could not be started.
+        """
+        from trainyard.schedulers.local.submit import submit
+
+        return submit(dryrun_info)
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what is known of a job; ends it as FAILED if its supervisor is gone."""
+        job = _job_dir(app_id)
+        response = None if job is None else status.describe_job(job)
+        if response is None or job is None:
+            return None
+        document = job.read_job() or {}
+        response.metadata = document.get("app", {}).get("metadata", {})
+        return response
+
+    def describe_roles(self, app_id: str) -> builtins.list[Role]:
+        """Return the roles that the job was submitted with, secrets redacted."""
+        from trainyard.specs.app import AppDef as App
+        from trainyard.specs.serialize import from_json
+
+        job = _job_dir(app_id)
+        document = None if job is None else job.read_job()
+        return [] if document is None else from_json(App, document["app"]).roles
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs of this machine's user, the oldest first."""
+        rows = []
+        for job in store.all_jobs():
+            document, state = job.read_job(), status.current_state(job)
+            if document is not None and state is not None:
+                row = ListAppResponse(job.app_id, AppState[state["state"]], name=document["app"]["name"])
+                rows.append((document["created_at"], row))
+        return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a job of this id."""
+        return _job_dir(app_id) is not None
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends; the system notifies, nothing is asked for again and again."""
+        from trainyard.schedulers.local.watch import wait_for_end
+
+        job = _job_dir(app_id)
+        if job is None:
+            return None
+        wait_for_end(job, lambda: _is_over(job), timeout)
+        return self.describe(app_id)
+
+    # ---- ending
+
+    def _cancel_existing(self, app_id: str) -> None:
+        job = JobDir.of(app_id)
+        state = status.current_state(job)
+        if state is None or is_terminal(AppState[state["state"]]):
+            return
+        if AppState[state["state"]] == AppState.UNREACHABLE:
+            raise BackendError(
+                f"cannot cancel {app_id} from here: {state['msg']}", hint=f"Cancel it on {state['host']}."
+            )
+        try:
+            job.request_cancel(by=_user())
+        except OSError as error:
+            raise state_error("write", job.path, error) from error
+        supervisor = processes.from_json(state.get("supervisor"))
+        if supervisor is not None:
+            import signal
+
+            processes.send_signal(supervisor, signal.SIGTERM)
+
+    def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.local.gc import remove_job
+
+        job = JobDir.of(app_id)
+        state = status.current_state(job)
+        if state is not None and not is_terminal(AppState[state["state"]]):
+            raise ConfigError(
+                f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
+            )
+        remove_job(job)
+
+    # ---- logs
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of a replica; times are kept to a quarter of a second."""
+        from trainyard.schedulers.lines import iter_lines
+
+        query = LogQuery(regex, since, until, should_tail, streams)
+        blocks = self.log_blocks(app_id, [(role_name, k)], query)
+        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas in order of time, read by one thread."""
+        from trainyard.schedulers.lines import compile_regex
+        from trainyard.schedulers.local.logs import ReplicaLog
+
+        job = _job_dir(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        if query.regex is not None:
+            compile_regex(query.regex)
+        stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
+        log_dirs = {(role, index): log_dir for role, index, log_dir in status.replica_layout(job)}
+        logs = {}
+        for role, index in replicas:
+            if (role, index) not in log_dirs:
+                known = ", ".join(f"{name}/{number}" for name, number in log_dirs)
+                raise UsageError(f"the job {app_id} has no replica {role}/{index}", hint=f"It has {known}.")
+            logs[role, index] = ReplicaLog(log_dirs[role, index], job.index_path(role, index), stream)
+        return _read(job, logs, query)
+
+
+def _read(job: JobDir, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
+    from trainyard.schedulers.local.logs import follow_logs, read_logs
+    from trainyard.schedulers.local.watch import JobWatch
+
+    try:
+        if not query.should_tail:
+            yield from read_logs(logs, query, lambda: _is_over(job))
+            return
+        watch = JobWatch(job, [log.index_path for log in logs.values()])
+        try:
+            if query.last is not None:
+                yield from read_logs(logs, query, lambda: False)
+            yield from follow_logs(logs, query, watch, lambda: _is_over(job))
+        finally:
+            watch.close()
+    except OSError as error:
+        raise StateStoreError(f"cannot read the log of {job.app_id}: {error}") from error
+    finally:
+        for log in logs.values():
+            log.close()
+
+
+def _job_dir(app_id: str) -> JobDir | None:
+    """Return the directory of an existing job."""
+    if not app_id or "/" in app_id or app_id.startswith("."):
+        return None
+    job = JobDir.of(app_id)
+    return job if job.exists() else None
+
+
+def _is_over(job: JobDir) -> bool:
+    state = status.current_state(job)
+    return state is None or is_terminal(AppState[state["state"]])
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in the password database, as in some containers
+        return str(os.getuid())
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:
+    """Make the scheduler. Takes no options of its own."""
+    return LocalScheduler(session_name)

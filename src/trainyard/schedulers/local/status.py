@@ -1,0 +1,157 @@
+"""What has become of a job, found out by whoever asks.
+
+A job whose supervisor is gone is ended here: what its replicas left running is killed, and FAILED is
+written with the reason. A job of another machine (a shared home directory) is not ours to judge.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import Any
+
+from trainyard.schedulers.base import DescribeAppResponse
+from trainyard.schedulers.local import processes, reasons
+from trainyard.schedulers.local.store import JobDir, machine
+from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+
+MAX_ERROR_FILE = 64 * 1024
+
+
+def current_state(job: JobDir) -> dict[str, Any] | None:
+    """Return the job's state document, brought up to date if its supervisor is gone; None without a job."""
+    state = job.read_state()
+    if state is None:
+        document = job.read_job()
+        return None if document is None else _not_yet_supervised(job, document)
+    if is_terminal(AppState[state["state"]]) or _is_supervised(state):
+        return state
+    here = machine()
+    if state["host"] != here["host"]:
+        return {**state, "state": AppState.UNREACHABLE.name, "msg": f"it runs on {state['host']}"}
+    lost = reasons.REBOOTED if state["boot_id"] != here["boot_id"] else reasons.SUPERVISOR_LOST
+    return _end(job, lost)
+
+
+def _is_supervised(state: dict[str, Any]) -> bool:
+    """Tell whether the supervisor, or the guard that is cleaning up behind it, still runs."""
+    here = machine()
+    if state["host"] != here["host"] or state["boot_id"] != here["boot_id"]:
+        return False
+    keepers = [processes.from_json(state.get(name)) for name in ("supervisor", "guard")]
+    return any(keeper is not None and processes.is_alive(keeper) for keeper in keepers)
+
+
+def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a job between its submission and its supervisor's first word."""
+    base = {
+        "app_id": job.app_id,
+        "num_restarts": 0,
+        "msg": "",
+        "started_at": None,
+        "ended_at": None,
+        "roles": [],
+        **document["submitted_from"],
+    }
+    here = machine()
+    if base["host"] != here["host"]:
+        return {**base, "state": AppState.UNREACHABLE.name, "msg": f"it was submitted on {base['host']}"}
+    submitter = processes.from_json(document["submitter"])
+    if base["boot_id"] == here["boot_id"] and submitter is not None and processes.is_alive(submitter):
+        return {**base, "state": AppState.SUBMITTED.name}
+    state = job.read_state()  # the submitter may have ended because all went well
+    return state if state is not None else _end(job, reasons.NEVER_STARTED, base)
+
+
+def _end(job: JobDir, reason: str, base: dict[str, Any] | None = None) -> dict[str, Any]:
+    """End a job that nobody supervises any more; safe when several readers do it at once."""
+    try:
+        lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # a read-only state directory: say it without writing it down
+        return reasons.ended_state(job.read_state() or base or {}, reason, time.time())
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = job.read_state() or base or {}
+        if "state" in state and (is_terminal(AppState[state["state"]]) or _is_supervised(state)):
+            return state
+        processes.kill_members_of_job(job.path)
+        ended = reasons.ended_state(state, reason, time.time())
+        job.write_final_state(ended)
+    except OSError:
+        return reasons.ended_state(job.read_state() or base or {}, reason, time.time())
+    finally:
+        os.close(lock)
+    return ended
+
+
+def describe_job(job: JobDir) -> DescribeAppResponse | None:
+    """Return all that is known of a job's state; None if there is no such job."""
+    state = current_state(job)
+    if state is None:
+        return None
+    layout = replica_layout(job)
+    log_dirs = {(role, index): log_dir for role, index, log_dir in layout}
+    roles = [
+        RoleStatus(role["role"], [_replica_status(role["role"], item, log_dirs) for item in role["replicas"]])
+        for role in _roles_of(layout, state)
+    ]
+    errors = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
+    first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
+    return DescribeAppResponse(
+        app_id=job.app_id,
+        state=AppState[state["state"]],
+        num_restarts=state["num_restarts"],
+        msg=state["msg"] or NONE,
+        structured_error_msg=first.structured_error_msg if first else NONE,
+        ui_url=f"file://{log_root(job, layout)}",
+        roles_statuses=roles,
+    )
+
+
+def replica_layout(job: JobDir) -> list[tuple[str, int, str]]:
+    """Return role, index and log directory of every replica, in order."""
+    document = job.read_job() or {"layout": []}
+    return [(role, index, log_dir) for role, index, log_dir in document["layout"]]
+
+
+def log_root(job: JobDir, layout: list[tuple[str, int, str]]) -> str:
+    """Return the directory below which the job's logs lie."""
+    return os.path.dirname(os.path.dirname(layout[0][2])) if layout else job.file("logs")
+
+
+def _roles_of(layout: list[tuple[str, int, str]], state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the roles of the state document, or of the plan while there are none in it yet."""
+    if state["roles"]:
+        roles: list[dict[str, Any]] = state["roles"]
+        return roles
+    planned: dict[str, list[dict[str, Any]]] = {}
+    for role, index, _ in layout:
+        planned.setdefault(role, []).append({"id": index, "state": state["state"], "reason": ""})
+    return [{"role": role, "replicas": replicas} for role, replicas in planned.items()]
+
+
+def _replica_status(role: str, item: dict[str, Any], log_dirs: dict[tuple[str, int], str]) -> ReplicaStatus:
+    state = AppState[item["state"]]
+    log_dir = log_dirs.get((role, item["id"]))
+    return ReplicaStatus(
+        item["id"],
+        state,
+        role,
+        hostname="localhost",
+        structured_error_msg=_error_file(log_dir) if state == AppState.FAILED and log_dir else NONE,
+        exit_code=item.get("exit_code"),
+        reason=item["reason"],
+        restarts=item.get("restarts", 0),
+        started_at=item.get("started_at"),
+        ended_at=item.get("ended_at"),
+    )
+
+
+def _error_file(log_dir: str) -> str:
+    """Return the text of torchelastic's error file, if the replica wrote one."""
+    try:
+        with open(os.path.join(log_dir, "error.json"), encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_ERROR_FILE).strip() or NONE
+    except OSError:
+        return NONE

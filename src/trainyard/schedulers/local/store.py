@@ -1,0 +1,145 @@
+r"""The directory of a local job, which is all that is known of it.
+
+::
+
+    STATE/jobs/APP_ID/
+        job.json          what was asked for; written once, before anything starts
+        state.json        what has become of it; replaced whole at every change
+        cancel.json       somebody asked for its end
+        supervisor.log    what the supervisor itself had to say
+        index/ROLE/K      order and times of replica K's output (`logindex`)
+        logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.paths import jobs_dir, state_error
+from trainyard.schedulers.local import processes
+
+STATE_RESERVE = 64 * 1024
+
+
+class JobDir:
+    """Paths and documents of one job.
+
+    Args:
+        path: the directory. It need not exist.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, app_id: str) -> JobDir:
+        """Return the directory of the job with this id."""
+        return cls(os.path.join(jobs_dir(), app_id))
+
+    @property
+    def app_id(self) -> str:
+        """The id, which is the directory's name."""
+        return os.path.basename(self.path)
+
+    def file(self, name: str) -> str:
+        """Return the path of one of its files."""
+        return os.path.join(self.path, name)
+
+    def exists(self) -> bool:
+        """Tell whether there is a job in it."""
+        return os.path.exists(self.file("job.json"))
+
+    def index_path(self, role: str, replica: int) -> str:
+        """Return the path of a replica's log index."""
+        return os.path.join(self.path, "index", role, str(replica))
+
+    # ---- documents
+
+    def read_job(self) -> dict[str, Any] | None:
+        """Return what was asked for; None if there is no such job."""
+        return read_json(self.file("job.json"))
+
+    def read_state(self) -> dict[str, Any] | None:
+        """Return what has become of it; None if nothing has been written."""
+        return read_json(self.file("state.json"))
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replace the state."""
+        write_json(self.file("state.json"), state)
+
+    def reserve_final_state(self, size: int) -> None:
+        """Set room aside, so that the end of the job can be written even when the disk is full."""
+        with open(self.file("state.reserve"), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    def write_final_state(self, state: dict[str, Any]) -> None:
+        """Replace the state for the last time, in the room set aside if there is no other."""
+        reserve = self.file("state.reserve")
+        try:
+            self.write_state(state)
+            if os.path.exists(reserve):
+                os.unlink(reserve)
+        except OSError:
+            data = json.dumps(state).encode()
+            with open(reserve, "r+b") as file:
+                file.write(data)
+                file.truncate()
+            os.replace(reserve, self.file("state.json"))
+
+    def request_cancel(self, by: str) -> None:
+        """Leave the wish for the job's end where its supervisor finds it."""
+        write_json(self.file("cancel.json"), {"by": by, "at": time.time()})
+
+    def cancel_request(self) -> dict[str, Any] | None:
+        """Return that wish, if there is one."""
+        return read_json(self.file("cancel.json"))
+
+
+def all_jobs() -> Iterator[JobDir]:
+    """Yield the directories of all jobs, oldest name first."""
+    try:
+        names = sorted(os.listdir(jobs_dir()))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise state_error("read the state directory", jobs_dir(), error) from error
+    for name in names:
+        job = JobDir(os.path.join(jobs_dir(), name))
+        if job.exists():
+            yield job
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """Return a document, or None if there is none that is whole."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        return None
+    except OSError as error:
+        raise state_error("read", path, error) from error
+    return data if isinstance(data, dict) else None
+
+
+def write_json(path: str, data: dict[str, Any]) -> None:
+    """Replace a document, whole or not at all. Readers see the old one or the new one."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def machine() -> dict[str, str]:
+    """Return what tells this machine and its present boot from others."""
+    return {"host": processes.hostname(), "boot_id": processes.boot_id()}

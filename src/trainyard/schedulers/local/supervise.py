@@ -1,0 +1,102 @@
+"""Program of the processes that outlive the command: launcher -> guard -> supervisor -> replicas.
+
+``python supervise.py JOB_DIR`` reads the plan from standard input, detaches, and ends with 0 as soon as the
+job is under supervision, or prints on standard error why it is not.
+
+The guard does nothing but wait. Should the supervisor be killed, the kernel hands all of its descendants
+to the guard (a child subreaper), which ends them and says so in the job's state. Should both be killed at
+once, the kernel kills the replicas themselves (parent-death signal), and whoever next looks at the job
+ends what they had started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # run as a script, so that it starts without `site`; its own folder is of no use
+    sys.path[0] = os.path.dirname(
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    )
+
+import json
+import time
+import traceback
+from typing import Any, NoReturn
+
+from trainyard.schedulers.local import linux, processes, reasons
+from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.local.supervisor import Supervisor
+from trainyard.specs.status import AppState, is_terminal
+
+READY = b"ready"
+
+
+def main(job_dir: str) -> NoReturn:
+    """Detach a supervisor for the job and end when it is ready."""
+    plan = json.loads(sys.stdin.buffer.read())
+    ready_in, ready_out = os.pipe()
+    if os.fork() == 0:
+        os.close(ready_in)
+        _detach_output(job_dir)
+        _guard(JobDir(job_dir), plan, ready_out)
+    os.close(ready_out)
+    answer = b""
+    while chunk := os.read(ready_in, 65536):
+        answer += chunk
+    if answer != READY:
+        os.write(2, answer or b"the supervisor ended before it was ready")
+        os._exit(1)
+    os._exit(0)
+
+
+def _detach_output(job_dir: str) -> None:
+    log = os.open(os.path.join(job_dir, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
+    """Start the supervisor, wait for its end, and clean up behind it if it was killed."""
+    linux.become_subreaper()
+    guard = processes.myself()
+    supervisor = os.fork()
+    if supervisor == 0:
+        _supervise(job, plan, guard, ready)
+    os.close(ready)
+    plan.clear()  # it holds the replicas' environment
+    while True:
+        pid, _ = os.wait()
+        if pid == supervisor:
+            break
+    processes.kill_descendants()
+    state = job.read_state()
+    if state is not None and not is_terminal(AppState[state["state"]]):
+        job.write_final_state(reasons.ended_state(state, reasons.SUPERVISOR_LOST, time.time()))
+    os._exit(0)
+
+
+def _supervise(job: JobDir, plan: dict[str, Any], guard: processes.Process, ready: int) -> NoReturn:
+    code = 1
+    try:
+        linux.become_subreaper()
+        supervisor = Supervisor(job, plan, guard)
+        try:
+            supervisor.prepare()
+        except OSError as error:
+            os.write(ready, f"cannot write {error.filename or job.path}: {error.strerror}".encode())
+            os._exit(1)
+        os.write(ready, READY)
+        os.close(ready)
+        supervisor.run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

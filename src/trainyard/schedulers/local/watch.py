@@ -1,0 +1,97 @@
+"""Waiting for something to happen to a job, without asking again and again."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from trainyard.schedulers.local import linux, processes
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs.status import AppState, is_terminal
+
+#: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
+POLL_SECONDS = 0.05
+
+
+class JobWatch:
+    """Wakes up when a job's state, or one of the files named, changes, or its supervisor ends."""
+
+    def __init__(self, job: JobDir, paths: list[str]) -> None:
+        self._job = job
+        self._poller = select.poll()
+        self._supervisor = -1
+        self._inotify = linux.Inotify.open()
+        self.changed: set[str] = set(paths)
+        self._path_of: dict[int, str] = {}
+        self._blind = self._inotify is None
+        if self._inotify is not None:
+            watches = {path: self._inotify.add(path) for path in paths}
+            watches[job.path] = self._inotify.add(job.path, linux.IN_MOVED_TO)
+            self._path_of = {watch: path for path, watch in watches.items() if watch is not None}
+            self._blind = None in watches.values()
+            self._poller.register(self._inotify.fileno(), select.POLLIN)
+        self._watch_supervisor()
+
+    def wait(self, timeout: float | None) -> None:
+        """Block until something has happened, or ``timeout`` seconds have passed.
+
+        ``changed`` holds the files that have grown; all of them where that is not known.
+        """
+        if self._supervisor < 0:
+            self._watch_supervisor()
+        limit = timeout
+        if self._blind or self._supervisor < 0:
+            limit = POLL_SECONDS if timeout is None else min(timeout, POLL_SECONDS)
+        ready = [fd for fd, _ in self._poller.poll(None if limit is None else max(0.0, limit) * 1000)]
+        if self._supervisor in ready:
+            self._poller.unregister(self._supervisor)
+            os.close(self._supervisor)
+            self._supervisor = -1
+        if self._inotify is not None:
+            events = self._inotify.read()
+            self.changed = {self._path_of[event.watch] for event in events if event.watch in self._path_of}
+            if any(event.mask & linux.IN_Q_OVERFLOW for event in events):
+                self.changed = set(self._path_of.values())
+        if self._blind:
+            self.changed = set(self._path_of.values()) | self.changed
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._inotify is not None:
+            self._inotify.close()
+        if self._supervisor >= 0:
+            os.close(self._supervisor)
+            self._supervisor = -1
+
+    def _watch_supervisor(self) -> None:
+        state = self._job.read_state()
+        if state is None or is_terminal(AppState[state["state"]]):
+            return
+        supervisor = processes.from_json(state["supervisor"])
+        if supervisor is None:
+            return
+        try:
+            handle = os.pidfd_open(supervisor.pid)
+        except (AttributeError, OSError):
+            return
+        if processes.is_alive(supervisor):
+            self._supervisor = handle
+            self._poller.register(handle, select.POLLIN)
+        else:
+            os.close(handle)
+
+
+def wait_for_end(job: JobDir, is_over: Callable[[], bool], timeout: float | None) -> None:
+    """Block until ``is_over()`` is true or ``timeout`` seconds have passed."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    watch = JobWatch(job, [])
+    try:
+        while not is_over():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            watch.wait(left)
+    finally:
+        watch.close()
