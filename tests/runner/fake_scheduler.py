@@ -28,7 +28,7 @@ from trainyard.specs import (
 @dataclass
 class FakeOpts:
     queue: str = option("where it waits", default="default")
-    tags: list[str] = option("its tags", factory=list)
+    tags: list[str] = option("its tags", factory=list)  # noqa: RUF009 - a field
     priority: int | None = option("its priority", default=None)
     fast: bool = option("whether to hurry", default=False)
     login: str | None = option("what opens the door", default=None, secret=True)
@@ -103,7 +103,9 @@ class FakeScheduler(Scheduler[FakeOpts]):
             return None
         state = AppState[job["state"]]
         statuses = [
-            RoleStatus(role["name"], [ReplicaStatus(k, state, role["name"]) for k in range(role["num_replicas"])])
+            RoleStatus(
+                role["name"], [ReplicaStatus(k, state, role["name"]) for k in range(role["num_replicas"])]
+            )
             for role in job["roles"]
         ]
         from trainyard.specs import Role

@@ -80,8 +80,8 @@ class Runner(JobAccess):
         """Like `run_component`, but only make the request. Touches nothing."""
         from trainyard.components.finder import get_component
 
-        defaults = self._component_defaults.get(component)
-        app = get_component(component).parse(component_args, defaults)
+        found = get_component(component)
+        app = found.parse(component_args, self._component_defaults.get(found.config_name))
         info = self.dryrun(app, scheduler or self._default_scheduler(), cfg, workspace, parent_run_id)
         info.record["component"] = component
         info.record["component_args"] = component_args

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from trainyard.paths import history_path
+from trainyard.paths import history_path, state_error
 from trainyard.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
 from trainyard.specs.status import AppState
 
@@ -169,6 +169,8 @@ class History:
     # ---- connections
 
     def _read(self, condition: str, *values: Any) -> list[JobRecord]:
+        if self._writer is None and self._reader is None and not holds_something(self.path):
+            return []  # without importing sqlite3
         from trainyard.runner.database import explained, open_for_reading
 
         with self._lock:
@@ -214,3 +216,17 @@ class History:
 def _update(columns: dict[str, Any], condition: str, *values: Any) -> tuple[str, tuple[Any, ...]]:
     names = ", ".join(f"{name} = ?" for name in columns)
     return f"UPDATE jobs SET {names} WHERE {condition}", (*columns.values(), *values)
+
+
+def holds_something(path: str) -> bool:
+    """Tell whether there is a file of this path, and it is not empty.
+
+    Raises:
+        StateStoreError: the file system does not say.
+    """
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise state_error("read the history in", path, error) from error

@@ -259,7 +259,9 @@ class JobAccess(Session):
         if response is not None and response.roles:
             return AppDef(response.app_id, list(response.roles), dict(response.metadata))
         record = self._record_of(app_handle)
-        return None if record is None or not record.app else from_json(AppDef, record.app)
+        if record is not None and record.app:
+            return from_json(AppDef, record.app)
+        return None if response is None else AppDef(response.app_id, [], dict(response.metadata))
 
     def _record_of(self, app_handle: AppHandle) -> JobRecord | None:
         record = self.history.find(app_handle)
