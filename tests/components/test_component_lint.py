@@ -82,7 +82,8 @@ def test_all_good_types_pass(write: Write) -> None:
         class B(A): ...
         def job(
             a: int, b: Optional[str], c: "List[int]", d: Dict[str, float], e: tuple[int, ...], f: int | None,
-            g: Literal["a", 1], h: Color, i: Shade, j: A, k: B, l: somewhere.Type, m: typing.Mapping[str, "A"],
+            g: Literal["a", 1], h: Color, i: Shade, j: A, k: B, l: somewhere.Type,
+            m: typing.Mapping[str, "A"],
             n: pathlib.Path, o: Union[int, str], p: Annotated[int, "-n"], q: Literal["a", "b"] = "a",
             r: float = 1, s: str = None, t: list = [], u: int = some_call(), v: bool = True, w: int = -1,
             *args: str, x: int = 3,
