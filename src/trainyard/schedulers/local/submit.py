@@ -70,6 +70,7 @@ def _start_supervisor(request: LocalRequest, job: JobDir) -> None:
         "timeout": request.timeout,
         "grace_period": request.grace_period,
         "fail_fast": request.fail_fast,
+        "cwd": request.cwd,
         "roles": [
             {
                 "name": role.name,
