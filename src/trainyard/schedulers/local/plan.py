@@ -113,12 +113,10 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
     )
 
 
-def replica_environ(
-    request: LocalRequest, replica: ReplicaPlan, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the whole environment of a replica, when the job is started from ``environ``."""
+def inherited_environ(request: LocalRequest, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what all replicas have in their environment, when the job is started from ``environ``."""
     inherited = {key: value for key, value in environ.items() if not key.startswith(_NOT_INHERITED)}
-    return {**inherited, "PATH": request.path, **replica.env}
+    return {**inherited, "PATH": request.path}
 
 
 def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str) -> RolePlan:

@@ -33,7 +33,8 @@ class Supervisor:
     Args:
         job: its directory.
         plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
-            ``replicas``), ``cwd``, ``timeout`` and ``grace_period`` in seconds, ``fail_fast``.
+            ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
+            seconds, ``fail_fast``.
         guard: the process that ends the replicas should this one be killed.
     """
 
@@ -43,7 +44,7 @@ class Supervisor:
         self.guard = guard
         self.roles: dict[str, dict[str, Any]] = {role["name"]: role for role in plan["roles"]}
         self.replicas = [
-            Replica(role["name"], index, replica)
+            Replica(role["name"], index, {**replica, "env": {**plan["env"], **replica["env"]}})
             for role in plan["roles"]
             for index, replica in enumerate(role["replicas"])
         ]
