@@ -24,6 +24,9 @@ class AppDryRunInfo(Generic[T]):
         scheduler: name of the scheduler.
         session: name of the runner's session.
         app_id: id that the job will have, where the scheduler lets the caller choose it; else None.
+        client_token: names this submission, for backends that refuse to start the same one twice. Set by
+            the runner just before `Scheduler.schedule`.
+        record: what the runner notes of it in the history: component, arguments, workspace, ....
     """
 
     def __init__(self, request: T, fmt: Callable[[T], str] = repr) -> None:
@@ -34,6 +37,8 @@ class AppDryRunInfo(Generic[T]):
         self.scheduler = ""
         self.session = ""
         self.app_id: str | None = None
+        self.client_token = ""
+        self.record: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return self._fmt(self.request)

@@ -1,0 +1,17 @@
+"""The runner: joins a component, configuration and a scheduler into a job, and remembers it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.runner.api import Runner, get_runner
+
+__all__ = ["Runner", "get_runner"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trainyard.runner import api
+
+    return getattr(api, name)

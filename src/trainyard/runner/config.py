@@ -1,0 +1,312 @@
+"""Configuration: where values come from, and which one wins.
+
+From weakest to strongest: defaults; the user's ``~/.torchxconfig`` and ``~/.config/trainyard/config.toml``;
+the project's ``.torchxconfig``, ``[tool.trainyard]`` of ``pyproject.toml`` and ``trainyard.toml``;
+environment variables ``TRAINYARD_*``; the command line. Every value knows where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+
+from trainyard.errors import ConfigError, InvalidRunConfigException, did_you_mean
+from trainyard.paths import config_dir
+from trainyard.runner.config_sources import (
+    COMMAND_LINE,
+    DEFAULT,
+    ENVIRONMENT,
+    INI,
+    TOML,
+    Setting,
+    Source,
+    find_upwards,
+    read_ini,
+    read_toml,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from trainyard.specs.runopts import runopt, runopts
+
+__all__ = ["Config", "Setting", "check_keys", "effective_options", "load_config"]
+
+TABLES = ("run", "scheduler", "component", "cli", "tracker")
+RUN_KEYS: dict[str, type] = {
+    "scheduler": str,
+    "workspace": str,
+    "component": str,
+    "log": bool,
+    "wait": bool,
+    "detach": bool,
+}
+RUN_VARIABLES = {"scheduler": "TRAINYARD_SCHEDULER", "workspace": "TRAINYARD_WORKSPACE"}
+INI_VARIABLE = "TORCHXCONFIG"
+TRUE_WORDS = ("true", "yes", "on", "1")
+FALSE_WORDS = ("false", "no", "off", "0")
+
+
+class Config:
+    """What the files and the environment say.
+
+    Args:
+        sources: the files, the weakest first.
+        environ: the environment.
+    """
+
+    def __init__(self, sources: Iterable[Source], environ: Mapping[str, str]) -> None:
+        self.sources = list(sources)
+        self._environ = environ
+        for source in self.sources:
+            if source.kind == TOML:
+                _check_shape(source)
+
+    def scheduler(self, name: str) -> dict[str, Setting]:
+        """Return the options that are set for a scheduler, by option. They are not checked here."""
+        settings: dict[str, Setting] = {}
+        for source in self.sources:
+            settings |= _table(source, *_place(source, "scheduler", name))
+        return settings | dict(self._scheduler_variables(name))
+
+    def component(self, name: str) -> dict[str, Setting]:
+        """Return the values that are set for a component's parameters, by parameter."""
+        settings: dict[str, Setting] = {}
+        for source in self.sources:
+            settings |= _table(source, *_place(source, "component", name))
+        return settings
+
+    def command(self, cmd: str) -> dict[str, Setting]:
+        """Return the values that are set for a subcommand's options; for ``run``, those of ``[run]`` too."""
+        settings: dict[str, Setting] = {}
+        for source in self.sources:
+            if cmd == "run" and source.kind == TOML:
+                settings |= _table(source, "run")
+            settings |= _table(source, *_place(source, "cli", cmd))
+        if cmd == "run":
+            for key, variable in RUN_VARIABLES.items():
+                if self._environ.get(variable):
+                    settings[key] = Setting(self._environ[variable], variable, ENVIRONMENT)
+            settings = {key: _checked_run_setting(key, value) for key, value in settings.items()}
+        return settings
+
+    def trackers(self) -> dict[str, str | None]:
+        """Return the experiment trackers that jobs are told of, by name, with their configuration."""
+        found: dict[str, str | None] = {}
+        for source in self.sources:
+            if source.kind == INI:
+                names = source.tables.get("torchx:tracker", {})
+                found |= {name: source.tables.get(f"tracker:{name}", {}).get("config") for name in names}
+            else:
+                found |= {name: t.get("config") for name, t in source.tables.get("tracker", {}).items()}
+        return found
+
+    def check_schedulers(self, known: Iterable[str]) -> None:
+        """Refuse ``[scheduler.<name>]`` tables of schedulers that do not exist.
+
+        Sections of a ``.torchxconfig`` may name what only the predecessor has; they are left alone.
+
+        Raises:
+            ConfigError: the message holds file and line, and near names.
+        """
+        names = set(known)
+        for source in self.sources:
+            if source.kind != TOML:
+                continue
+            for name in source.tables.get("scheduler", {}):
+                if name not in names:
+                    raise ConfigError(
+                        f"{source.origin('scheduler', name)}: there is no scheduler {name!r}",
+                        hint=did_you_mean(name, names),
+                    )
+
+    def _scheduler_variables(self, name: str) -> Iterator[tuple[str, Setting]]:
+        prefix = _variable_prefix(name)
+        # TRAINYARD_LOCAL_CWD_X is an option of "local_cwd", not the option "cwd_x" of "local"
+        others = {_variable_prefix(other) for other in self._known_schedulers()} - {prefix}
+        longer = tuple(other for other in others if other.startswith(prefix))
+        for variable, value in self._environ.items():
+            option = variable.removeprefix(prefix)
+            if option not in ("", variable) and not variable.startswith(longer):
+                yield option.lower(), Setting(value, variable, ENVIRONMENT)
+
+    def _known_schedulers(self) -> set[str]:
+        from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES
+
+        named = {name for s in self.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
+        return named | set(DEFAULT_SCHEDULER_MODULES)
+
+
+def load_config(cwd: str | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Read the configuration that holds in a directory.
+
+    Args:
+        cwd: the directory; the current one by default.
+        environ: the environment; the process's own by default.
+
+    Raises:
+        ConfigError: a file is malformed or holds an unknown table; the message holds file and line.
+    """
+    directory = cwd or os.getcwd()
+    variables = os.environ if environ is None else environ
+    sources = [
+        *_ini_sources(os.path.expanduser("~"), directory, variables, home=True),
+        read_toml(os.path.join(config_dir(), "config.toml")),
+        *_ini_sources(os.path.expanduser("~"), directory, variables, home=False),
+        *_project_sources(directory),
+    ]
+    return Config([source for source in sources if source is not None], variables)
+
+
+def _ini_sources(
+    user_home: str, directory: str, environ: Mapping[str, str], *, home: bool
+) -> Iterator[Source | None]:
+    named = environ.get(INI_VARIABLE)
+    if named is None:
+        places = {os.path.realpath(user_home): user_home} if home else {}
+        if not home and os.path.realpath(directory) != os.path.realpath(user_home):
+            places = {directory: directory}
+        for place in places.values():
+            yield read_ini(os.path.join(place, ".torchxconfig"))
+    elif named and not home:
+        source = read_ini(os.path.expanduser(named))
+        if source is None:
+            raise ConfigError(
+                f"the configuration file {named} does not exist",
+                hint=f"{INI_VARIABLE} names it. Unset the variable, or set it to '' to read no such file.",
+            )
+        yield source
+
+
+def _project_sources(directory: str) -> list[Source]:
+    for place in find_upwards(directory):
+        found = [
+            read_toml(os.path.join(place, "pyproject.toml"), ("tool", "trainyard")),
+            read_toml(os.path.join(place, "trainyard.toml")),
+        ]
+        if any(found):
+            return [source for source in found if source is not None]
+    return []
+
+
+def _check_shape(source: Source) -> None:
+    for table, content in source.tables.items():
+        if table not in TABLES:
+            raise ConfigError(
+                f"{source.origin(table)}: there is no table [{table}]", hint=did_you_mean(table, TABLES)
+            )
+        if not isinstance(content, dict):
+            raise ConfigError(f"{source.origin(table)}: {table} must be a table", hint=f"Write [{table}].")
+        if table == "run":
+            continue
+        for name, inner in content.items():
+            if not isinstance(inner, dict):
+                raise ConfigError(
+                    f"{source.origin(table, name)}: {table}.{name} must be a table",
+                    hint=f'Write [{table}."NAME"], and below it {name} = ....',
+                )
+    check_keys(_table(source, "run"), RUN_KEYS, "[run]")
+
+
+def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str) -> None:
+    """Refuse keys that mean nothing.
+
+    Args:
+        settings: the settings of one table.
+        known: the keys that mean something there.
+        what: the table, for the message.
+
+    Raises:
+        ConfigError: the message holds file and line, and near keys.
+    """
+    names = list(known)
+    for key, setting in settings.items():
+        if key not in names:
+            raise ConfigError(f"{setting.origin}: {what} has no key {key!r}", hint=did_you_mean(key, names))
+
+
+def effective_options(
+    config: Config, scheduler: str, opts: runopts, cli_cfg: Mapping[str, Any] | None = None
+) -> dict[str, Setting]:
+    """Return the value of every option of a scheduler, and where it came from.
+
+    Args:
+        config: the configuration.
+        scheduler: name of the scheduler.
+        opts: its options.
+        cli_cfg: what the command line says; it wins.
+
+    Raises:
+        InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.
+        ConfigError: a table names a scheduler that does not exist.
+    """
+    from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
+
+    named = {name for s in config.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
+    if not named <= {scheduler, *DEFAULT_SCHEDULER_MODULES}:
+        config.check_schedulers({scheduler, *get_scheduler_factories()})
+    result = {name: Setting(opt.default, DEFAULT, DEFAULT) for name, opt in opts if not opt.is_required}
+    given = config.scheduler(scheduler)
+    given |= {key: Setting(value, COMMAND_LINE) for key, value in (cli_cfg or {}).items()}
+    by_lower = {name.lower(): name for name, _ in opts}
+    for key, setting in given.items():
+        name = by_lower.get(key, key) if setting.kind == ENVIRONMENT else key
+        if _is_placeholder(setting):
+            continue
+        opt = opts.get(name)
+        if opt is None:
+            known = [name for name, _ in opts]
+            raise InvalidRunConfigException(
+                f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=did_you_mean(key, known)
+            )
+        result[name] = Setting(_convert(name, opt, setting), setting.origin, setting.kind)
+    return result
+
+
+def _convert(name: str, opt: runopt, setting: Setting) -> Any:
+    from trainyard.specs.decode import DecodeError, is_list_type
+
+    value = setting.value
+    if setting.kind == INI and is_list_type(opt.opt_type) and value != "None":
+        # there, only ';' separates the items of a list
+        value = [item.strip() for item in value.split(";") if item.strip()]
+    try:
+        return opt.convert(value)
+    except DecodeError as error:
+        raise InvalidRunConfigException(
+            f"{setting.origin}: option {name!r} ({opt.opt_type_name}): {error}", name
+        ) from None
+
+
+def _is_placeholder(setting: Setting) -> bool:
+    """Tell whether the predecessor's ``configure`` wrote it, for somebody to fill in."""
+    return setting.kind == INI and str(setting.value).startswith("#FIXME")
+
+
+def _checked_run_setting(key: str, setting: Setting) -> Setting:
+    wanted = RUN_KEYS.get(key)
+    value = setting.value
+    if wanted is bool and isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
+        return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind)
+    if wanted is not None and not isinstance(value, wanted):
+        kind = "true or false" if wanted is bool else "a text"
+        raise ConfigError(f"{setting.origin}: {key} is {value!r}, but must be {kind}")
+    return setting
+
+
+def _place(source: Source, table: str, name: str) -> tuple[str, ...]:
+    if source.kind == TOML:
+        return table, name
+    return (name,) if table == "scheduler" else (f"{table}:{name}",)
+
+
+def _table(source: Source, *keys: str) -> dict[str, Setting]:
+    table: Any = source.tables
+    for key in keys:
+        table = table.get(key, {})
+    return {key: source.setting(*keys, key) for key in table}
+
+
+def _variable_prefix(scheduler: str) -> str:
+    return f"TRAINYARD_{scheduler.upper().replace('-', '_')}_"

@@ -1,0 +1,216 @@
+"""Configuration files: TOML and the predecessor's INI, with the line of every value."""
+
+from __future__ import annotations
+
+import os
+
+from trainyard.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+TOML = "toml"
+INI = "ini"
+ENVIRONMENT = "environment"
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+
+
+class Setting:
+    """A value and where it came from.
+
+    Attributes:
+        value: the value: of TOML's type, a text from other sources.
+        kind: "toml", "ini", "environment", "command line" or "default".
+    """
+
+    __slots__ = ("_origin", "kind", "value")
+
+    def __init__(self, value: Any, origin: str | Callable[[], str], kind: str = COMMAND_LINE) -> None:
+        self.value = value
+        self._origin = origin
+        self.kind = kind
+
+    @property
+    def origin(self) -> str:
+        """``file:line``, the name of an environment variable, "command line" or "default"."""
+        if not isinstance(self._origin, str):
+            # found only when somebody asks: lines are looked for by parsing again
+            self._origin = self._origin()
+        return self._origin
+
+    def __repr__(self) -> str:
+        return f"Setting({self.value!r}, {self.origin!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Setting):
+            return NotImplemented
+        return (self.value, self.origin) == (other.value, other.origin)
+
+    __hash__ = None  # type: ignore[assignment]  # a value may be a list
+
+
+class Source:
+    """One configuration file, read.
+
+    Attributes:
+        path: the file.
+        kind: "toml" or "ini".
+        tables: its content: tables within tables, values at the ends.
+    """
+
+    def __init__(
+        self, path: str, kind: str, tables: Mapping[str, Any], line_of: Callable[[tuple[str, ...]], int]
+    ) -> None:
+        self.path = path
+        self.kind = kind
+        self.tables = tables
+        self._line_of = line_of
+
+    def origin(self, *keys: str) -> str:
+        """Return ``file:line`` of a table or value."""
+        return f"{self.path}:{self._line_of(keys)}"
+
+    def setting(self, *keys: str) -> Setting:
+        """Return a value."""
+        value: Any = self.tables
+        for key in keys:
+            value = value[key]
+        return Setting(value, lambda: self.origin(*keys), self.kind)
+
+
+def read_toml(path: str, below: tuple[str, ...] = ()) -> Source | None:
+    """Read a TOML file; None if there is none, or if it lacks the table that is asked for.
+
+    Args:
+        path: the file.
+        below: the table that is wanted, such as ``("tool", "trainyard")``.
+
+    Raises:
+        ConfigError: it cannot be read, or is malformed; the message holds file and line.
+    """
+    text = _read(path)
+    # tomllib is not cheap to import: a pyproject.toml of which nothing is wanted shall not need it
+    if text is None or (below and below[-1] not in text):
+        return None
+    import tomllib
+
+    try:
+        tables: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _malformed(path, text, error) from None
+    for key in below:
+        tables = tables.get(key)
+        if not isinstance(tables, dict):
+            return None
+    return Source(path, TOML, tables, lambda keys: _toml_line(text, (*below, *keys)))
+
+
+def _malformed(path: str, text: str, error: Exception) -> ConfigError:
+    import re
+
+    message = str(error)
+    match = re.search(r" \(at line (\d+), column \d+\)$", message)
+    line = int(match[1]) if match else len(text.splitlines()) or 1
+    problem = message[: match.start()] if match else message.replace(" (at end of document)", "")
+    return ConfigError(f"{path}:{line}: this is not TOML: {problem}", hint="Mend the line and try again.")
+
+
+def _toml_line(text: str, keys: tuple[str, ...]) -> int:
+    """Find the line of a key: the first at which the file, read that far, holds it."""
+    import tomllib
+
+    lines = text.splitlines(keepends=True)
+    begun = 0  # first line of a statement that may go on over several
+    for end in range(1, len(lines) + 1):
+        try:
+            found: Any = tomllib.loads("".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        if _holds(found, keys):
+            blank = [not line.strip() or line.lstrip().startswith("#") for line in lines[begun:end]]
+            return begun + (blank.index(False) if False in blank else 0) + 1
+        begun = end
+    return 1
+
+
+def _holds(tables: Any, keys: tuple[str, ...]) -> bool:
+    for key in keys:
+        if not isinstance(tables, dict) or key not in tables:
+            return False
+        tables = tables[key]
+    return True
+
+
+def read_ini(path: str) -> Source | None:
+    """Read a ``.torchxconfig``; None if there is none.
+
+    Keys keep their case; ``#`` and ``;`` begin comments at the start of a line only; an indented line goes
+    on with the value above it.
+
+    Raises:
+        ConfigError: it cannot be read, or is malformed; the message holds file and line.
+    """
+    text = _read(path)
+    if text is None:
+        return None
+    tables: dict[str, dict[str, str]] = {}
+    places: dict[tuple[str, ...], int] = {}
+    section, key = "", ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[" and line[-1] == "]":
+            section, key = line[1:-1].strip(), ""
+            tables.setdefault(section, {})
+            places.setdefault((section,), number)
+        elif raw[0].isspace() and key:
+            tables[section][key] += "\n" + line
+        else:
+            key, value = _ini_pair(path, number, line, section)
+            tables[section][key] = value
+            places[section, key] = number
+    return Source(path, INI, tables, lambda keys: places.get(keys, 1))
+
+
+def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str]:
+    positions = [position for position in (line.find("="), line.find(":")) if position > 0]
+    problem = "" if positions else "this is neither a [section] nor key = value"
+    if not section:
+        problem = "this stands before the first [section]"
+    if problem:
+        raise ConfigError(
+            f"{path}:{number}: {problem}: {line!r}",
+            hint="Example: [local_cwd], and below it log_dir = /tmp/x",
+        )
+    cut = min(positions)
+    return line[:cut].strip(), line[cut + 1 :].strip()
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: this is not UTF-8 text (byte {error.start})", hint="Save it as UTF-8."
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the configuration file {path}: {error.strerror}", hint="Mend its permissions."
+        ) from None
+
+
+def find_upwards(directory: str) -> list[str]:
+    """Return a directory and those above it, the nearest first."""
+    path = os.path.abspath(directory)
+    found = [path]
+    while os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+        found.append(path)
+    return found

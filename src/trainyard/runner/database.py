@@ -1,0 +1,154 @@
+"""Opening the history's SQLite database, and saying in plain words what is wrong when that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+
+from trainyard.errors import StateStoreError
+from trainyard.paths import make_private_dir, state_error
+from trainyard.runner.history import holds_something
+from trainyard.runner.migrations import MIGRATIONS, migrate, version
+
+# Long enough for hundreds of processes that submit at the same time, each of which holds the lock for a
+# few milliseconds.
+BUSY_SECONDS = 60.0
+
+
+def open_for_writing(path: str) -> sqlite3.Connection:
+    """Open the database, made or brought to the present schema where that is needed.
+
+    Raises:
+        StateStoreError: it cannot be; the message says why and what to do.
+    """
+    make_private_dir(os.path.dirname(path))
+    with explained("write the history", path):
+        connection = _connect(path)
+        try:
+            if version(connection) != len(MIGRATIONS):
+                with _exclusively(path):
+                    _set_up(connection, path)
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_for_reading(path: str) -> sqlite3.Connection | None:
+    """Open the database where nothing may be written; None if there is none yet.
+
+    Raises:
+        StateStoreError: it cannot be read; the message says why and what to do.
+    """
+    if not holds_something(path):
+        return None
+    with explained("read the history", path):
+        connection = _connect_read_only(path)
+        number = version(connection)
+        if 0 < number <= len(MIGRATIONS):
+            if number == len(MIGRATIONS):
+                return connection
+            connection.close()
+            return open_for_writing(path)  # its schema is an older one
+        connection.close()
+        if number == 0:
+            return None  # its first process has not got far enough yet
+        raise _too_new(path, number)
+
+
+@contextlib.contextmanager
+def explained(attempt: str, path: str) -> Iterator[None]:
+    """Turn SQLite's errors into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise state_error(attempt + " in", path, error) from error
+    except sqlite3.DatabaseError as error:
+        raise _explain(attempt, path, error) from error
+
+
+def _connect(path: str, uri: bool = False) -> sqlite3.Connection:
+    # isolation_level None: transactions are begun by us, where they belong
+    return sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _connect_read_only(path: str) -> sqlite3.Connection:
+    # urllib.parse.quote would cost more than the rest of this
+    escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    location = f"file:{escaped}"
+    connection = _connect(f"{location}?mode=ro", uri=True)
+    try:
+        version(connection)
+    except sqlite3.OperationalError:
+        connection.close()
+        # A WAL database needs a file for shared memory beside it, which a read-only directory refuses.
+        if holds_something(path + "-wal"):
+            return _copy_in_memory(path)
+        connection = _connect(f"{location}?mode=ro&immutable=1", uri=True)
+    return connection
+
+
+def _copy_in_memory(path: str) -> sqlite3.Connection:
+    """Read a database whose newest rows are still in its write-ahead log, through a copy of both."""
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-history-") as directory:
+        copy = os.path.join(directory, "history.db")
+        for suffix in ("", "-wal"):
+            shutil.copyfile(path + suffix, copy + suffix)
+        source = _connect(copy)
+        try:
+            target = _connect(":memory:")
+            source.backup(target)
+        finally:
+            source.close()
+    return target
+
+
+def _set_up(connection: sqlite3.Connection, path: str) -> None:
+    if version(connection) > len(MIGRATIONS):
+        raise _too_new(path, version(connection))
+    os.chmod(path, 0o600)
+    # Where the file system cannot do WAL (some network ones), SQLite stays with its rollback journal.
+    connection.execute("PRAGMA journal_mode = WAL")
+    migrate(connection)
+
+
+@contextlib.contextmanager
+def _exclusively(path: str) -> Iterator[None]:
+    """Hold a lock that the kernel drops when its holder dies; SQLite's own does not cover `journal_mode`."""
+    import fcntl
+
+    with open(path + ".lock", "a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _too_new(path: str, number: int) -> StateStoreError:
+    return StateStoreError(
+        f"the history {path} was written by a newer trainyard (schema {number}, this one knows"
+        f" {len(MIGRATIONS)})",
+        hint="Upgrade trainyard, or set TRAINYARD_HOME to another directory.",
+    )
+
+
+def _explain(attempt: str, path: str, error: sqlite3.DatabaseError) -> StateStoreError:
+    text = str(error)
+    directory = os.path.dirname(path)
+    if "full" in text:
+        hint = f"Free space on the disk of {directory}, or set TRAINYARD_HOME to a directory on another one."
+    elif "readonly" in text or "read-only" in text or "unable to open" in text:
+        hint = f"Make {directory} writable, or set TRAINYARD_HOME to a directory that is."
+    elif "not a database" in text or "malformed" in text or "no such" in text:
+        hint = f"The file is damaged. Move it away (mv {path} {path}.damaged); a new one is made. Jobs go on."
+    elif "locked" in text or "busy" in text:
+        hint = f"Another process has held it for {BUSY_SECONDS:.0f} s; `fuser {path}` shows which."
+    else:
+        hint = (
+            f"Check the disk and the permissions of {directory}, or set TRAINYARD_HOME to another directory."
+        )
+    return StateStoreError(f"cannot {attempt} in {path}: {text}", hint=hint)

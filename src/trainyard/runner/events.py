@@ -1,0 +1,200 @@
+"""Events: one for each call of the runner, for plugins that count, trace or report.
+
+Receivers are the entry points of the group ``trainyard.events`` (``torchx.events``), each a callable that
+takes an `Event`, and the logger ``trainyard.events``, which gets one JSON object per event at level INFO.
+Nothing is sent anywhere by default. A receiver that fails is reported once and never harms a job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from trainyard.specs.status import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any
+
+LOGGER = "trainyard.events"
+
+
+class Event(Record):
+    """What happened in one call of the runner.
+
+    Attributes:
+        session: name of the runner's session.
+        scheduler: name of the scheduler.
+        api: the method: run_component, run, dryrun, schedule, status, wait, cancel, describe, log_lines,
+            list, delete.
+        app_id: id of the job, where there is one.
+        app_image: image of the job's first role.
+        app_metadata: the job's metadata.
+        runcfg: scheduler options as JSON text, without secrets.
+        raw_exception: the traceback's last line, without secrets; None if the call succeeded.
+        source: "<internal>" when the runner called it for itself, "<user>" otherwise.
+        cpu_time_usec: processor time of the call, in microseconds.
+        wall_time_usec: duration of the call, in microseconds.
+        start_epoch_time_usec: start of the call, microseconds since the epoch.
+        workspace: the workspace of the job.
+        exception_type: name of the exception's class.
+        exception_message: its text, without secrets.
+        exception_source_location: ``file:line`` where it was raised.
+    """
+
+    __slots__ = (
+        "api",
+        "app_id",
+        "app_image",
+        "app_metadata",
+        "cpu_time_usec",
+        "exception_message",
+        "exception_source_location",
+        "exception_type",
+        "raw_exception",
+        "runcfg",
+        "scheduler",
+        "session",
+        "source",
+        "start_epoch_time_usec",
+        "wall_time_usec",
+        "workspace",
+    )
+
+    session: str
+    scheduler: str
+    api: str
+    app_id: str | None
+    app_image: str | None
+    app_metadata: dict[str, str] | None
+    runcfg: str | None
+    raw_exception: str | None
+    source: str
+    cpu_time_usec: int | None
+    wall_time_usec: int | None
+    start_epoch_time_usec: int | None
+    workspace: str | None
+    exception_type: str | None
+    exception_message: str | None
+    exception_source_location: str | None
+
+    def __init__(self, session: str, scheduler: str, api: str, **fields: Any) -> None:
+        values: dict[str, Any] = dict.fromkeys(self.__slots__)
+        values |= {"session": session, "scheduler": scheduler, "api": api, "source": "<user>", **fields}
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+_handlers: list[tuple[str, Callable[[Event], object]]] | None = None
+_failed: set[str] = set()
+
+
+def add_handler(handler: Callable[[Event], object], name: str = "") -> None:
+    """Have a callable receive every event of this process from now on."""
+    _loaded().append((name or repr(handler), handler))
+
+
+def remove_handler(handler: Callable[[Event], object]) -> None:
+    """Take back `add_handler`."""
+    _loaded()[:] = [(name, each) for name, each in _loaded() if each != handler]
+
+
+def record(event: Event) -> None:
+    """Hand an event to all receivers."""
+    for name, handler in list(_loaded()):
+        _deliver(name, handler, event)
+    # Nobody can have set up the logger without importing `logging`, which is not cheap.
+    if "logging" in sys.modules:
+        _deliver(f"logger {LOGGER}", _log, event)
+
+
+def _loaded() -> list[tuple[str, Callable[[Event], object]]]:
+    global _handlers
+    if _handlers is None:
+        from trainyard.plugins import entry_points
+
+        _handlers = [(point.name, _deferred(point.load)) for point in entry_points("events")]
+    return _handlers
+
+
+def _deferred(load: Callable[[], Callable[[Event], object]]) -> Callable[[Event], object]:
+    found: list[Callable[[Event], object]] = []
+
+    def handle(event: Event) -> None:
+        if not found:
+            found.append(load())
+        found[0](event)
+
+    return handle
+
+
+def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> None:
+    if name in _failed:
+        return
+    try:
+        handler(event)
+    except Exception as error:
+        _failed.add(name)
+        print(  # noqa: T201 - the one way to tell that cannot fail the job too
+            f"trainyard: the event receiver {name!r} failed and is not called again: "
+            f"{type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+
+
+def _log(event: Event) -> None:
+    import json
+    import logging
+
+    logger = logging.getLogger(LOGGER)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", json.dumps(event.to_json(), default=str))
+
+
+class log_event:
+    """Context manager that times a call and records the event when it ends, whichever way.
+
+    Args:
+        api: name of the call.
+        scheduler: name of the scheduler.
+        session: name of the session.
+        fields: further fields of `Event`.
+    """
+
+    def __init__(self, api: str, scheduler: str = "", session: str = "", **fields: Any) -> None:
+        self.event = Event(session, scheduler, api, **fields)
+
+    def __enter__(self) -> Event:
+        self.event.start_epoch_time_usec = time.time_ns() // 1000
+        self._wall, self._cpu = time.perf_counter_ns(), time.process_time_ns()
+        return self.event
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        event = self.event
+        event.wall_time_usec = (time.perf_counter_ns() - self._wall) // 1000
+        event.cpu_time_usec = (time.process_time_ns() - self._cpu) // 1000
+        if kind is not None:
+            from trainyard.redaction import redact_text
+
+            event.exception_type = kind.__name__
+            event.exception_message = redact_text(str(error))
+            event.exception_source_location = _location(trace)
+            event.raw_exception = f"{kind.__name__}: {event.exception_message}"
+        record(event)
+
+
+def _location(trace: TracebackType | None) -> str | None:
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"

@@ -1,0 +1,232 @@
+"""The history of submissions: an SQLite database that many processes write at the same time.
+
+A row goes through phases. ``intent`` is written before the request is sent, so that whatever happens to
+the process that sends it, the job is known. It becomes ``submitted`` when the scheduler has given an id,
+``refused`` when it gave none, and ``deleted`` when the job was removed from its scheduler.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from trainyard.paths import history_path, state_error
+from trainyard.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+    from typing import Any
+
+_SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
+
+
+class History:
+    """The history database. Opened when it is first used; reading never makes or changes it.
+
+    Args:
+        path: the database file; by default the one of the state directory.
+
+    Raises:
+        StateStoreError: by every method, when the database cannot be used.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path or history_path()
+        self._lock = threading.RLock()
+        self._reader: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._abandoned: list[sqlite3.Connection | None] = []
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Close the database. May be called more than once; later calls open it again."""
+        with self._lock:
+            for connection in {id(c): c for c in (self._reader, self._writer) if c is not None}.values():
+                connection.close()
+            self._reader = self._writer = None
+
+    # ---- writing
+
+    def add_intent(self, **columns: Any) -> str:
+        """Record that a job is about to be submitted; returns the row's key.
+
+        Args:
+            columns: fields of `JobRecord`. Secrets must have been removed.
+        """
+        import json
+
+        row: dict[str, Any] = {
+            "key": os.urandom(16).hex(),
+            "phase": INTENT,
+            "handle": "",
+            "app_id": "",
+            "created_at": time.time(),
+            "state": AppState.UNSUBMITTED.name,
+            "msg": "",
+            **columns,
+        }
+        for name in JSON_COLUMNS & row.keys():
+            if row[name] is not None:
+                row[name] = json.dumps(row[name])
+        names = ", ".join(row)
+        self._write(
+            [(f"INSERT INTO jobs ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))]
+        )
+        return str(row["key"])
+
+    def submitted(self, key: str, handle: str, app_id: str, **columns: Any) -> None:
+        """Record that the scheduler took the job and gave it an id."""
+        values = {
+            "phase": SUBMITTED,
+            "handle": handle,
+            "app_id": app_id,
+            "submitted_at": time.time(),
+            "state": AppState.SUBMITTED.name,
+            "msg": "",
+            **columns,
+        }
+        self._write([_update(values, "key = ?", key)])
+
+    def refused(self, key: str, msg: str) -> None:
+        """Record that there is no such job, and why. Does nothing if the row is no intent any more."""
+        values = {"phase": REFUSED, "state": AppState.UNSUBMITTED.name, "msg": msg}
+        self._write([_update(values, "key = ? AND phase = 'intent'", key)])
+
+    def amend(self, key: str, **columns: Any) -> None:
+        """Change fields of a row."""
+        self._write([_update(columns, "key = ?", key)])
+
+    def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
+        """Record the states that were seen of jobs: handle, state, reason, and time of the end if it ended.
+
+        A job whose end is recorded stays as it is: what ended never changes again.
+        """
+        condition = "handle = ? AND phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
+        self._write(
+            [
+                _update({"state": state.name, "msg": msg, "ended_at": ended_at}, condition, handle)
+                for handle, state, msg, ended_at in observations
+            ]
+        )
+
+    def mark_deleted(self, handle: str) -> None:
+        """Record that a job was removed from its scheduler: lists leave it out from now on."""
+        self._write([_update({"phase": DELETED}, "handle = ?", handle)])
+
+    # ---- reading
+
+    def find(self, handle: str) -> JobRecord | None:
+        """Return the row of a handle, the latest if there are several."""
+        return next(iter(self._read("WHERE handle = ? ORDER BY seq DESC LIMIT 1", handle)), None)
+
+    def get(self, key: str) -> JobRecord | None:
+        """Return the row of a key."""
+        return next(iter(self._read("WHERE key = ?", key)), None)
+
+    def rows(
+        self, limit: int | None = None, scheduler: str | None = None, *, deleted: bool = False
+    ) -> list[JobRecord]:
+        """Return submissions, the latest first.
+
+        Args:
+            limit: at most so many; None for all.
+            scheduler: only those of this one.
+            deleted: also jobs that were deleted.
+        """
+        where, values = ["1"], []
+        if not deleted:
+            where.append(f"phase != '{DELETED}'")
+        if scheduler is not None:
+            where.append("scheduler = ?")
+            values.append(scheduler)
+        tail = "" if limit is None else f" LIMIT {int(limit)}"
+        return self._read(f"WHERE {' AND '.join(where)} ORDER BY seq DESC{tail}", *values)
+
+    def intents(self) -> list[JobRecord]:
+        """Return the submissions that are under way, or were interrupted."""
+        return self._read("WHERE phase = 'intent' ORDER BY seq DESC")
+
+    def latest(self) -> JobRecord | None:
+        """Return the job that was submitted last."""
+        return next(iter(self._read("WHERE phase = 'submitted' ORDER BY seq DESC LIMIT 1")), None)
+
+    def matching(self, prefix: str, scheduler: str | None = None) -> list[JobRecord]:
+        """Return the jobs whose app id (or handle) begins with a text, the latest first."""
+        # a range, unlike LIKE, uses the index and takes '_' and '%' for what they are
+        end = prefix + "\U0010ffff"
+        column = "handle" if "://" in prefix else "app_id"
+        where, values = [f"{column} >= ? AND {column} < ?"], [prefix, end]
+        if scheduler is not None:
+            where.append("scheduler = ?")
+            values.append(scheduler)
+        condition = " AND ".join(["phase = 'submitted'", *where])
+        return self._read(f"WHERE {condition} ORDER BY seq DESC", *values)
+
+    # ---- connections
+
+    def _read(self, condition: str, *values: Any) -> list[JobRecord]:
+        if self._writer is None and self._reader is None and not holds_something(self.path):
+            return []  # without importing sqlite3
+        from trainyard.runner.database import explained, open_for_reading
+
+        with self._lock:
+            self._after_fork()
+            connection = self._writer or self._reader
+            if connection is None:
+                connection = self._reader = open_for_reading(self.path)
+                if connection is None:
+                    return []
+            with explained("read the history", self.path):
+                rows = connection.execute(f"{_SELECT} {condition}", values).fetchall()
+        return [JobRecord(row) for row in rows]
+
+    def _write(self, statements: list[tuple[str, tuple[Any, ...]]]) -> None:
+        from trainyard.runner.database import explained, open_for_writing
+
+        if not statements:
+            return
+        with self._lock:
+            self._after_fork()
+            connection = self._writer
+            if connection is None:
+                connection = self._writer = open_for_writing(self.path)
+            with explained("write the history", self.path):
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    for statement, values in statements:
+                        connection.execute(statement, values)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            # a connection must not be used, nor closed, by the child of the process that opened it
+            self._abandoned += [self._reader, self._writer]
+            self._reader = self._writer = None
+            self._pid = os.getpid()
+
+
+def _update(columns: dict[str, Any], condition: str, *values: Any) -> tuple[str, tuple[Any, ...]]:
+    names = ", ".join(f"{name} = ?" for name in columns)
+    return f"UPDATE jobs SET {names} WHERE {condition}", (*columns.values(), *values)
+
+
+def holds_something(path: str) -> bool:
+    """Tell whether there is a file of this path, and it is not empty.
+
+    Raises:
+        StateStoreError: the file system does not say.
+    """
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise state_error("read the history in", path, error) from error

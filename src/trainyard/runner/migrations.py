@@ -1,0 +1,70 @@
+"""The history's schema, as the steps that lead to it. A step, once released, is never changed."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+
+# Step N brings the database to `user_version` N. Each is a list of single statements: `executescript`
+# would commit the transaction that makes a step all or nothing.
+MIGRATIONS: list[list[str]] = [
+    [
+        """
+        CREATE TABLE jobs (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            key TEXT NOT NULL UNIQUE,
+            phase TEXT NOT NULL,            -- intent, submitted, refused or deleted
+            handle TEXT NOT NULL,           -- '' until the scheduler has given an id
+            scheduler TEXT NOT NULL,
+            session TEXT NOT NULL,
+            app_id TEXT NOT NULL,
+            name TEXT NOT NULL,
+            component TEXT,
+            component_args TEXT,            -- JSON
+            cfg TEXT NOT NULL,              -- JSON, resolved
+            app TEXT NOT NULL,              -- JSON, before the runner's variables are added
+            workspace TEXT,
+            cwd TEXT NOT NULL,
+            argv TEXT NOT NULL,             -- JSON
+            git_commit TEXT,
+            git_dirty INTEGER,
+            user TEXT NOT NULL,
+            host TEXT NOT NULL,
+            created_at REAL NOT NULL,       -- times in seconds since the epoch
+            submitted_at REAL,
+            ended_at REAL,
+            state TEXT NOT NULL,            -- the last one that was seen
+            msg TEXT NOT NULL,
+            submitter TEXT NOT NULL,        -- pid:start:boot
+            rerun_of TEXT,
+            parent_run_id TEXT
+        )
+        """,
+        "CREATE INDEX jobs_handle ON jobs (handle)",
+        "CREATE INDEX jobs_app_id ON jobs (app_id)",
+        "CREATE INDEX jobs_intents ON jobs (phase) WHERE phase = 'intent'",
+    ],
+]
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """Return how many steps a database has behind it."""
+    number: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return number
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Take the steps that are missing. Safe against other processes that do the same, and against death."""
+    while version(connection) < len(MIGRATIONS):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            done = version(connection)  # another process may have been faster
+            if done < len(MIGRATIONS):
+                for statement in MIGRATIONS[done]:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {done + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise

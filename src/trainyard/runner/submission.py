@@ -1,0 +1,167 @@
+"""Sending a request so that the job is known whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from trainyard.errors import TrainyardError
+from trainyard.runner.git import GitProbe
+from trainyard.runner.processes import identify
+from trainyard.specs.handles import make_app_handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from trainyard.redaction import Redactor
+    from trainyard.runner.history import History
+    from trainyard.schedulers.base import Scheduler
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.runopts import runopts
+
+#: Reason of a job whose submitter died before the scheduler had answered.
+INTERRUPTED = "the submission was interrupted"
+
+
+def submit(
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History
+) -> tuple[str, str, GitProbe | None]:
+    """Record the intent, send the request, and record what came of it.
+
+    Returns:
+        The app id, the row's key, and the git probe if it was still running.
+
+    Raises:
+        StateStoreError: the intent cannot be recorded; nothing was sent.
+        BackendError: the scheduler refused.
+    """
+    directory = os.getcwd()
+    key = history.add_intent(**describe_submission(scheduler, info, directory))
+    info.client_token = key
+    probe = GitProbe(directory)
+    try:
+        app_id = scheduler.schedule(info)
+    except Exception as error:
+        probe.abandon()
+        _settle_refusal(scheduler, info, history, key, error)
+        raise
+    facts: dict[str, Any] = {}
+    if probe.done():
+        facts["git_commit"], facts["git_dirty"] = probe.facts()
+    _record(
+        history.submitted,
+        key,
+        make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id),
+        app_id,
+        **facts,
+    )
+    return app_id, key, None if facts else probe
+
+
+def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
+    """Add the facts that came late."""
+    commit, dirty = probe.facts()
+    if dirty is not None:
+        _record(history.amend, key, git_commit=commit, git_dirty=dirty)
+
+
+def describe_submission(
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], directory: str
+) -> dict[str, Any]:
+    """Return the columns of a submission's row, without secrets."""
+    from trainyard.redaction import Redactor
+    from trainyard.specs.serialize import to_json
+
+    redactor = Redactor()
+    record = info.record
+    app = record.get("app")
+    if app is None and info.app is not None:
+        app = to_json(info.app)
+    session = info.session or scheduler.session_name
+    return {
+        "handle": make_app_handle(scheduler.backend, session, info.app_id) if info.app_id else "",
+        "scheduler": scheduler.backend,
+        "session": session,
+        "app_id": info.app_id or "",
+        "name": info.app.name if info.app is not None else "",
+        "component": record.get("component"),
+        "component_args": redactor.json(record.get("component_args")),
+        "cfg": redact_cfg(redactor, scheduler.run_opts(), info.cfg),
+        "app": redactor.json(app or {}),
+        "workspace": record.get("workspace"),
+        "cwd": directory,
+        "argv": redactor.args(sys.argv),
+        "user": _user(),
+        "host": os.uname().nodename,
+        "submitter": identify(),
+        "rerun_of": record.get("rerun_of"),
+        "parent_run_id": record.get("parent_run_id"),
+    }
+
+
+def redact_cfg(redactor: Redactor, opts: runopts, cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scheduler options as JSON values, without secrets."""
+    result: dict[str, Any] = {}
+    for name, value in cfg.items():
+        plain = jsonable(value)
+        opt = opts.get(name)
+        secret = opt is not None and opt.secret
+        result[name] = redactor.secret(name, plain) if secret else redactor.value(name, plain)
+    return result
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value as JSON can hold it: what it cannot becomes text."""
+    from trainyard.specs.serialize import to_json
+
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    try:
+        return to_json(value)
+    except TrainyardError:
+        return str(value)
+
+
+def _settle_refusal(
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, key: str, error: Exception
+) -> None:
+    """Record a failed submission: as refused, unless the job has come to exist all the same."""
+    from trainyard.redaction import redact_text
+
+    if info.app_id:
+        try:
+            found = scheduler.describe(info.app_id)
+        except Exception:
+            return  # it stays an intent, and is looked up again when this process has ended
+        if found is not None:
+            handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, info.app_id)
+            _record(history.submitted, key, handle, info.app_id, state=found.state.name)
+            return
+    message = error.message if isinstance(error, TrainyardError) else f"{type(error).__name__}: {error}"
+    _record(history.refused, key, redact_text(message))
+
+
+def _record(write: Any, *args: Any, **columns: Any) -> None:
+    """Write to the history where a failure must not hide what has already happened."""
+    from trainyard.errors import StateStoreError
+
+    try:
+        write(*args, **columns)
+    except StateStoreError as error:
+        warnings.warn(f"the job's history is not up to date: {error}", RuntimeWarning, stacklevel=4)
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER") or str(os.getuid())

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory, a home directory and an environment of the test's own."""
+    for name in list(os.environ):
+        if name.startswith(("TRAINYARD_", "TORCHX")):
+            monkeypatch.delenv(name)
+    user = tmp_path / "user"
+    user.mkdir()
+    monkeypatch.setenv("HOME", str(user))
+    directory = tmp_path / "trainyard-home"
+    monkeypatch.setenv("TRAINYARD_HOME", str(directory))
+    return directory
