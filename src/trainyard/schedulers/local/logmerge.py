@@ -4,7 +4,9 @@ The index gives, for every few milliseconds, how much each file grew and the seq
 laid along the writes. Where a program writes each line with the same number of writes (one, or two as
 unbuffered Python's ``print`` does) that is exact: line i of a stream stands where its write stands, and
 lines whose write has not been seen yet are held back until it has. Where a program writes blocks of many
-lines, only blocks that fell into the same few milliseconds are shared out, in proportion.
+lines, only blocks that fell into the same few milliseconds are shared out, in proportion. The same
+holds for what was written while the kernel's queue overflowed (8,192 writes before the supervisor got a
+share of a cpu).
 
 Lines are never torn: a line stands where its end was written. What ends a line is ``\n``, or ``\r`` of a
 progress bar. Nothing is lost or doubled whatever the index says, since it only steers the order.
@@ -93,10 +95,10 @@ class Merger:
         for stream, grown in zip(self._streams, data, strict=True):
             if grown:
                 stream.take(stream.cut(grown))
-        if not record.writes or not record.counted:
-            return self._place_everything(record.streams)
         order = record.order or record.streams * record.writes
         placed = self._place(order, settled=record.settled)
+        if not record.counted:
+            return b"".join(placed) + self._place_everything()
         if record.settled:
             placed += self._place_held(record.streams)
             for stream in self._streams:
@@ -105,7 +107,7 @@ class Merger:
 
     def rest(self) -> bytes:
         """Return what is left when nothing more will come."""
-        placed = self._place_everything(b"")
+        placed = self._place_everything()
         partial = b"".join(stream.partial for stream in self._streams)
         for stream in self._streams:
             stream.partial = b""
@@ -167,10 +169,16 @@ class Merger:
             stream.held.clear()
         return result
 
-    def _place_everything(self, order: bytes) -> bytes:
-        """Place all that is held, knowing nothing of how lines and writes relate."""
-        placed = self._place_held(order)
+    def _place_everything(self) -> bytes:
+        """Place all that is held, knowing nothing of the order: both streams evenly mixed."""
+        out, err = (stream.held for stream in self._streams)
+        placed = []
+        for i, line in enumerate(out):
+            placed += [err.popleft() for _ in range(len(err) // (len(out) - i + 1))]
+            placed.append(line)
+        placed += err
         for stream in self._streams:
+            stream.held.clear()
             stream.lose_count()
         return b"".join(placed)
 

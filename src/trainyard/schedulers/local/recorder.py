@@ -70,6 +70,14 @@ class ReplicaRecorder:
         self._end = offset + len(data)
         self._open_record = (offset, first, record) if single else None
 
+    def record_unordered(self) -> None:
+        """Record the present sizes; how the two streams got there is not known."""
+        self._ends = self.sizes()
+        record = Record(time.time_ns(), self._ends)
+        os.pwrite(self._index, record.pack(), self._end)
+        self._end += len(record.pack())
+        self._open_record = None
+
     def _reaches(self, record: Record) -> bool:
         """Tell whether the last record is of the same kind as this one and recent, so that it can grow."""
         assert self._open_record is not None
@@ -155,13 +163,13 @@ class LogRecorder:
                 orders[replica] = orders.get(replica, b"") + order
             sizes.update((replica, replica.sizes()) for replica in orders)
         for replica, order in orders.items():
-            counted = replica.directory_watch is not None and not overflow
-            quality = (COUNTED if counted else 0) | (0 if replica in unsettled else SETTLED)
-            replica.record(sizes[replica], order, quality)
+            counted = COUNTED if replica.directory_watch is not None else 0
+            settled = SETTLED if replica not in unsettled and not overflow else 0
+            replica.record(sizes[replica], order, counted | settled)
             self._adapt(replica, order)
-        if overflow:
+        if overflow:  # what came after the events that we have is in an unknown order
             for replica in self._replicas:
-                replica.record(replica.sizes(), b"", 0)
+                replica.record_unordered()
         return sum(map(len, orders.values()))
 
     def finish(self, replica: ReplicaRecorder) -> None:

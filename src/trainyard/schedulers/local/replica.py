@@ -167,4 +167,4 @@ class Replica:
     def _set_error_file_aside(self) -> None:
         path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
         if path and os.path.exists(path):
-            os.replace(path, f"{path}.{self.restarts}")
+            os.replace(path, f"{path}.{self.restarts - 1}")
