@@ -5,6 +5,9 @@ Names are loaded when they are first used, so that a command pays only for those
 
 from __future__ import annotations
 
+import sys
+import types
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.errors import (
@@ -119,6 +122,19 @@ __all__ = [
     "to_json",
     "validate_app",
 ]
+
+
+class _Specs(types.ModuleType):
+    """The package. Its names ``macros`` and ``runopts`` are the classes, not the modules of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing the module trainyard.specs.macros binds it here, whenever that happens.
+        if isinstance(value, types.ModuleType) and name in _HOME_OF:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Specs
 
 
 def __getattr__(name: str) -> object:
