@@ -5,8 +5,6 @@ Names are loaded when they are first used, so that a command pays only for those
 
 from __future__ import annotations
 
-import sys
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.errors import (
@@ -121,17 +119,6 @@ __all__ = [
     "to_json",
     "validate_app",
 ]
-
-
-class _Specs(type(sys)):  # type: ignore[misc]
-    """This package. Importing its module ``macros`` (or ``runopts``) must not hide the class of that name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _HOME_OF or not isinstance(value, type(sys)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Specs
 
 
 def __getattr__(name: str) -> object:
