@@ -20,15 +20,15 @@ SLOW = frozenset(
         "pathlib",
         "sqlite3",
         "subprocess",
-        "rich",
+        "tomllib",
+        "argcomplete",
         "boto3",
         "docker",
-        "yaml",
-        "argcomplete",
         "docstring_parser",
-        "tomllib",
-        "trainyard.specs.app",
+        "rich",
+        "yaml",
         "trainyard.components",
+        "trainyard.specs.app",
     ]
 )
 COUNT = """

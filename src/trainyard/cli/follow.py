@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainyard.specs.status import AppStatus
 
 LOCAL_STEP = 1.0
+LONGEST_REQUEST = 10.0
 FIRST_POLL, LONGEST_POLL = 1.0, 10.0
 
 
@@ -46,6 +47,7 @@ class Interrupts:
         self._handle = handle
         self._may_stop = may_stop
         self._previous: Any = None
+        self._request: threading.Thread | None = None
         self.stopping = False
 
     def __enter__(self) -> Interrupts:
@@ -58,6 +60,9 @@ class Interrupts:
     ) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
+        if self._request is not None:
+            # a quick second Ctrl-C must not lose the request; a third one ends this too
+            self._request.join(LONGEST_REQUEST)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if not self._may_stop or self.stopping:
@@ -65,7 +70,8 @@ class Interrupts:
         self.stopping = True
         # os.write: the handler may have come upon a write to stderr that is under way
         os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
-        threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True).start()
+        self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)
+        self._request.start()
 
 
 def _cancel(handle: str) -> None:
