@@ -22,8 +22,8 @@ SHORTEST_URL_TOKEN = 16
 
 # A name is secret when one of its words is; "tokenizer" and "max_tokens" are about text, not access.
 _WORDS = (
-    r"tokens?|secrets?|passwords?|passwd|passphrase|pwd|credentials?|cred|creds|"
-    r"api[_-]?keys?|apikeys?|access[_-]?keys?|secret[_-]?keys?|private[_-]?keys?|auth[_-]?keys?|"
+    r"(?:auth|access|session|refresh|hf)?tokens?|[a-z]*secrets?|[a-z]*(?:passwords?|passwd|passphrases?)|"
+    r"pwd|credentials?|creds?|[a-z]*apikeys?|api[_-]keys?|access[_-]?keys?|secret[_-]?keys?|private[_-]?keys?|auth[_-]?keys?|"
     r"account[_-]?keys?|sas|bearer|authorization|client[_-]?secret|connection[_-]?string|dsn"
 )
 _SECRET_NAME = re.compile(rf"(?:^|[_.\-])(?:{_WORDS})(?:$|[_.\-]\d*$|[_.\-](?:id|value|str|text)$)", re.I)
@@ -34,14 +34,15 @@ _HARMLESS_NAME = re.compile(
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]*://)(?P<user>[^\s/?#'\"<>]+)@")
-_ASSIGNMENT = re.compile(
-    r"(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>\s*=\s*|\"?\s*:\s*\"?)(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
-)
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s,;&'\"]+")
 _MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
 
 
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable, option or field of this name holds a secret."""
+    if name == "PWD":
+        return False  # the shell's working directory
     words = _CAMEL.sub("_", name.lstrip("-"))
     return bool(_SECRET_NAME.search(words)) and not _HARMLESS_NAME.search(words)
 
@@ -72,7 +73,7 @@ class Redactor:
         if "://" in text:
             text = _USERINFO.sub(self._userinfo, text)
         if "=" in text or ":" in text:
-            text = _ASSIGNMENT.sub(self._assignment, text)
+            text = self._assignments(text)
         return text
 
     def value(self, name: str, value: Any) -> Any:
@@ -139,15 +140,18 @@ class Redactor:
         hidden = password if colon else user
         return f"{match['scheme']}{kept}{self._marker('', hidden)}@"
 
-    def _assignment(self, match: re.Match[str]) -> str:
-        value = match["value"]
-        if not is_secret_name(match["name"]) or _MARKER.search(value) or value.startswith(("$", "//")):
-            return match[0]
-        quote = value[0] if value[0] in "'\"" else ""
-        bare = value.strip(quote) if quote else value
-        if not bare:
-            return match[0]
-        return f"{match['name']}{match['sep']}{quote}{self._marker(match['name'], bare)}{quote}"
+    def _assignments(self, text: str) -> str:
+        parts, done = [], 0
+        for match in _ASSIGNMENT.finditer(text):
+            value = _VALUE.match(text, match.end())
+            if value is None or match.start() < done or not is_secret_name(match["name"]):
+                continue
+            quote = value[0][0] if value[0][0] in "'\"" else ""
+            bare = value[0][1:-1] if quote else value[0]
+            if bare and not _MARKER.search(bare) and not bare.startswith(("$", "//")):
+                parts += [text[done : match.end()], quote, self._marker(match["name"], bare), quote]
+                done = value.end()
+        return "".join(parts) + text[done:]
 
 
 def redact_text(text: str) -> str:

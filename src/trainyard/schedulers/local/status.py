@@ -9,12 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from typing import Any
 
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.schedulers.local import processes, reasons
 from trainyard.schedulers.local.store import JobDir, machine
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_ERROR_FILE = 64 * 1024
 
