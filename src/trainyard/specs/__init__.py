@@ -6,7 +6,6 @@ Names are loaded when they are first used, so that a command pays only for those
 from __future__ import annotations
 
 import sys
-import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,14 +123,12 @@ __all__ = [
 ]
 
 
-class _Specs(types.ModuleType):
-    """The package. Its names ``macros`` and ``runopts`` are the classes, not the modules of that name."""
+class _Specs(type(sys)):  # type: ignore[misc]
+    """This package. Importing its module ``macros`` (or ``runopts``) must not hide the class of that name."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Importing the module trainyard.specs.macros binds it here, whenever that happens.
-        if isinstance(value, types.ModuleType) and name in _HOME_OF:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
+        if name not in _HOME_OF or not isinstance(value, type(sys)):
+            super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Specs

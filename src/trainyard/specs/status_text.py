@@ -37,7 +37,7 @@ def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) 
 
 def _replica_lines(replica: ReplicaStatus) -> list[str]:
     facts = []
-    if replica.exit_code is not None:
+    if replica.exit_code is not None and f"exit code {replica.exit_code}" != replica.reason:
         facts.append(f"exit code {replica.exit_code}")
     if replica.restarts:
         facts.append(f"restarts {replica.restarts}")

@@ -7,11 +7,11 @@ callers look at the files from time to time instead.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
 import struct
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 IS_LINUX = sys.platform.startswith("linux")
@@ -27,6 +27,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _EVENT = struct.Struct("iIII")
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 READ_SIZE = 1 << 20
+# An event with a name of up to 16 bytes ("stdout.log") and one without.
+_NAME_BYTES = 16
+_PAIR_BYTES = 2 * _EVENT.size + _NAME_BYTES
+_PAIR_WORDS = _PAIR_BYTES // 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,11 +47,14 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
 
 
-class Event(NamedTuple):
-    """A change of a watched file or directory."""
+class Changes(NamedTuple):
+    """What has changed: the numbers of the watches, in order, and whether the queue has lost some.
 
-    watch: int
-    mask: int
+    Numbers below 256 may come as `bytes`, which are a sequence of numbers too, and quicker to handle.
+    """
+
+    watches: Sequence[int]
+    overflow: bool
 
 
 class Inotify:
@@ -77,25 +84,44 @@ class Inotify:
         """Stop a watch."""
         _libc.inotify_rm_watch(self._fd, watch)
 
-    def read(self) -> list[Event]:
-        """Return the changes since the last call, in order; empty when there are none."""
+    def read(self) -> Changes:
+        """Return the changes since the last call. Those of files in a watched directory are left out."""
         try:
             data = os.read(self._fd, READ_SIZE)
         except BlockingIOError:
-            return []
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                return []
-            raise
-        events, offset = [], 0
-        while offset < len(data):
-            watch, mask, _, length = _EVENT.unpack_from(data, offset)
-            events.append(Event(watch, mask))
-            offset += _EVENT.size + length
-        return events
+            return Changes(b"", overflow=False)
+        watches = _file_watches(data)
+        return Changes(watches, False) if watches is not None else _parse_events(data)
 
     def close(self) -> None:
         """Close the queue."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _file_watches(data: bytes) -> Sequence[int] | None:
+    """Read pairs of events, of a directory and of a file in it, without a loop; None for anything else."""
+    if not data or len(data) % _PAIR_BYTES:
+        return None
+    words = memoryview(data).cast("i")
+    count = len(data) // _PAIR_BYTES
+    first_lengths = words[3::_PAIR_WORDS].tolist()
+    second_lengths = words[11::_PAIR_WORDS].tolist()
+    if not first_lengths.count(_NAME_BYTES) == second_lengths.count(0) == count:
+        return None
+    watches = words[8::_PAIR_WORDS].tolist()
+    return bytes(watches) if max(watches) < 256 else watches
+
+
+def _parse_events(data: bytes) -> Changes:
+    watches: list[int] = []
+    overflow, offset = False, 0
+    while offset < len(data):
+        watch, mask, _, length = _EVENT.unpack_from(data, offset)
+        if mask & IN_Q_OVERFLOW:
+            overflow = True
+        elif not length or mask & IN_MOVED_TO:
+            watches.append(watch)
+        offset += _EVENT.size + length
+    return Changes(watches, overflow)

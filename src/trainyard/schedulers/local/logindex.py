@@ -3,11 +3,11 @@ r"""The index beside a replica's two logs: when they grew, and in which order.
 stdout and stderr are two plain files that the replica writes to directly. What is lost thereby is the
 order between them, and the time. The supervisor watches the files and appends records to the index, each
 saying: at this time the files had these sizes, and since the last record these writes were seen, in this
-order, as run lengths. From that, `logmerge` puts the two back together.
+order. From that, `logmerge` puts the two back together.
 
-Format: records of a header ``<time_ns i64, stdout_end i64, stderr_end i64, flags u32, runs u32>`` (32
-bytes) and ``runs`` times u32, the numbers of writes in alternating streams. The last record may be
-replaced in place by a longer-reaching one of the same length.
+Format: records of a header ``<time_ns i64, stdout_end i64, stderr_end i64, flags u32, writes u32>`` (32
+bytes). Where both streams were written to (flag MIXED), ``writes`` bytes follow, the stream (0 or 1) of each
+write. The last record, if it has none, may be replaced in place by a longer-reaching one.
 """
 
 from __future__ import annotations
@@ -17,41 +17,62 @@ import struct
 from typing import NamedTuple
 
 HEADER = struct.Struct("<qqqII")
-STDERR_FIRST = 1
-#: The runs count every write. Without it, neighbouring writes of one stream count as one.
+STDOUT, STDERR = 0, 1
+
+#: All the writes were to stderr.
+ONLY_STDERR = 1
+#: The writes are counted. Without it, neighbouring writes of one stream count as one.
 COUNTED = 2
 #: No write happened between counting the writes and reading the sizes: the two belong together.
 SETTLED = 4
-STDOUT, STDERR = 0, 1
+#: Both streams were written to, and the order follows.
+MIXED = 8
 
 
 class Record(NamedTuple):
-    """Sizes of the files at a time, and the writes seen since the record before."""
+    """Sizes of the files at a time, and the writes seen since the record before.
+
+    ``order`` holds the stream of each write, 0 or 1, where both were written to; otherwise it is empty,
+    and ``writes`` tells how many there were.
+    """
 
     time_ns: int
     ends: tuple[int, int]
-    flags: int
-    runs: tuple[int, ...]
+    flags: int = 0
+    writes: int = 0
+    order: bytes = b""
 
-    def writes(self) -> list[tuple[int, int]]:
-        """Return the runs as pairs of stream and number of writes."""
-        first = self.flags & STDERR_FIRST
-        return [((first + i) % 2, count) for i, count in enumerate(self.runs)]
+    @property
+    def streams(self) -> bytes:
+        """The streams that were written to, in the order of their first writes."""
+        if not self.writes:
+            return b""
+        if not self.order:
+            return bytes([self.flags & ONLY_STDERR])
+        first = self.order[0]
+        return bytes([first, 1 - first])
 
     @property
     def counted(self) -> bool:
-        """Whether the runs count every write."""
+        """Whether the writes are counted."""
         return bool(self.flags & COUNTED)
 
     @property
     def settled(self) -> bool:
-        """Whether every byte up to the sizes has its write in the runs so far."""
+        """Whether every byte up to the sizes has its write in the records so far."""
         return bool(self.flags & SETTLED)
 
     def pack(self) -> bytes:
         """Return the record's bytes."""
-        header = HEADER.pack(self.time_ns, *self.ends, self.flags, len(self.runs))
-        return header + struct.pack(f"<{len(self.runs)}I", *self.runs)
+        return HEADER.pack(self.time_ns, *self.ends, self.flags, self.writes) + self.order
+
+
+def make_record(time_ns: int, ends: tuple[int, int], order: bytes, quality: int) -> Record:
+    """Return a record of these writes; ``quality`` is any of COUNTED and SETTLED."""
+    if len(set(order)) == 2:
+        return Record(time_ns, ends, quality | MIXED, len(order), order)
+    only_stderr = ONLY_STDERR if order[:1] == b"\1" else 0
+    return Record(time_ns, ends, quality | only_stderr, len(order))
 
 
 class IndexReader:
@@ -80,11 +101,12 @@ class IndexReader:
         records, position = [], 0
         while position + HEADER.size <= len(data):
             time_ns, out_end, err_end, flags, count = HEADER.unpack_from(data, position)
-            end = position + HEADER.size + 4 * count
+            body = position + HEADER.size
+            end = body + (count if flags & MIXED else 0)
             if end > len(data):
                 break
-            runs = struct.unpack_from(f"<{count}I", data, position + HEADER.size)
-            records.append((start + position, Record(time_ns, (out_end, err_end), flags, runs)))
+            record = Record(time_ns, (out_end, err_end), flags, count, data[body:end])
+            records.append((start + position, record))
             position = end
         if not records:
             return []
@@ -105,5 +127,4 @@ class IndexReader:
 def _what_was_added(old: Record, new: Record) -> list[Record]:
     if new == old:
         return []
-    added = tuple(after - before for before, after in zip(old.runs, new.runs, strict=True))
-    return [new._replace(runs=added)]
+    return [new._replace(writes=new.writes - old.writes)]

@@ -4,8 +4,9 @@ The index gives, for every few milliseconds, how much each file grew and the seq
 laid along the writes. Where a program writes each line with the same number of writes (one, or two as
 unbuffered Python's ``print`` does) that is exact: line i of a stream stands where its write stands, and
 lines whose write has not been seen yet are held back until it has. Where a program writes blocks of many
-lines, the lines of a block stand together, and only blocks that fell into the same few milliseconds
-are shared out in proportion.
+lines, only blocks that fell into the same few milliseconds are shared out, in proportion. The same
+holds for what was written while the kernel's queue overflowed (8,192 writes before the supervisor got a
+share of a cpu).
 
 Lines are never torn: a line stands where its end was written. What ends a line is ``\n``, or ``\r`` of a
 progress bar. Nothing is lost or doubled whatever the index says, since it only steers the order.
@@ -18,23 +19,28 @@ from collections import deque
 from trainyard.schedulers.lines import iter_lines
 from trainyard.schedulers.local.logindex import Record
 
-#: How far the counts of writes and of lines may drift apart (absolutely, and as a share of the writes)
-#: before the two are taken as unrelated.
-SLACK = 256
-SLACK_SHARE = 0.2
-SLACK_FREE = 8
+#: More lines than this without their writes are not merely late: the rhythm is another.
+MAX_LATE = 20_000
+MAX_WRITES_PER_LINE = 4
+GUESS_TOLERANCE = 0.2
 MAX_LINE = 16 << 20
 
 
 class StreamLines:
-    """The lines of one stream that wait to be placed, and how they relate to its writes."""
+    """The lines of one stream that wait to be placed, and how they relate to its writes.
+
+    Attributes:
+        held: whole lines without a place yet.
+        partial: the beginning of a line.
+        writes, lines, placed: counts since the two files and the writes were last known to be level.
+        rhythm: writes per line while that was constant; 0 when it was not.
+    """
 
     def __init__(self) -> None:
         self.held: deque[bytes] = deque()
         self.partial = b""
-        self.placed = 0
-        self.writes = 0
-        self.lines = 0
+        self.writes = self.lines = self.placed = 0
+        self.rhythm = 1
 
     def cut(self, data: bytes) -> bytes:
         """Return the whole lines of what was kept and this, and keep the rest."""
@@ -51,19 +57,29 @@ class StreamLines:
         self.held.extend(iter_lines(whole))
         self.lines += len(self.held) - before
 
-    def writes_per_line(self) -> int:
+    def writes_per_line(self, *, settled: bool) -> int:
         """Return the constant number of writes per line, or 0 if there is none."""
         if not self.lines:
-            return 1
-        ratio = max(1, round(self.writes / self.lines))
-        drift = abs(self.writes - ratio * self.lines)
-        allowed = min(SLACK, max(SLACK_FREE, SLACK_SHARE * self.writes))
-        return ratio if ratio <= 4 and drift <= allowed else 0
+            return self.rhythm or 1
+        if settled:  # the counts belong together, but for a write that was just under way
+            candidates = [self.rhythm, *range(1, MAX_WRITES_PER_LINE + 1)]
+            fitting = (n for n in candidates if n and self.lines - self.writes // n in (0, 1))
+            self.rhythm = next(fitting, 0)
+            return self.rhythm
+        if self.rhythm and -1 <= self.lines - self.writes // self.rhythm <= MAX_LATE:
+            return self.rhythm
+        guess = max(1, round(self.writes / self.lines))
+        is_near = abs(self.writes - guess * self.lines) <= GUESS_TOLERANCE * self.writes
+        return guess if guess <= MAX_WRITES_PER_LINE and is_near else 0
 
-    def forget_counts(self) -> None:
-        """Begin to count anew: what has been seen so far says nothing of what comes."""
-        self.placed = self.writes = 0
-        self.lines = len(self.held)
+    def level(self) -> None:
+        """Begin to count anew, from a moment at which every line has its writes."""
+        self.writes = self.writes - self.rhythm * self.lines if self.rhythm else 0
+        self.lines = self.placed = 0
+
+    def lose_count(self) -> None:
+        """Begin to count anew, because some writes were not counted."""
+        self.writes = self.lines = self.placed = 0
 
 
 class Merger:
@@ -79,21 +95,19 @@ class Merger:
         for stream, grown in zip(self._streams, data, strict=True):
             if grown:
                 stream.take(stream.cut(grown))
-        writes = record.writes()
-        if not writes or not record.counted:
-            return self._place_everything([which for which, _ in writes])
-        totals = [0, 0]
-        for which, count in writes:
-            totals[which] += count
-            self._streams[which].writes += count
-        placed = self._place(writes, totals)
+        order = record.order or record.streams * record.writes
+        placed = self._place(order, settled=record.settled)
+        if not record.counted:
+            return b"".join(placed) + self._place_everything()
         if record.settled:
-            placed += self._place_held([which for which, _ in writes])
+            placed += self._place_held(record.streams)
+            for stream in self._streams:
+                stream.level()
         return b"".join(placed)
 
     def rest(self) -> bytes:
         """Return what is left when nothing more will come."""
-        placed = self._place_everything([])
+        placed = self._place_everything()
         partial = b"".join(stream.partial for stream in self._streams)
         for stream in self._streams:
             stream.partial = b""
@@ -103,8 +117,8 @@ class Merger:
         """Tell whether one stream alone is concerned, so that nothing has to be put in order."""
         if any(stream.held for stream in self._streams):
             return False
-        grown = [i for i, part in enumerate(data) if part]
-        return len(grown) == 1 and (not record.runs or [which for which, _ in record.writes()] == grown)
+        grown = bytes(i for i, part in enumerate(data) if part)
+        return len(grown) == 1 and record.streams in (b"", grown)
 
     def _pass_through(self, record: Record, data: tuple[bytes, bytes]) -> bytes:
         which = 0 if data[0] else 1
@@ -113,23 +127,28 @@ class Merger:
         lines = _count_lines(whole)
         stream.lines += lines
         stream.placed += lines
-        if record.counted and record.runs:
-            stream.writes += record.runs[0]
-        if not record.counted or not stream.writes_per_line():
-            stream.forget_counts()
+        stream.writes += record.writes
+        if not record.counted:
+            stream.lose_count()
+        elif record.settled:
+            stream.writes_per_line(settled=True)
+            stream.level()
         return whole
 
-    def _place(self, writes: list[tuple[int, int]], totals: list[int]) -> list[bytes]:
+    def _place(self, order: bytes, *, settled: bool) -> list[bytes]:
         """Lay the held lines of both streams along the sequence of writes."""
-        ratios = [stream.writes_per_line() for stream in self._streams]
+        totals = [order.count(0), order.count(1)]
+        for stream, total in zip(self._streams, totals, strict=True):
+            stream.writes += total
+        ratios = [stream.writes_per_line(settled=settled) for stream in self._streams]
         begin = [stream.writes - total for stream, total in zip(self._streams, totals, strict=True)]
         held = [len(stream.held) for stream in self._streams]
         done = [0, 0]
         taken = [0, 0]
         result: list[bytes] = []
-        for which, count in writes:
+        for which in order:
             stream = self._streams[which]
-            done[which] += count
+            done[which] += 1
             if ratios[which]:
                 wanted = (begin[which] + done[which]) // ratios[which] - stream.placed
             else:
@@ -138,26 +157,29 @@ class Merger:
                 result.append(stream.held.popleft())
                 stream.placed += 1
                 taken[which] += 1
-        for stream, ratio in zip(self._streams, ratios, strict=True):
-            if not ratio:
-                stream.forget_counts()
         return result
 
-    def _place_held(self, order: list[int]) -> list[bytes]:
+    def _place_held(self, order: bytes) -> list[bytes]:
         """Place all that is held, in the order in which the streams were first written to."""
         result: list[bytes] = []
-        for which in dict.fromkeys([*order, 0, 1]):
+        for which in dict.fromkeys(order + b"\0\1"):
             stream = self._streams[which]
             stream.placed += len(stream.held)
             result += stream.held
             stream.held.clear()
         return result
 
-    def _place_everything(self, order: list[int]) -> bytes:
-        """Place all that is held, knowing nothing of how lines and writes relate."""
-        placed = self._place_held(order)
+    def _place_everything(self) -> bytes:
+        """Place all that is held, knowing nothing of the order: both streams evenly mixed."""
+        out, err = (stream.held for stream in self._streams)
+        placed = []
+        for i, line in enumerate(out):
+            placed += [err.popleft() for _ in range(len(err) // (len(out) - i + 1))]
+            placed.append(line)
+        placed += err
         for stream in self._streams:
-            stream.forget_counts()
+            stream.held.clear()
+            stream.lose_count()
         return b"".join(placed)
 
 

@@ -55,7 +55,7 @@ class ReplicaLog:
         yield from self.parts()
         now = time.time_ns()
         sizes = [os.fstat(self._file(i)).st_size if self._file(i) >= 0 else 0 for i in (0, 1)]
-        yield from self._record_parts(Record(now, (sizes[0], sizes[1]), 0, ()))
+        yield from self._record_parts(Record(now, (sizes[0], sizes[1])))
         yield Part(now, self._merger.rest())
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ReplicaLog:
         while True:
             data = (self._grown(0, record), self._grown(1, record))
             is_last = all(self._read[i] >= record.ends[i] for i in self._wanted)
-            share = record if is_last else record._replace(flags=0, runs=())
+            share = record if is_last else record._replace(flags=0, writes=0, order=b"")
             lines = self._merger.add(share, data)
             if lines:
                 yield Part(record.time_ns, lines)

@@ -30,9 +30,9 @@ _NOT_INHERITED = ("TORCHX_", "TORCHELASTIC_", "PET_", "TRAINYARD_LOCAL_")
 class ReplicaPlan:
     """One process. ``env`` holds only what differs from the environment that the job is started in."""
 
+    program: str
     argv: list[str]
     env: dict[str, str]
-    cwd: str
     log_dir: str
 
 
@@ -56,6 +56,7 @@ class LocalRequest:
     timeout: float | None
     grace_period: float
     fail_fast: bool
+    cwd: str
     path: str
     warnings: list[str] = field(default_factory=list)
 
@@ -93,7 +94,7 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
     roles = [_plan_role(role, app_id, job, log_root, cwd, path) for role in app.roles]
     if opts.auto_set_cuda_visible_devices:
         _place_gpus(app, roles)
-    problems = [problem for role in roles for problem in _program_problems(role, path)]
+    problems = [problem for role in roles for problem in _find_program(role, cwd, path)]
     if problems:
         raise ConfigError(
             "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
@@ -106,17 +107,16 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
         timeout=opts.timeout,
         grace_period=opts.grace_period,
         fail_fast=opts.fail_fast,
+        cwd=cwd,
         path=path,
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
 
 
-def replica_environ(
-    request: LocalRequest, replica: ReplicaPlan, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the whole environment of a replica, when the job is started from ``environ``."""
+def inherited_environ(request: LocalRequest, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what all replicas have in their environment, when the job is started from ``environ``."""
     inherited = {key: value for key, value in environ.items() if not key.startswith(_NOT_INHERITED)}
-    return {**inherited, "PATH": request.path, **replica.env}
+    return {**inherited, "PATH": request.path}
 
 
 def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str) -> RolePlan:
@@ -139,7 +139,7 @@ def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, pa
         }
         if "PATH" in applied.env and path.startswith(cwd + os.pathsep):
             env["PATH"] = cwd + os.pathsep + applied.env["PATH"]
-        replicas.append(ReplicaPlan([role.entrypoint, *applied.args], env, cwd, log_dir))
+        replicas.append(ReplicaPlan("", [role.entrypoint, *applied.args], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
@@ -165,14 +165,15 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
     return os.pathsep.join(parts)
 
 
-def _program_problems(role: RolePlan, path: str) -> list[str]:
-    """Return what is wrong with the program of a role, looked at before anything is started."""
-    replica = role.replicas[0]
-    program = replica.argv[0]
-    found = shutil.which(program, path=replica.env.get("PATH", path))
+def _find_program(role: RolePlan, cwd: str, path: str) -> list[str]:
+    """Find the program of a role's replicas; returns what is wrong with it, before anything is started."""
+    program = role.replicas[0].argv[0]
+    found = shutil.which(program, path=role.replicas[0].env.get("PATH", path))
     if found is not None:
+        for replica in role.replicas:
+            replica.program = os.path.join(cwd, found)
         return []
-    located = os.path.join(replica.cwd, program)
+    located = os.path.join(cwd, program)
     if os.sep in program and os.path.isdir(located):
         return [f"role {role.name!r}: {program} is a directory"]
     if os.sep in program and os.path.exists(located):

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
-from trainyard.schedulers.local.linux import IN_Q_OVERFLOW, Event, Inotify
-from trainyard.schedulers.local.logindex import COUNTED, SETTLED, STDERR, STDERR_FIRST, STDOUT, Record
+from trainyard.schedulers.local.linux import Inotify
+from trainyard.schedulers.local.logindex import COUNTED, MIXED, SETTLED, STDERR, STDOUT, Record, make_record
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.
 GATHER_SECONDS = 0.004
-#: ... and for this many times as long as the last batch took to handle.
+#: ... and for this many times as long as the last batch took to handle, unless the queue (of 16,384
+#: events by default) might overflow meanwhile.
 GATHER_FACTOR = 10
+MANY_WRITES = 1000
 #: How often to look where there is no inotify.
 POLL_SECONDS = 0.05
 #: A record of a single stream is extended in place for this long.
@@ -47,37 +50,39 @@ class ReplicaRecorder:
         out, err = (os.fstat(fd).st_size for fd in self._files)
         return max(out, self._ends[0]), max(err, self._ends[1])
 
-    def record(self, ends: tuple[int, int], runs: list[tuple[int, int]], quality: int) -> None:
-        """Record these sizes and the writes seen since the last call.
+    def record(self, ends: tuple[int, int], order: bytes, quality: int) -> None:
+        """Record these sizes and the writes seen since the last call, the stream of each.
 
         ``quality`` is any of COUNTED and SETTLED.
         """
-        if ends == self._ends and not runs:
+        if ends == self._ends and not order:
             return
-        now = time.time_ns()
-        flags = quality | (STDERR_FIRST if runs and runs[0][0] == STDERR else 0)
-        record = Record(now, ends, flags, tuple(count for _, count in runs))
+        record = make_record(time.time_ns(), ends, order, quality)
         grown = [stream for stream in (STDOUT, STDERR) if ends[stream] != self._ends[stream]]
         self._ends = ends
-        single = len(runs) == 1 and grown in ([], [runs[0][0]])
-        extended = self._extended(record) if single else None
-        if extended is not None:
-            offset, first, record = extended
-        else:
-            offset, first = self._end, now
+        single = not record.flags & MIXED and grown in ([], list(record.streams))
+        offset, first = self._end, record.time_ns
+        if single and self._open_record is not None and self._reaches(record):
+            offset, first, last = self._open_record
+            record = record._replace(writes=last.writes + record.writes)
         data = record.pack()
         os.pwrite(self._index, data, offset)
         self._end = offset + len(data)
         self._open_record = (offset, first, record) if single else None
 
-    def _extended(self, record: Record) -> tuple[int, int, Record] | None:
-        """Return the last record made to reach as far as this one, if it is of the same kind and recent."""
-        if self._open_record is None:
-            return None
-        offset, first, last = self._open_record
-        if (last.flags ^ record.flags) & ~SETTLED or record.time_ns - first > BUCKET_NS:
-            return None
-        return offset, first, record._replace(runs=(last.runs[0] + record.runs[0],))
+    def record_unordered(self) -> None:
+        """Record the present sizes; how the two streams got there is not known."""
+        self._ends = self.sizes()
+        record = Record(time.time_ns(), self._ends)
+        os.pwrite(self._index, record.pack(), self._end)
+        self._end += len(record.pack())
+        self._open_record = None
+
+    def _reaches(self, record: Record) -> bool:
+        """Tell whether the last record is of the same kind as this one and recent, so that it can grow."""
+        assert self._open_record is not None
+        _, first, last = self._open_record
+        return not (last.flags ^ record.flags) & ~SETTLED and record.time_ns - first <= BUCKET_NS
 
     def close(self) -> None:
         """Close the files."""
@@ -92,7 +97,7 @@ class LogRecorder:
         self._inotify = Inotify.open()
         self._replicas: list[ReplicaRecorder] = []
         self._streams: dict[int, tuple[ReplicaRecorder, int]] = {}
-        self._late: list[Event] = []
+        self._late: dict[ReplicaRecorder, bytes] = {}
         self._next_look = 0.0
 
     def fileno(self) -> int | None:
@@ -128,48 +133,49 @@ class LogRecorder:
         began = time.monotonic()
         if self._inotify is None:
             for replica in self._replicas:
-                replica.record(replica.sizes(), [], 0)
+                replica.record(replica.sizes(), b"", 0)
             self._next_look = began + POLL_SECONDS
             return
-        busy = self._record_events()
+        writes = self._record_events()
         now = time.monotonic()
-        self._next_look = now + max(GATHER_SECONDS, GATHER_FACTOR * (now - began)) if busy else now
+        gather = GATHER_SECONDS
+        if writes < MANY_WRITES:
+            gather = max(gather, GATHER_FACTOR * (now - began))
+        self._next_look = now + gather if writes else now
 
-    def _record_events(self) -> bool:
-        """Record what the queued events tell; returns whether there were any."""
+    def _record_events(self) -> int:
+        """Record what the queued events tell; returns how many there were."""
         assert self._inotify is not None
-        events = self._late + self._inotify.read()
-        self._late = []
-        runs = self._runs_by_replica(events)
+        overflow = False
+        orders: dict[ReplicaRecorder, bytes] = self._late
         sizes: dict[ReplicaRecorder, tuple[int, int]] = {}
-        unsettled = set(runs)
-        for _ in range(SETTLE_TRIES):
-            sizes.update((replica, replica.sizes()) for replica in unsettled)
-            self._late = self._inotify.read()
-            unsettled = set(self._runs_by_replica(self._late)) & set(runs)
-            if not unsettled:
+        unsettled: set[ReplicaRecorder] = set()
+        self._late = {}
+        for attempt in range(SETTLE_TRIES):
+            watches, lost = self._inotify.read()
+            overflow = overflow or lost
+            more = self._orders(watches)
+            unsettled = set(more) & set(sizes)
+            if attempt and not unsettled:
+                self._late = more
                 break
-            events += self._late
-            self._late = []
-            runs = self._runs_by_replica(events)
-            unsettled |= runs.keys() - sizes.keys()
-        for replica in runs.keys() - sizes.keys():
-            sizes[replica] = replica.sizes()
-        overflow = any(event.mask & IN_Q_OVERFLOW for event in events)
-        for replica, replica_runs in runs.items():
-            counted = replica.directory_watch is not None and not overflow
-            quality = (COUNTED if counted else 0) | (0 if replica in unsettled else SETTLED)
-            replica.record(sizes[replica], replica_runs, quality)
-            self._adapt(replica, replica_runs)
-        if overflow:
+            for replica, order in more.items():
+                orders[replica] = orders.get(replica, b"") + order
+            sizes.update((replica, replica.sizes()) for replica in orders)
+        for replica, order in orders.items():
+            counted = COUNTED if replica.directory_watch is not None else 0
+            settled = SETTLED if replica not in unsettled and not overflow else 0
+            replica.record(sizes[replica], order, counted | settled)
+            self._adapt(replica, order)
+        if overflow:  # what came after the events that we have is in an unknown order
             for replica in self._replicas:
-                replica.record(replica.sizes(), [], 0)
-        return bool(events)
+                replica.record_unordered()
+        return sum(map(len, orders.values()))
 
     def finish(self, replica: ReplicaRecorder) -> None:
         """Record the last of a replica's output."""
         self.look()
-        replica.record(replica.sizes(), [], SETTLED)
+        replica.record(replica.sizes(), b"", SETTLED)
 
     def close(self) -> None:
         """Close everything."""
@@ -178,25 +184,30 @@ class LogRecorder:
         if self._inotify is not None:
             self._inotify.close()
 
-    def _runs_by_replica(self, events: list[Event]) -> dict[ReplicaRecorder, list[tuple[int, int]]]:
-        runs: dict[ReplicaRecorder, list[tuple[int, int]]] = {}
-        for event in events:
-            known = self._streams.get(event.watch)
-            if known is None:  # the directory's event, which only keeps the others from being folded
-                continue
-            replica, stream = known
-            replica_runs = runs.setdefault(replica, [])
-            if replica_runs and replica_runs[-1][0] == stream:
-                replica_runs[-1] = (stream, replica_runs[-1][1] + 1)
-            else:
-                replica_runs.append((stream, 1))
-        return runs
+    def _orders(self, watches: Sequence[int]) -> dict[ReplicaRecorder, bytes]:
+        """Return for each replica the streams of its writes, in order."""
+        known = {watch: self._streams[watch] for watch in set(watches) if watch in self._streams}
+        replicas = {replica for replica, _ in known.values()}
+        if len(replicas) == 1 and isinstance(watches, bytes):
+            table = bytearray(256)
+            for watch, (_, stream) in known.items():
+                table[watch] = stream
+            unknown = bytes(set(watches) - known.keys())
+            return {replicas.pop(): watches.translate(table, unknown)}
+        orders: dict[ReplicaRecorder, bytearray] = {replica: bytearray() for replica in replicas}
+        for watch in watches:
+            if watch in known:
+                replica, stream = known[watch]
+                orders[replica].append(stream)
+        return {replica: bytes(order) for replica, order in orders.items()}
 
-    def _adapt(self, replica: ReplicaRecorder, runs: list[tuple[int, int]]) -> None:
+    def _adapt(self, replica: ReplicaRecorder, order: bytes) -> None:
+        """Count every write of a replica, except while it floods one stream alone."""
         assert self._inotify is not None
-        if len(runs) > 1 and replica.directory_watch is None:
+        mixed = len(set(order)) == 2
+        if mixed and replica.directory_watch is None:
             self._watch_directory(replica)
-        elif len(runs) == 1 and runs[0][1] > FLOOD_WRITES and replica.directory_watch is not None:
+        elif not mixed and len(order) > FLOOD_WRITES and replica.directory_watch is not None:
             self._inotify.remove(replica.directory_watch)
             replica.directory_watch = None
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
-from typing import Any, NoReturn
+from typing import Any
 
-from trainyard.schedulers.local import linux, processes, reasons
+from trainyard.schedulers.local import processes, reasons
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -17,8 +15,20 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.recorder import ReplicaRecorder
 
 _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
-MAX_PROBLEM = 400  # keeps a message short enough for one write to a pipe
+
+def _find_setpriv() -> str | None:
+    """Return util-linux's setpriv, which has the kernel kill a program when its parent dies."""
+    for directory in os.defpath.split(os.pathsep):
+        path = os.path.join(directory, "setpriv")
+        if os.access(path, os.X_OK) and os.path.basename(os.path.realpath(path)) == "setpriv":
+            return path
+    return None
+
+
+#: It ends the replicas even if guard and supervisor are killed at once.
+DIE_WITH_PARENT = _find_setpriv()
 
 
 class Replica:
@@ -27,15 +37,15 @@ class Replica:
     Args:
         role: name of its role.
         index: its index in the role.
-        plan: ``argv``, ``env``, ``cwd`` and ``log_dir`` of the process.
+        plan: ``program``, ``argv``, ``env`` and ``log_dir`` of the process.
     """
 
     def __init__(self, role: str, index: int, plan: dict[str, Any]) -> None:
         self.role = role
         self.index = index
+        self.program: str = plan["program"]
         self.argv: list[str] = plan["argv"]
         self.env: dict[str, str] = plan["env"]
-        self.cwd: str = plan["cwd"]
         self.log_dir: str = plan["log_dir"]
         self.recorder: ReplicaRecorder | None = None
         self.pid = 0
@@ -47,7 +57,6 @@ class Replica:
         self.ended_at: float | None = None
         #: Why we ended it, if we did; it outranks what the process says.
         self.ended_by: tuple[str, str] | None = None
-        self.start_error = ""
         #: The main process has ended, but processes that it started are still there.
         self.has_leftovers = False
 
@@ -77,55 +86,42 @@ class Replica:
         for path in (*self.log_paths, index_path):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
-    def start(self, error_fd: int) -> None:
-        """Start an attempt. A program that cannot be executed is reported through ``error_fd``.
+    def start(self) -> None:
+        """Start an attempt.
 
         Raises:
-            OSError: no process could be made.
+            OSError: the program cannot be executed.
         """
         if self.started_at is not None:
             self._set_error_file_aside()
-        self.state = AppState.RUNNING
-        self.reason = self.start_error = ""
+        self.reason = ""
         self.exit_code = self.ended_at = self.ended_by = None
         self.started_at = time.time()
-        sys.stderr.flush()
-        # Blocked until the child has its own signal handlers: ours would write to the supervisor's pipe.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _RESET_SIGNALS)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                self._become_program(error_fd)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _RESET_SIGNALS)
-        self.pid = pid
-
-    def _become_program(self, error_fd: int) -> NoReturn:
-        """Turn the forked child into the replica's program. Never returns."""
-        try:
-            os.setsid()
-            linux.die_with_parent()
-            for signum in _RESET_SIGNALS:
-                signal.signal(signum, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(os.open(self.log_paths[0], flags, 0o600), 1)
-            os.dup2(os.open(self.log_paths[1], flags, 0o600), 2)
-            os.chdir(self.cwd)
-            os.execvpe(self.argv[0], self.argv, self.env)
-        except BaseException as error:
-            problem = _start_problem(self.argv[0], self.cwd, error)[:MAX_PROBLEM]
-            os.write(error_fd, json.dumps([self.role, self.index, problem]).encode() + b"\n")
-        finally:
-            os._exit(127)
+        if not os.access(self.program, os.X_OK):
+            raise FileNotFoundError(2, "no such program", self.program)
+        launcher = [DIE_WITH_PARENT, "--pdeathsig", "KILL", "--"] if DIE_WITH_PARENT else []
+        argv = [*launcher, self.program, *self.argv[1:]] if launcher else self.argv
+        # posix_spawn rather than a fork of this process: that takes three times as long.
+        self.pid = os.posix_spawn(
+            launcher[0] if launcher else self.program,
+            argv,
+            self.env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, self.log_paths[0], _LOG_FLAGS, 0o600),
+                (os.POSIX_SPAWN_OPEN, 2, self.log_paths[1], _LOG_FLAGS, 0o600),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_RESET_SIGNALS,
+        )
+        self.state = AppState.RUNNING
 
     def stop(self, reason: str, detail: str = "") -> None:
         """Ask the process group to end (SIGTERM)."""
         if self.ended_by is None:
             self.ended_by = (reason, detail)
-        if not processes.signal_group(self.pid, signal.SIGTERM):  # it is too young to have its group yet
-            os.kill(self.pid, signal.SIGTERM)
+        processes.signal_group(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """End the process group at once (SIGKILL)."""
@@ -138,8 +134,6 @@ class Replica:
         detail = ""
         if self.ended_by is not None:
             reason, detail = self.ended_by
-        elif self.start_error:
-            reason, detail = reasons.NOT_STARTED, self.start_error
         elif signum == signal.SIGKILL and oom_evidence:
             reason, detail = reasons.OUT_OF_MEMORY, oom_evidence
         elif signum:
@@ -173,15 +167,4 @@ class Replica:
     def _set_error_file_aside(self) -> None:
         path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
         if path and os.path.exists(path):
-            os.replace(path, f"{path}.{self.restarts}")
-
-
-def _start_problem(program: str, cwd: str, error: BaseException) -> str:
-    if isinstance(error, FileNotFoundError) and not os.path.isdir(cwd):
-        return f"its working directory {cwd} does not exist"
-    if isinstance(error, FileNotFoundError):
-        return f"{program}: no such program, or its interpreter is missing"
-    if isinstance(error, OSError):
-        text = f"{program}: {error.strerror}"
-        return f"{text} (does the script begin with '#!'?)" if error.errno == 8 else text
-    return f"{program}: {error}"
+            os.replace(path, f"{path}.{self.restarts - 1}")

@@ -13,7 +13,7 @@ from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.redaction import Redactor
 from trainyard.schedulers.local import processes, store
-from trainyard.schedulers.local.plan import LocalRequest, replica_environ
+from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
 from trainyard.schedulers.local.scheduler import SUPERVISE
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.serialize import to_json
@@ -70,15 +70,14 @@ def _start_supervisor(request: LocalRequest, job: JobDir) -> None:
         "timeout": request.timeout,
         "grace_period": request.grace_period,
         "fail_fast": request.fail_fast,
+        "cwd": request.cwd,
+        "env": inherited_environ(request, os.environ),
         "roles": [
             {
                 "name": role.name,
                 "max_retries": role.max_retries,
                 "retry_policy": role.retry_policy,
-                "replicas": [
-                    {**vars(replica), "env": replica_environ(request, replica, os.environ)}
-                    for replica in role.replicas
-                ],
+                "replicas": [vars(replica) for replica in role.replicas],
             }
             for role in request.roles
         ],

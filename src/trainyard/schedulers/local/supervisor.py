@@ -7,7 +7,6 @@ growth of logs, signals, deadlines. It imports little, since it starts anew for 
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import select
 import signal
@@ -34,7 +33,8 @@ class Supervisor:
     Args:
         job: its directory.
         plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
-            ``replicas``), ``timeout`` and ``grace_period`` in seconds, ``fail_fast``.
+            ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
+            seconds, ``fail_fast``.
         guard: the process that ends the replicas should this one be killed.
     """
 
@@ -44,7 +44,7 @@ class Supervisor:
         self.guard = guard
         self.roles: dict[str, dict[str, Any]] = {role["name"]: role for role in plan["roles"]}
         self.replicas = [
-            Replica(role["name"], index, replica)
+            Replica(role["name"], index, {**replica, "env": {**plan["env"], **replica["env"]}})
             for role in plan["roles"]
             for index, replica in enumerate(role["replicas"])
         ]
@@ -60,7 +60,6 @@ class Supervisor:
         self._dirty = True
         self._last_write = 0.0
         self._signals_in, self._signals_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._errors_in, self._errors_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     # ---- life
 
@@ -75,6 +74,7 @@ class Supervisor:
             signal.signal(signum, lambda *_: None)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
+        os.chdir(self.plan["cwd"])
         for replica in self.replicas:
             index_path = self.job.index_path(replica.role, replica.index)
             replica.prepare(index_path)
@@ -94,7 +94,6 @@ class Supervisor:
                 self._start(replica)
         poller = select.poll()
         poller.register(self._signals_in, select.POLLIN)
-        poller.register(self._errors_in, select.POLLIN)
         while not self._is_over():
             self._turn(poller)
         self._finish()
@@ -108,8 +107,6 @@ class Supervisor:
         ready = [fd for fd, _ in poller.poll(self._poll_timeout())]
         if watched is not None:
             poller.unregister(watched)
-        if self._errors_in in ready:
-            self._read_start_errors()
         wait = self._recorder.seconds_to_wait()
         if watched in ready or (wait is not None and wait <= 0):
             self._recorder.look()
@@ -179,23 +176,15 @@ class Supervisor:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
         self._restart_if_ready()
 
-    def _read_start_errors(self) -> None:
-        for line in os.read(self._errors_in, 1 << 20).splitlines():
-            role, index, problem = json.loads(line)
-            for replica in self.replicas:
-                if (replica.role, replica.index) == (role, index):
-                    replica.start_error = problem
-
     def _start(self, replica: Replica) -> None:
-        try:
-            replica.start(self._errors_out)
-        except OSError as error:
-            replica.never_ran(error.strerror or str(error))
-            self._stop_all(reasons.NOT_STARTED, error.strerror or str(error))
         self._dirty = True
+        try:
+            replica.start()
+        except OSError as error:
+            replica.never_ran(f"{replica.argv[0]}: {error.strerror or error}")
+            self._failed(replica, may_retry=False)
 
     def _replica_ended(self, replica: Replica, status: int) -> None:
-        self._read_pending_start_errors()
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         evidence = self._oom.evidence(replica.pid) if killed and replica.ended_by is None else ""
         reason = replica.ended(status, evidence)
@@ -203,21 +192,15 @@ class Supervisor:
         if replica.has_leftovers:
             self._after(min(self.grace, LEFTOVER_GRACE), lambda: self._kill_leftovers(replica))
         if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
-            self._failed(replica, may_retry=reason != reasons.NOT_STARTED)
+            self._failed(replica)
 
     def _kill_leftovers(self, replica: Replica) -> None:
         if replica.has_leftovers:
             replica.kill()
 
-    def _read_pending_start_errors(self) -> None:
-        try:
-            self._read_start_errors()
-        except BlockingIOError:
-            pass
-
     # ---- retries
 
-    def _failed(self, replica: Replica, *, may_retry: bool) -> None:
+    def _failed(self, replica: Replica, *, may_retry: bool = True) -> None:
         """Apply the retry policy of a replica's role to its failure."""
         if replica.name in self._restarting:
             return

@@ -50,9 +50,9 @@ class JobWatch:
             os.close(self._supervisor)
             self._supervisor = -1
         if self._inotify is not None:
-            events = self._inotify.read()
-            self.changed = {self._path_of[event.watch] for event in events if event.watch in self._path_of}
-            if any(event.mask & linux.IN_Q_OVERFLOW for event in events):
+            watches, overflow = self._inotify.read()
+            self.changed = {self._path_of[watch] for watch in watches if watch in self._path_of}
+            if overflow:
                 self.changed = set(self._path_of.values())
         if self._blind:
             self.changed = set(self._path_of.values()) | self.changed

@@ -1,0 +1,1 @@
+"""Programs that builtin components start. They run inside the job, with ``python -m``."""

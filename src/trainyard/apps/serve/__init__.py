@@ -1,0 +1,1 @@
+"""Programs that the components of `trainyard.components.serve` start."""

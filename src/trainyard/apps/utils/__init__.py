@@ -1,0 +1,1 @@
+"""Programs that the components of `trainyard.components.utils` and ``metrics`` start."""

@@ -1,0 +1,217 @@
+"""From a command line to an exit code: the options before the command, dispatch, and errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from trainyard.cli.catalog import COMMANDS, load_command, plugin_commands
+from trainyard.cli.console import OutputClosed, OutputError, note, out, paint, show_error, warn
+from trainyard.errors import EXIT_BACKEND, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, TrainyardError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EXIT_DEFECT = 70
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class Session:
+    """What holds for one invocation, wherever on the command line it was given."""
+
+    def __init__(self) -> None:
+        self.debug = False
+        self.log_level: str | None = None
+
+
+def run_command_line(argv: list[str]) -> int:
+    """Run a command line; every error becomes a message and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # names and paths need not fit the terminal's encoding
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    session = Session()
+    shown, warnings.showwarning = warnings.showwarning, _show_warning
+    try:
+        code = _guarded(argv, session)
+    except OutputClosed:
+        code = EXIT_OK
+    finally:
+        warnings.showwarning = shown
+    return _flush(code)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    warn(str(message))
+
+
+def _guarded(argv: list[str], session: Session) -> int:
+    try:
+        return _dispatch(argv, session)
+    except SystemExit as stop:  # argparse, after printing a help
+        return stop.code if isinstance(stop.code, int) else EXIT_OK if stop.code is None else EXIT_USAGE
+    except KeyboardInterrupt:
+        note("interrupted")
+        return EXIT_INTERRUPTED
+    except OutputClosed:
+        raise
+    except Exception as error:
+        if session.debug:
+            import traceback
+
+            note(traceback.format_exc().rstrip())
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    if isinstance(error, TrainyardError):
+        if error.exit_code == EXIT_OK:  # a component's help, asked for among its arguments
+            out(error.message.rstrip("\n"))
+        else:
+            show_error(error)
+        return error.exit_code
+    if isinstance(error, NotImplementedError):
+        show_error(TrainyardError(str(error) or "the scheduler cannot do this"))
+        return EXIT_BACKEND
+    if isinstance(error, OSError):
+        path = f": {error.filename}" if error.filename else ""
+        show_error(TrainyardError(f"{error.strerror or error}{path}", hint="`--debug` shows where."))
+        return EXIT_BACKEND
+    show_error(
+        TrainyardError(
+            f"unexpected {type(error).__name__}: {error}",
+            hint="This is a defect of trainyard or of a plugin; `--debug` shows where.",
+        )
+    )
+    return EXIT_DEFECT
+
+
+def _dispatch(argv: list[str], session: Session) -> int:
+    if "_ARGCOMPLETE" in os.environ:
+        from trainyard.cli.completers import complete
+
+        return complete()
+    name, rest = _global_options(argv, session)
+    if name is None:
+        return EXIT_OK
+    command = load_command(name)
+    from trainyard.cli.parser import Parser, add_common_options
+
+    parser = Parser(f"trainyard {name}", command.__doc__ or COMMANDS.get(name, ""))
+    command.add_arguments(parser)
+    add_common_options(parser)
+    args = command.parse(parser, rest) if hasattr(command, "parse") else parser.parse_arguments(rest)
+    session.debug = getattr(args, "debug", session.debug)
+    session.log_level = getattr(args, "log_level", session.log_level)
+    _set_up_logging(session.log_level)
+    code = command.run(args)
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _global_options(argv: list[str], session: Session) -> tuple[str | None, list[str]]:
+    """Read the options before the command; return its name, None if all is done, and the rest."""
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if word in ("-h", "--help"):
+            out(_help())
+            return None, []
+        if word == "--version":
+            from trainyard import __version__
+
+            out(f"trainyard {__version__}")
+            return None, []
+        if word == "help":
+            return _help_request(words)
+        if word == "--debug":
+            session.debug = True
+        elif option in ("--log_level", "--log-level"):
+            if not equals and not words:
+                raise UsageError(f"{option} needs a level", hint="Levels: " + ", ".join(LEVELS))
+            session.log_level = value if equals else words.pop(0)
+        elif word.startswith("-"):
+            raise UsageError(f"there is no option {option}", hint="`trainyard --help` shows what there is.")
+        else:
+            return word, words
+    note(_help())
+    raise UsageError("no command given", hint="`trainyard run utils.echo --msg hello` starts a first job.")
+
+
+def _help_request(words: list[str]) -> tuple[str | None, list[str]]:
+    """Read ``help [COMMAND]``."""
+    if words:
+        return words[0], ["--help"]
+    out(_help())
+    return None, []
+
+
+def _help() -> str:
+    plugins = plugin_commands()
+    width = max(map(len, [*COMMANDS, *plugins]))
+    lines = [
+        "usage: trainyard [--version] [--help] [--debug] [--log_level LEVEL] COMMAND ...",
+        "",
+        "Start training jobs on any scheduler, and watch them.",
+        "",
+        "commands:",
+        *(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
+    ]
+    if plugins:
+        lines += ["", "commands of plugins:"]
+        lines += [f"  {name:{width}}  {point.value}" for name, point in sorted(plugins.items())]
+    lines += [
+        "",
+        "Where a job is asked for: its handle, the beginning of its id, or - (or nothing) for the latest.",
+        "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend, 5 no such job,",
+        "130 interrupted. `trainyard COMMAND --help` shows the options of a command.",
+    ]
+    return "\n".join(lines)
+
+
+def _set_up_logging(given: str | None) -> None:
+    """Show log messages on stderr if a level is asked for; `logging` is not imported otherwise."""
+    level = given or os.environ.get("LOGLEVEL")
+    if not level:
+        return
+    name = level.upper()
+    if name not in LEVELS and not level.isdigit():
+        problem = f"{level!r} is not a log level"
+        if given:
+            raise UsageError(problem, hint="Levels: " + ", ".join(LEVELS))
+        warn(f"{problem} (from the variable LOGLEVEL)")
+        return
+    import logging
+
+    logging.basicConfig(
+        level=int(level) if level.isdigit() else name,
+        format=paint("%(asctime)s %(name)s %(levelname)s", "2", sys.stderr) + " %(message)s",
+    )
+
+
+def _flush(code: int) -> int:
+    """Write out what is buffered, so that the interpreter has nothing left to fail at."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _discard(stream)
+        except (OSError, ValueError) as error:
+            _discard(stream)
+            if stream is sys.stdout and isinstance(error, OSError):
+                show_error(OutputError(f"cannot write the output: {error.strerror or error}"))
+                code = code or EXIT_BACKEND
+    return code
+
+
+def _discard(stream: Any) -> None:
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass

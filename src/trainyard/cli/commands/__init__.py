@@ -1,0 +1,1 @@
+"""The subcommands. Each module has ``add_arguments(parser)`` and ``run(args) -> int``."""

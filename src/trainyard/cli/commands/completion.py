@@ -1,0 +1,28 @@
+"""Print the completion script of a shell.
+
+bash   eval "$(trainyard completion bash)"         in ~/.bashrc
+zsh    eval "$(trainyard completion zsh)"          in ~/.zshrc, after compinit
+fish   trainyard completion fish | source          in ~/.config/fish/config.fish
+"""
+
+from __future__ import annotations
+
+from trainyard.cli.console import out
+from trainyard.errors import EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from argcomplete.shell_integration import shellcode
+
+    out(shellcode(["trainyard"], shell=args.shell).strip("\n"))
+    return EXIT_OK

@@ -1,0 +1,146 @@
+"""List jobs, the latest first.
+
+The history of this machine answers at once, and the states of jobs that have not ended are asked for. With
+-s the scheduler itself is asked too, so that jobs started elsewhere are listed as well.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from trainyard.cli.console import note, out, print_json, table, warn
+from trainyard.cli.parser import add_json_option, complete_with
+from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from typing import Any
+
+    from trainyard.cli.joblist import Row
+    from trainyard.runner import Runner
+
+DEFAULT_LIMIT = 50
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    scheduler = parser.add_argument("-s", "--scheduler", metavar="NAME", help="only jobs of this scheduler")
+    complete_with(scheduler, "scheduler_completer")
+    parser.add_argument(
+        "-cfg",
+        "--scheduler_args",
+        "--scheduler-args",
+        dest="cfg",
+        action="append",
+        default=[],
+        metavar="K=V,...",
+        help="options of the scheduler, for those that list by queue or namespace",
+    )
+    parser.add_argument("--state", metavar="A,B", help="only jobs in these states, such as running,failed")
+    parser.add_argument(
+        "--since", metavar="TIME", help="only jobs submitted from then on: 2h, 3d, an ISO date"
+    )
+    parser.add_argument(
+        "--name", metavar="TEXT", help="only names or ids that contain this (or match its * and ?)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help=f"at most so many, 0 for all (a table shows {DEFAULT_LIMIT} by default, JSON all)",
+    )
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="also submissions that were refused or interrupted"
+    )
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.cli.joblist import Filter, rows_of_history, rows_of_others
+    from trainyard.runner import get_runner
+
+    _apply_configuration(args)
+    wanted = Filter(_states(args.state), _since(args.since), args.name, args.all)
+    if args.limit is not None and args.limit < 0:
+        raise UsageError(f"--limit {args.limit}: it cannot be negative")
+    if args.cfg and not args.scheduler:
+        raise UsageError("-cfg holds options of a scheduler; name it with -s")
+    code = EXIT_OK
+    with get_runner() as runner:
+        rows = rows_of_history(runner, args.scheduler)
+        if args.scheduler:
+            try:
+                rows += rows_of_others(runner, args.scheduler, _cfg(runner, args), rows)
+            except (BackendError, NotImplementedError) as error:
+                warn(f"{args.scheduler} does not list its jobs; this is what the history knows: {error}")
+                code = EXIT_BACKEND
+    rows = [row for row in rows if wanted.suits(row)]
+    limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
+    shown = rows[:limit] if limit else rows
+    if args.json:
+        print_json([row.to_json() for row in shown])
+    elif shown:
+        out(_table(shown))
+    if len(shown) < len(rows):
+        note(f"{len(shown)} of {len(rows)} jobs; --limit 0 shows all")
+    if not rows and not args.json:
+        note("no such jobs" if wanted.active or args.scheduler else "no jobs yet")
+    return code
+
+
+def _apply_configuration(args: Namespace) -> None:
+    """Take the scheduler and the limit of ``[cli.list]`` where the command line has none."""
+    from trainyard.runner.config import check_keys, load_config
+
+    settings = load_config().command("list")
+    check_keys(settings, ("scheduler", "limit"), "[cli.list]")
+    if args.scheduler is None and "scheduler" in settings:
+        args.scheduler = str(settings["scheduler"].value)
+    if args.limit is None and "limit" in settings:
+        limit = settings["limit"]
+        if not str(limit.value).isdecimal():
+            raise ConfigError(f"{limit.origin}: limit is {limit.value!r}, but must be a number")
+        args.limit = int(limit.value)
+
+
+def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
+    return dict(runner.cfg_from_str(args.scheduler, *args.cfg)) if args.cfg else None
+
+
+def _states(text: str | None) -> set[str] | None:
+    if not text:
+        return None
+    from trainyard.specs.status import AppState
+
+    names = {name.strip().upper() for name in text.split(",") if name.strip()}
+    for name in sorted(names):
+        if name not in AppState.__members__:
+            raise UsageError(
+                f"--state: there is no state {name!r}", hint=did_you_mean(name, AppState.__members__)
+            )
+    return names
+
+
+def _since(text: str | None) -> float | None:
+    if not text:
+        return None
+    from trainyard.cli.times import parse_time
+
+    return parse_time(text).timestamp()
+
+
+def _table(rows: list[Row]) -> str:
+    from trainyard.cli.times import format_duration, format_time
+
+    now = time.time()
+    lines = []
+    for row in rows:
+        took = "-"
+        if row.started_at is not None and (row.ended_at is not None or not row.ended):
+            took = format_duration((row.ended_at or now) - row.started_at)
+        state = "REFUSED" if row.phase == "refused" else row.state.name
+        lines.append([row.handle or f"({row.scheduler})", state, row.name, format_time(row.started_at), took])
+    return table(("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME"), lines, sys.stdout)

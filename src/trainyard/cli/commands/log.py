@@ -1,0 +1,108 @@
+"""Print or follow the logs of a job.
+
+Every line begins with the replica that wrote it, as ROLE/ID. All replicas are shown unless some are named.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import note, wants_colour
+from trainyard.cli.parser import complete_with
+from trainyard.cli.selection import parse_wanted, select, split_target
+from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from trainyard.cli.parser import Parser
+    from trainyard.schedulers.base import LogQuery
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    target = parser.add_argument(
+        "handle",
+        nargs="?",
+        metavar="HANDLE[/ROLE[/0,1]]",
+        help="a job (the latest by default), optionally with a role and replicas",
+    )
+    complete_with(target, "job_completer")
+    parser.add_argument(
+        "replicas",
+        nargs="*",
+        metavar="ROLE/ID",
+        help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3",
+    )
+    parser.add_argument("-f", "--follow", "-t", action="store_true", help="go on until the job has ended")
+    parser.add_argument("--tail", metavar="N", help="only the last N lines of each replica")
+    parser.add_argument("--since", metavar="TIME", help="only lines from then on: 10m, 2h, an ISO time, now")
+    parser.add_argument("--until", metavar="TIME", help="only lines before then")
+    parser.add_argument("--regex", metavar="REGEX", help="only lines in which this matches")
+    parser.add_argument(
+        "--streams",
+        "--stream",
+        choices=("stdout", "stderr", "combined"),
+        help="one output stream instead of the scheduler's default",
+    )
+    parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
+
+
+def parse(parser: Parser, argv: list[str]) -> Namespace:
+    """Parse the arguments. ``-/ROLE`` is the latest job's role, though it looks like an option."""
+    return parser.parse_arguments([word[1:] if word.startswith("-/") else word for word in argv])
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    query = _query(args)
+    target, wanted = split_target(args.handle or "")
+    wanted += [parse_wanted(text) for text in args.replicas]
+    if sys.stdout is None:
+        return EXIT_OK
+    from trainyard.cli.logwriter import LogWriter
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        handle = runner.resolve_handle(target)
+        chosen = select(runner.replicas(handle), wanted)
+        writer = LogWriter(sys.stdout.buffer, wants_colour(sys.stdout), not args.no_prefix)
+        try:
+            writer.write_all(runner.log_blocks(handle, chosen, query))
+        except KeyboardInterrupt:
+            if args.follow:
+                note(f"\nno longer following {handle}")
+            return EXIT_INTERRUPTED
+        finally:
+            writer.finish()
+    return EXIT_OK
+
+
+def _query(args: Namespace) -> LogQuery:
+    from trainyard.schedulers.base import LogQuery, Stream
+
+    if args.tail is not None and not args.tail.isdecimal():
+        raise UsageError(
+            f"--tail {args.tail}: it takes a number of lines", hint="To follow a log, use -f (or --follow)."
+        )
+    if args.regex is not None:
+        from trainyard.schedulers.lines import compile_regex
+
+        compile_regex(args.regex)
+    since = until = None
+    if args.since or args.until:
+        from trainyard.cli.times import parse_time
+
+        since = parse_time(args.since) if args.since else None
+        until = parse_time(args.until) if args.until else None
+        if since and until and since >= until:
+            raise UsageError(f"--since {args.since} is not before --until {args.until}")
+    return LogQuery(
+        args.regex,
+        since,
+        until,
+        args.follow,
+        Stream(args.streams) if args.streams else None,
+        None if args.tail is None else int(args.tail),
+    )

@@ -1,0 +1,32 @@
+"""Start a job again, exactly as it was: the same definition and options, from the history."""
+
+from __future__ import annotations
+
+from trainyard.cli.jobs import check_exit_code_source
+from trainyard.cli.parser import add_handle_argument
+from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_handle_argument(parser)
+    add_submission_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        original = runner.resolve_handle(args.handle)
+        scheduler = args.scheduler or original.partition("://")[0]
+        plan = FollowPlan(args, runner.scheduler(scheduler).is_local)
+        cfg = runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else None
+        if plan.source:
+            check_exit_code_source(plan.source, runner.replicas(original))
+        handle = runner.rerun(original, scheduler=args.scheduler, cfg=cfg)
+        return after_submission(runner, handle, plan)

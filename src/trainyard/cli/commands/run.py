@@ -1,0 +1,130 @@
+"""Start a job. Prints its handle, alone, on stdout; everything else goes to stderr.
+
+Everything after the component belongs to the component: `trainyard run utils.echo --help` shows its help.
+
+On a terminal, a job of a local scheduler is followed to its end, and Ctrl-C asks it to stop; --detach
+turns that off. Elsewhere --wait and --log follow a job, and Ctrl-C only stops watching.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.jobs import check_exit_code_source
+from trainyard.cli.parser import complete_with
+from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission
+from trainyard.errors import EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from trainyard.cli.parser import Parser
+    from trainyard.runner import Runner
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the command's arguments."""
+    add_submission_options(parser)
+    parser.add_argument(
+        "--dryrun",
+        "--dry-run",
+        "--dry_run",
+        action="store_true",
+        help="print the job and its request, start nothing",
+    )
+    parser.add_argument("--workspace", metavar="DIR", help="what travels with the job; '' for nothing")
+    parser.add_argument(
+        "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
+    )
+    parser.add_argument(
+        "--tee_logs",
+        "--tee-logs",
+        action="store_true",
+        help="accepted for the predecessor's command lines: lines always name their replica",
+    )
+    parser.add_argument("--stdin", action="store_true", help="read the job as JSON from stdin")
+    component = parser.add_argument(
+        "component", nargs="?", metavar="COMPONENT", help="utils.echo, path/to/file.py:fn, or ./script.py"
+    )
+    complete_with(component, "component_completer")
+    rest = parser.add_argument(
+        "component_args", nargs="...", metavar="...", help="arguments of the component"
+    )
+    complete_with(rest, "component_argument_completer")
+
+
+def parse(parser: Parser, argv: list[str]) -> Namespace:
+    """Parse the options before the component, and leave what follows it as it is."""
+    end = component_index(parser, argv)
+    args = parser.parse_arguments(argv[:end])
+    rest = argv[end:]
+    args.component = rest[0] if rest and rest[0] != "--" else None
+    args.component_args = rest[1:]
+    return args
+
+
+def component_index(parser: Parser, argv: list[str]) -> int:
+    """Return the index of the component in a command line, or of the ``--`` that stands for it."""
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        if word == "--" or not word.startswith("-"):
+            return index
+        takes_value = parser.takes_value(word.partition("=")[0])
+        if takes_value is None:
+            raise parser.unknown_option(word)
+        index += 2 if takes_value and "=" not in word else 1
+    return len(argv)
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.cli.runrequest import RunRequest, from_stdin
+    from trainyard.runner import get_runner
+    from trainyard.runner.config import load_config
+
+    if args.stdin:
+        if args.component:
+            raise UsageError("--stdin reads the component too", hint=f"Leave out {args.component!r}.")
+        args = from_stdin(args, sys.stdin)
+    config = load_config()
+    request = RunRequest(args, config)
+    with get_runner(component_defaults=request.component_defaults()) as runner:
+        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
+        arguments = request.arguments(runner)
+        if args.dryrun:
+            return _show(runner, runner.dryrun_component(**arguments), args.json)
+        handle = _submit(runner, arguments, plan)
+        return after_submission(runner, handle, plan)
+
+
+def _submit(runner: Runner, arguments: dict[str, Any], plan: FollowPlan) -> str:
+    if plan.source is None:
+        return runner.run_component(**arguments)
+    info = runner.dryrun_component(**arguments)
+    roles = info.app.roles if info.app is not None else []
+    # before anything is started
+    check_exit_code_source(plan.source, [(role.name, k) for role in roles for k in range(role.num_replicas)])
+    return runner.schedule(info)
+
+
+def _show(runner: Runner, info: Any, as_json: bool) -> int:
+    import json
+
+    from trainyard.cli.apptext import masked_app, masked_cfg, request_json
+    from trainyard.cli.console import out, print_json
+
+    options = runner.scheduler_run_opts(info.scheduler)
+    secret_names = {name for name, option in options if option.secret}
+    cfg, app = masked_cfg(info, secret_names), masked_app(info.app)
+    if as_json:
+        print_json({"scheduler": info.scheduler, "cfg": cfg, "app": app, "request": request_json(info)})
+        return EXIT_OK
+    request = request_json(info)
+    text = request if isinstance(request, str) else json.dumps(request, indent=2, default=str)
+    out(f"# job\n{json.dumps(app, indent=2)}\n")
+    out(f"# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}\n")
+    out(f"# request\n{text}")
+    return EXIT_OK

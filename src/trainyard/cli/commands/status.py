@@ -1,0 +1,66 @@
+"""Show the state of a job and its replicas."""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import is_terminal, note, out, print_json
+from trainyard.cli.jobs import check_roles, job_json, status_of
+from trainyard.cli.parser import add_handle_argument, add_json_option
+from trainyard.errors import EXIT_BACKEND, EXIT_INTERRUPTED, EXIT_OK
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from trainyard.specs.status import AppStatus
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_handle_argument(parser)
+    parser.add_argument("--roles", metavar="A,B", help="only these roles")
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="go on until the job has ended; if piped, print changes"
+    )
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.runner import get_runner
+
+    roles = [role.strip() for role in args.roles.split(",") if role.strip()] if args.roles else None
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.handle)
+        status = status_of(runner, handle)
+        check_roles(status, roles or ())
+        if args.watch:
+            from trainyard.cli.watch import watch
+
+            try:
+                status = watch(runner, handle, roles, as_json=args.json)
+            except KeyboardInterrupt:
+                note(f"\nno longer watching {handle}")
+                return EXIT_INTERRUPTED
+        elif args.json:
+            print_json(job_json(handle, status, roles))
+        else:
+            out(as_text(handle, status, roles))
+    return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
+
+
+def as_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
+    """Return what the command prints; on a terminal the states are coloured."""
+    text = f"Job: {handle}\n{status.format(roles)}"
+    if not is_terminal(sys.stdout):
+        return text
+    from trainyard.cli.console import paint_state
+
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if line.startswith(("State: ", "  [")):
+            state = line.split(" ")[3 if line.startswith("  [") else 1]
+            lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
+    return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""Wait until a job has ended. Exits with 0 if it succeeded, with 1 otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from trainyard.cli.console import is_terminal, note, out, print_json
+from trainyard.cli.jobs import check_exit_code_source, exit_code_of, job_json
+from trainyard.cli.parser import add_handle_argument, add_json_option
+from trainyard.errors import EXIT_INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+EXIT_TIMEOUT = 124
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_handle_argument(parser)
+    parser.add_argument(
+        "--timeout", metavar="TIME", help=f"give up after so long (90, 10m, 2h) and exit with {EXIT_TIMEOUT}"
+    )
+    parser.add_argument(
+        "--exit-code-from",
+        "--exit_code_from",
+        metavar="ROLE/ID|any",
+        help="exit with this replica's code, or with the first that is not 0",
+    )
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.cli.follow import wait_for_end
+    from trainyard.cli.liveview import StatusLines
+    from trainyard.cli.times import parse_duration
+    from trainyard.runner import get_runner
+
+    timeout = None if args.timeout is None else parse_duration(args.timeout)
+    check_exit_code_source(args.exit_code_from)
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.handle)
+        if args.exit_code_from:
+            check_exit_code_source(args.exit_code_from, runner.replicas(handle))
+        lines = StatusLines(handle, time.time()) if is_terminal(sys.stderr) and not args.json else None
+        try:
+            status = wait_for_end(runner, handle, lines, timeout)
+        except KeyboardInterrupt:
+            note(f"\nno longer waiting; the job goes on. `trainyard wait {handle}` waits again")
+            return EXIT_INTERRUPTED
+    print_json(job_json(handle, status)) if args.json else out(str(status.state))
+    if not status.is_terminal():
+        note(f"{handle} has not ended after {args.timeout}")
+        return EXIT_TIMEOUT
+    return exit_code_of(status, args.exit_code_from)

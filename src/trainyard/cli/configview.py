@@ -1,0 +1,170 @@
+"""The configuration as people read it: every value with its origin; and a file to start from."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainyard.cli.console import clean, warn
+from trainyard.errors import TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard.runner.config import Config, Setting
+    from trainyard.specs.runopts import runopt
+
+NOT_SET = "(required, not set)"
+
+
+class Entry(NamedTuple):
+    """A value, without its secret if it is one, and where it comes from."""
+
+    value: Any
+    origin: str
+
+
+Sections = dict[str, dict[str, Entry]]
+
+
+def all_sections() -> Sections:
+    """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``.
+
+    Raises:
+        ConfigError: a file is malformed or holds what means nothing; the message holds file and line.
+    """
+    from trainyard.runner.config import load_config
+    from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
+
+    config = load_config()
+    sections: Sections = {
+        "run": {"scheduler": Entry(get_default_scheduler_name(), "default")} | _entries(config.command("run"))
+    }
+    config.check_schedulers(get_scheduler_factories())
+    for name, options in scheduler_options().items():
+        sections[f"scheduler.{name}"] = _scheduler_section(config, name, options)
+    for name in _named(config, "component"):
+        sections[f"component.{name}"] = _entries(config.component(name))
+    for name in _named(config, "cli"):
+        if name != "run":
+            sections[f"cli.{name}"] = _entries(config.command(name))
+    return sections
+
+
+def scheduler_options() -> dict[str, Any]:
+    """Return the options of every scheduler that can be loaded; the others give a warning."""
+    from trainyard.runner import get_runner
+
+    found = {}
+    with get_runner() as runner:
+        for name in runner.scheduler_backends():
+            try:
+                found[name] = runner.scheduler_run_opts(name)
+            except TrainyardError as error:
+                warn(f"{name}: {error.message}")
+    return found
+
+
+def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, Entry]:
+    from trainyard.runner.config import effective_options
+
+    section = _entries(effective_options(config, name, options), {key for key, opt in options if opt.secret})
+    for key, opt in options:
+        if opt.is_required and key not in section:
+            section[key] = Entry(None, NOT_SET)
+    return section
+
+
+def _named(config: Config, table: str) -> list[str]:
+    """Return the names that the files have tables for: ``[component."utils.echo"]``, ``[cli:list]``."""
+    names: dict[str, None] = {}
+    for source in config.sources:
+        names |= dict.fromkeys(source.tables.get(table, {}) if source.kind == "toml" else ())
+        names |= dict.fromkeys(key[len(table) + 1 :] for key in source.tables if key.startswith(f"{table}:"))
+    return sorted(names)
+
+
+def _entries(settings: dict[str, Setting], secret: set[str] | None = None) -> dict[str, Entry]:
+    from trainyard.redaction import Redactor
+
+    redactor = Redactor()
+    return {
+        key: Entry(
+            redactor.secret(key, setting.value)
+            if key in (secret or ())
+            else redactor.value(key, setting.value),
+            setting.origin,
+        )
+        for key, setting in settings.items()
+    }
+
+
+def as_text(sections: Sections) -> str:
+    """Return sections as lines ``name = value   # origin``."""
+    blocks = []
+    for name, section in sections.items():
+        lines = [f"[{name}]"]
+        pairs = [
+            (f"{key} = {clean(_shown(entry.value))}" if entry.origin != NOT_SET else key, entry.origin)
+            for key, entry in section.items()
+        ]
+        width = min(max((len(left) for left, _ in pairs), default=0), 60)
+        lines += [f"{left:{width}}  # {origin}" for left, origin in pairs]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _shown(value: Any) -> str:
+    return "(none)" if value is None else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def template() -> str:
+    """Return a configuration file that sets nothing and names every option, as comments."""
+    lines = [
+        "# Configuration of trainyard. `trainyard config show` tells what holds, and why.",
+        "# Stronger than this file: variables (TRAINYARD_SCHEDULER, TRAINYARD_<SCHEDULER>_<OPTION>) and the",
+        "# command line.",
+        "",
+        "[run]",
+        '# scheduler = "local_cwd"  # where `trainyard run` runs jobs',
+        '# component = "utils.echo"  # what it runs when none is named',
+        '# workspace = "."  # what travels with the job',
+        "# wait = true  # wait for the end of jobs",
+        "# log = true  # follow their logs",
+    ]
+    for name, options in scheduler_options().items():
+        lines += ["", f"[scheduler.{name}]"]
+        for key, opt in options:
+            lines += _option_lines(key, opt)
+    lines += [
+        "",
+        "# Defaults for the arguments of components:",
+        '# [component."utils.echo"]',
+        '# msg = "hello"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _option_lines(key: str, opt: runopt) -> list[str]:
+    note = "required" if opt.is_required else f"default: {'none' if opt.default is None else opt.default}"
+    example = _example(opt)
+    return [f"# {opt.help} ({opt.opt_type_name}, {note})", f"# {key} = {example}"]
+
+
+def _example(opt: runopt) -> str:
+    if opt.default is not None and not opt.secret:
+        return _toml(opt.default)
+    examples = {
+        "bool": "true",
+        "int": "1",
+        "float": "1.0",
+        "list[str]": '["a", "b"]',
+        "dict[str, str]": '{ k = "v" }',
+    }
+    return examples.get(opt.opt_type_name, '"..."')

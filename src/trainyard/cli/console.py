@@ -1,0 +1,141 @@
+"""Writing to the terminal: text, tables, JSON, messages. Plain when the stream is not a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainyard.errors import BackendError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn, TextIO
+
+    from trainyard.errors import TrainyardError
+
+RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = "31", "32", "33", "34", "35", "36"
+BOLD, FAINT = "1", "2"
+
+STATE_COLOURS = {
+    "RUNNING": CYAN,
+    "SUCCEEDED": GREEN,
+    "FAILED": RED,
+    "CANCELLED": YELLOW,
+    "PENDING": FAINT,
+    "SUBMITTED": FAINT,
+    "UNREACHABLE": MAGENTA,
+}
+
+# Control characters in names and messages would let a job draw on the terminal of whoever lists it.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has gone (``| head``). The command ends, quietly."""
+
+
+class OutputError(BackendError):
+    """The result cannot be written, since the disk behind stdout is full, say."""
+
+
+def output_failed(error: OSError) -> NoReturn:
+    """Raise what a failed write to stdout or stderr means."""
+    if isinstance(error, BrokenPipeError):
+        raise OutputClosed from error
+    raise OutputError(f"cannot write the output: {error.strerror or error}") from error
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether a stream is a terminal; a closed one is not."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def wants_colour(stream: TextIO | None) -> bool:
+    """Tell whether to colour what is written: on a capable terminal, unless ``NO_COLOR`` is set."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR") or os.environ.get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str, stream: TextIO | None) -> str:
+    """Colour a text if the stream wants that."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and wants_colour(stream) else text
+
+
+def paint_state(state: str, stream: TextIO | None) -> str:
+    """Colour the name of a state."""
+    return paint(state, STATE_COLOURS.get(state, ""), stream)
+
+
+def clean(text: str) -> str:
+    """Show control characters as escapes."""
+    return text if text.isprintable() else text.translate(_CONTROLS)
+
+
+def out(text: str = "") -> None:
+    """Print a line of the command's result on stdout, at once."""
+    _write(sys.stdout, text + "\n")
+
+
+def note(text: str = "") -> None:
+    """Print a line on stderr, where everything goes that is not the result."""
+    _write(sys.stderr, text + "\n")
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        output_failed(error)
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    note(f"{paint('warning:', YELLOW, sys.stderr)} {text}")
+
+
+def show_error(error: TrainyardError) -> None:
+    """Print an error and what to do about it."""
+    note(f"{paint('error:', RED, sys.stderr)} {error.message}")
+    if error.hint:
+        note(error.hint)
+
+
+def print_json(data: Any) -> None:
+    """Print a value as JSON, in ASCII so that any terminal and any pipe takes it."""
+    import json
+
+    out(json.dumps(data, indent=2, default=str))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:
+    """Return a table as text, its columns aligned. A column headed STATE is coloured."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(headers), *cells]) for i in range(len(headers))]
+    lines = []
+    at = list(headers).index("STATE") if "STATE" in headers else None
+    for row in [list(headers), *cells]:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        padded[-1] = padded[-1].rstrip()
+        if at is not None:
+            padded[at] = padded[at].replace(row[at], paint_state(row[at], stream), 1)
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def terminal_size() -> tuple[int, int]:
+    """Return the columns and lines of the terminal on stderr."""
+    try:
+        size = os.get_terminal_size(2)
+    except OSError:
+        return 80, 24
+    return size.columns or 80, size.lines or 24

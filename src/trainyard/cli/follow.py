@@ -1,0 +1,158 @@
+"""Watching a job to its end: its logs or its status lines, and what Ctrl-C does meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from trainyard.cli.console import note, paint_state, wants_colour, warn
+from trainyard.cli.jobs import status_of
+from trainyard.cli.liveview import StatusLines
+from trainyard.cli.times import format_duration
+from trainyard.errors import BackendError
+from trainyard.specs.status import NONE, AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.specs.status import AppStatus
+
+LOCAL_STEP = 1.0
+FIRST_POLL, LONGEST_POLL = 1.0, 10.0
+
+
+class Detached(KeyboardInterrupt):
+    """The user stopped watching. The job goes on."""
+
+
+class Interrupts:
+    """What Ctrl-C means while a job is watched.
+
+    Where it may stop the job, the first one asks the job to stop, and watching goes on until it has; the
+    second one ends the watching. Elsewhere the first one does.
+
+    Args:
+        handle: the job.
+        may_stop: whether Ctrl-C stops it.
+    """
+
+    def __init__(self, handle: str, may_stop: bool) -> None:
+        self._handle = handle
+        self._may_stop = may_stop
+        self._previous: Any = None
+        self.stopping = False
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if not self._may_stop or self.stopping:
+            raise Detached
+        self.stopping = True
+        # os.write: the handler may have come upon a write to stderr that is under way
+        os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
+        threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True).start()
+
+
+def _cancel(handle: str) -> None:
+    # a runner of its own, since the other one's connections belong to the main thread
+    from trainyard.runner import get_runner
+
+    try:
+        with get_runner() as runner:
+            runner.cancel(handle)
+    except Exception as error:
+        warn(f"{handle} could not be stopped: {error}")
+
+
+def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[AppStatus, bool]:
+    """Watch a job until it has ended; return its last status, and whether Ctrl-C stopped it.
+
+    Args:
+        runner: the runner.
+        handle: the job.
+        logs: show its logs on stderr; otherwise status lines.
+        may_stop: whether Ctrl-C asks it to stop.
+
+    Raises:
+        Detached: the user stopped watching.
+        UnknownAppException: the job is gone.
+    """
+    started = time.time()
+    with Interrupts(handle, may_stop) as interrupts:
+        if logs:
+            show_logs(runner, handle)
+        status = wait_for_end(runner, handle, None if logs else StatusLines(handle, started))
+    took = format_duration(time.time() - started)
+    reason = f": {status.msg}" if status.msg and status.msg != NONE else ""
+    note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
+    if status.state != AppState.SUCCEEDED:
+        said = ("State:", "Reason:")
+        lines = [line for line in status.format().split("\n") if not line.startswith(said)]
+        if lines:
+            note("\n".join(lines))
+    return status, interrupts.stopping
+
+
+def show_logs(runner: Runner, handle: str) -> None:
+    """Follow all logs of a job on stderr, until it has ended and they are read to the end."""
+    from trainyard.cli.logwriter import LogWriter
+    from trainyard.schedulers.base import LogQuery
+
+    if sys.stderr is None:
+        return
+    writer = LogWriter(sys.stderr.buffer, wants_colour(sys.stderr))
+    try:
+        writer.write_all(runner.log_blocks(handle, runner.replicas(handle), LogQuery(should_tail=True)))
+        writer.finish()
+    except (BackendError, NotImplementedError) as error:
+        writer.finish()
+        warn(f"the logs cannot be followed: {error}")
+
+
+def wait_for_end(
+    runner: Runner, handle: str, lines: StatusLines | None, timeout: float | None = None
+) -> AppStatus:
+    """Wait until a job has ended, or ``timeout`` seconds have passed; return its last status.
+
+    Not seeing the job for a while is no end: it goes on asking, less and less often.
+    """
+    scheduler = runner.scheduler(handle.partition("://")[0])
+    deadline = None if timeout is None else time.monotonic() + timeout
+    delay = FIRST_POLL
+    while True:
+        status = status_of(runner, handle)
+        left = None if deadline is None else deadline - time.monotonic()
+        if is_terminal(status.state) or (left is not None and left <= 0):
+            if lines is not None:
+                lines.end(status)
+            return status
+        if lines is not None:
+            lines.show(status)
+        if scheduler.is_local:
+            wait_locally(runner, handle, LOCAL_STEP if left is None else min(LOCAL_STEP, left))
+        else:
+            time.sleep(delay if left is None else min(delay, left))
+            delay = min(delay * 1.5, LONGEST_POLL)
+
+
+def wait_locally(runner: Runner, handle: str, seconds: float) -> None:
+    """Wait until a job of this machine ends, but no longer than this."""
+    started = time.monotonic()
+    status = runner.wait(handle, timeout=seconds)  # returns at once when the job ends
+    if status is not None and not is_terminal(status.state):
+        time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also where waiting fails at once

@@ -1,0 +1,121 @@
+"""What several commands do with a job: find it, show it as JSON, turn its end into an exit code."""
+
+from __future__ import annotations
+
+from trainyard.errors import (
+    EXIT_BACKEND,
+    EXIT_JOB_FAILED,
+    EXIT_OK,
+    UnknownAppException,
+    UsageError,
+    did_you_mean,
+)
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.specs.status import AppStatus, ReplicaStatus
+
+ANY = "any"
+
+
+def status_of(runner: Runner, handle: str) -> AppStatus:
+    """Return the status of a job; UNREACHABLE, with the reason, if it cannot be seen now.
+
+    Raises:
+        UnknownAppException: its scheduler knows no such job.
+    """
+    status = runner.status(handle)
+    if status is None:
+        raise unknown_job(handle)
+    return status
+
+
+def unknown_job(handle: str) -> UnknownAppException:
+    """Return the error for a job that its scheduler does not know."""
+    scheduler = handle.partition("://")[0]
+    return UnknownAppException(
+        f"{scheduler} knows no job {handle}", hint="`trainyard list` shows the jobs that there are."
+    )
+
+
+def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return a job as JSON values: what names it, then its status as far as it is known."""
+    from trainyard.specs.handles import parse_app_handle
+
+    parsed = parse_app_handle(handle)
+    data: dict[str, Any] = {
+        "handle": handle,
+        "app_id": parsed.app_id,
+        "scheduler": parsed.scheduler_backend,
+        "session": parsed.session_name,
+    }
+    if status is not None:
+        data |= status.to_json(roles)
+        data["ui_url"] = status.ui_url
+    return data
+
+
+def check_roles(status: AppStatus, wanted: Iterable[str]) -> None:
+    """Refuse roles that the job does not have.
+
+    Raises:
+        UsageError: there is no such role.
+    """
+    there = [role.role for role in status.roles]
+    for role in wanted:
+        if there and role not in there:
+            raise UsageError(f"the job has no role {role!r}", hint=did_you_mean(role, there))
+
+
+def exit_code_of(status: AppStatus, source: str | None = None) -> int:
+    """Return the exit code of a command that watched a job to its end.
+
+    Args:
+        status: the job's last status.
+        source: None for 0 or 1; ``ROLE/ID`` for that replica's own code; ``any`` for the first code in
+            the order of the replicas' ends that is not 0.
+    """
+    if status.state == AppState.UNREACHABLE:
+        return EXIT_BACKEND
+    plain = EXIT_OK if status.state == AppState.SUCCEEDED else EXIT_JOB_FAILED
+    if source is None:
+        return plain
+    if source == ANY:
+        ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
+        return next((replica.exit_code for replica in ended if replica.exit_code), plain)
+    replica = _replica(status, source)
+    return plain if replica is None or replica.exit_code is None else replica.exit_code
+
+
+def _replica(status: AppStatus, source: str) -> ReplicaStatus | None:
+    role, _, number = source.partition("/")
+    for replica in status.replicas():
+        if replica.role == role and str(replica.id) == (number or "0"):
+            return replica
+    return None
+
+
+def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]] | None = None) -> None:
+    """Check what ``--exit-code-from`` names: its form, and that the job has it if the replicas are given.
+
+    Raises:
+        UsageError: it is neither ``ROLE/ID`` nor ``any``, or there is no such replica.
+    """
+    if source is None or source == ANY:
+        return
+    role, slash, number = source.partition("/")
+    if not role or (slash and not number.isdecimal()):
+        raise UsageError(f"--exit-code-from {source}: neither ROLE/ID nor any", hint="Example: trainer/0.")
+    if replicas is None:
+        return
+    names = [f"{name}/{k}" for name, k in replicas]
+    wanted = f"{role}/{int(number or 0)}"
+    if wanted not in names:
+        raise UsageError(
+            f"--exit-code-from {source}: the job has no such replica", hint=did_you_mean(wanted, names[:50])
+        )

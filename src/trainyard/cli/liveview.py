@@ -1,0 +1,135 @@
+"""Status lines: redrawn in place on a terminal, one line per change elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from trainyard.cli.console import clean, is_terminal, note, paint, paint_state, terminal_size
+from trainyard.cli.times import format_duration
+from trainyard.specs.status import NONE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
+
+    from trainyard.specs.status import AppStatus, RoleStatus
+
+_ORDER = ("RUNNING", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
+
+
+class Screen:
+    """Lines at the bottom of a terminal that replace the ones drawn before."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawn = 0
+
+    def draw(self, lines: list[str]) -> None:
+        """Replace what was drawn; lines beyond the height of the terminal are counted, not shown."""
+        columns, height = terminal_size()
+        room = max(height - 2, 1)
+        if len(lines) > room:
+            lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more"]
+        text = "".join(_cut(line, columns) + "\x1b[K\n" for line in lines)
+        up = f"\x1b[{self._drawn}F" if self._drawn else ""
+        self._stream.write(f"{up}{text}\x1b[J")
+        self._stream.flush()
+        self._drawn = len(lines)
+
+    def clear(self) -> None:
+        """Remove what was drawn."""
+        if self._drawn:
+            self._stream.write(f"\x1b[{self._drawn}F\x1b[J")
+            self._stream.flush()
+            self._drawn = 0
+
+
+def _cut(line: str, columns: int) -> str:
+    """Cut a line that would wrap. Colours count for nothing."""
+    shown, result, index = 0, [], 0
+    while index < len(line):
+        if line.startswith("\x1b[", index):
+            end = line.index("m", index) + 1
+            result.append(line[index:end])
+            index = end
+            continue
+        if shown == columns - 1:
+            return "".join(result) + "\x1b[0m"
+        result.append(line[index])
+        shown += 1
+        index += 1
+    return line
+
+
+class StatusLines:
+    """What `run --wait` shows on stderr: a line per role, and the job's state when it changes.
+
+    Args:
+        handle: the job's handle.
+        since: when the job was submitted, seconds since the epoch.
+    """
+
+    def __init__(self, handle: str, since: float) -> None:
+        self._name = handle.rpartition("/")[2]
+        self._since = since
+        self._screen = Screen(sys.stderr) if is_terminal(sys.stderr) else None
+        self._said = ""
+
+    def show(self, status: AppStatus, now: float | None = None) -> None:
+        """Show a status."""
+        elapsed = format_duration((time.time() if now is None else now) - self._since)
+        if self._screen is not None:
+            self._screen.draw(self._lines(status, elapsed))
+            return
+        said = "; ".join([f"{self._name} {status.state}", *(role_line(role) for role in status.roles)])
+        if said != self._said:
+            self._said = said
+            note(said)
+
+    def end(self, status: AppStatus) -> None:
+        """Remove the lines from a terminal; elsewhere show the last status."""
+        if self._screen is not None:
+            self._screen.clear()
+        else:
+            self.show(status)
+
+    def _lines(self, status: AppStatus, elapsed: str) -> list[str]:
+        head = f"{self._name}  {paint_state(str(status.state), sys.stderr)}  {elapsed}"
+        if status.msg and status.msg != NONE:
+            head += "  " + paint(clean(status.msg), "2", sys.stderr)
+        width = max((len(role.role) for role in status.roles), default=0)
+        return [head, *("  " + role_line(role, width, sys.stderr) for role in status.roles)]
+
+
+def role_line(role: RoleStatus, width: int = 0, stream: TextIO | None = None) -> str:
+    """Return ``trainer: 2 RUNNING, 1 PENDING``, and how often its replicas were restarted."""
+    counts: dict[str, int] = {}
+    for replica in role.replicas:
+        counts[replica.state.name] = counts.get(replica.state.name, 0) + 1
+    states = sorted(counts, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    text = ", ".join(f"{counts[name]} {paint_state(name, stream) if stream else name}" for name in states)
+    restarts = sum(replica.restarts for replica in role.replicas)
+    tail = f", restarts {restarts}" if restarts else ""
+    return f"{clean(role.role) + ':':{width + 1}} {text or 'no replicas yet'}{tail}"
+
+
+def changes(before: AppStatus | None, after: AppStatus, roles: Iterable[str] | None = None) -> list[str]:
+    """Return a line for each state that differs between two statuses of a job."""
+    wanted = None if roles is None else set(roles)
+    old = {} if before is None else {(r.role, r.id): (r.state, r.restarts) for r in before.replicas()}
+    lines = []
+    for replica in after.replicas():
+        if wanted is not None and replica.role not in wanted:
+            continue
+        if old.get((replica.role, replica.id)) != (replica.state, replica.restarts):
+            facts = [f"exit code {replica.exit_code}"] if replica.exit_code is not None else []
+            facts += [f"restarts {replica.restarts}"] if replica.restarts else []
+            facts += [clean(replica.reason)] if replica.reason else []
+            detail = f" ({', '.join(facts)})" if facts else ""
+            lines.append(f"{clean(replica.role)}/{replica.id} {replica.state}{detail}")
+    if before is None or before.state != after.state:
+        reason = f" ({clean(after.msg)})" if after.msg and after.msg != NONE else ""
+        lines.append(f"job {after.state}{reason}")
+    return lines

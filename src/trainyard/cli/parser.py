@@ -1,0 +1,125 @@
+"""The argument parser: our wording of errors, did-you-mean, and the options that every command takes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from trainyard.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # argparse makes one for every option, and without a width each asks shutil, a slow import, for it
+    width = min(terminal_columns(), 100)
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises `UsageError` where argparse would write a message and exit."""
+
+    def __init__(self, prog: str, description: str = "", epilog: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=_formatter,  # type: ignore[arg-type,unused-ignore]  # any callable will do
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Report what argparse complains about."""
+        raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows what it takes.")
+
+    def parse_arguments(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse the arguments of a command.
+
+        Raises:
+            UsageError: they do not parse; an unknown option names its nearest neighbours.
+        """
+        args, unknown = self.parse_known_args(argv)
+        options = [text for text in unknown if text.startswith("-") and text != "-"]
+        if options:
+            raise self.unknown_option(options[0])
+        if unknown:
+            raise UsageError(
+                f"{self.prog}: {unknown[0]!r} is one argument too many",
+                hint=f"`{self.prog} --help` shows what it takes.",
+            )
+        return args
+
+    def unknown_option(self, text: str) -> UsageError:
+        """Return the error for an option that does not exist."""
+        from difflib import get_close_matches
+
+        name = text.partition("=")[0]
+        known = [option for option in self._option_string_actions if option.startswith("-")]
+        near = get_close_matches(name, known, n=2, cutoff=0.6)
+        suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
+        return UsageError(
+            f"{self.prog}: there is no option {name}",
+            hint=f"{suggestion}`{self.prog} --help` shows them all.",
+        )
+
+    def takes_value(self, option: str) -> bool | None:
+        """Tell whether an option takes a value; None if there is no such option."""
+        action = self._option_string_actions.get(option)
+        return None if action is None else action.nargs != 0
+
+
+def terminal_columns() -> int:
+    """Return how wide help may be."""
+    if os.environ.get("COLUMNS", "").isdecimal():
+        return max(int(os.environ["COLUMNS"]), 40)
+    try:
+        return max(os.get_terminal_size(1).columns, 40)
+    except OSError:
+        return 100
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that stand before or after the name of any command."""
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+    )
+    parser.add_argument(
+        "--log_level",
+        "--log-level",
+        metavar="LEVEL",
+        default=argparse.SUPPRESS,
+        help="show log messages from this level on (also the variable LOGLEVEL)",
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_handle_argument(parser: argparse.ArgumentParser, nargs: str = "?") -> None:
+    """Add the argument that names a job (``args.handle``), or several (``args.handles``)."""
+    several = nargs in ("*", "+")
+    action = parser.add_argument(
+        "handles" if several else "handle",
+        nargs=nargs,
+        metavar="HANDLE",
+        help="a job: its handle, the beginning of its id, or - for the latest"
+        + ("" if nargs == "+" else " (the default)"),
+    )
+    complete_with(action, "job_completer")
+
+
+def complete_with(action: argparse.Action, completer: str) -> argparse.Action:
+    """Let a function of `trainyard.cli.completers` complete an argument; it is imported only then."""
+
+    def complete(prefix: str, parsed_args: argparse.Namespace, **_: object) -> object:
+        from trainyard.cli import completers
+
+        return getattr(completers, completer)(prefix, parsed_args)
+
+    action.completer = complete  # type: ignore[attr-defined]
+    return action

@@ -1,0 +1,101 @@
+"""What `run` and `rerun` share: their options, and what happens once the job is submitted."""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import is_terminal, note, out, print_json
+from trainyard.cli.jobs import check_exit_code_source, exit_code_of, job_json
+from trainyard.cli.parser import add_json_option, complete_with
+from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
+
+    from trainyard.runner import Runner
+    from trainyard.specs.status import AppStatus
+
+
+def add_submission_options(parser: ArgumentParser) -> None:
+    """Add the options of every command that starts a job."""
+    scheduler = parser.add_argument(
+        "-s", "--scheduler", metavar="NAME", help="where to run it (see `trainyard runopts`)"
+    )
+    complete_with(scheduler, "scheduler_completer")
+    options = parser.add_argument(
+        "-cfg",
+        "--scheduler_args",
+        "--scheduler-args",
+        dest="cfg",
+        action="append",
+        default=[],
+        metavar="K=V,...",
+        help="options of the scheduler; may be given several times",
+    )
+    complete_with(options, "option_completer")
+    parser.add_argument("--wait", action="store_true", help="wait until the job has ended")
+    parser.add_argument("--log", action="store_true", help="follow the logs on stderr (implies --wait)")
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once the job is submitted, also where a terminal and a local scheduler would wait",
+    )
+    parser.add_argument(
+        "--exit-code-from",
+        "--exit_code_from",
+        metavar="ROLE/ID|any",
+        help="exit with this replica's code, or with the first that is not 0 (implies --wait)",
+    )
+    add_json_option(parser)
+
+
+class FollowPlan:
+    """Whether and how a job is watched after its submission.
+
+    Args:
+        args: the parsed options.
+        is_local: whether the job runs on this machine.
+        configured: what the configuration says of ``wait``, ``log`` and ``detach``.
+    """
+
+    def __init__(self, args: Namespace, is_local: bool, configured: Mapping[str, bool] | None = None) -> None:
+        if args.detach and (args.wait or args.log or args.exit_code_from):
+            raise UsageError("--detach contradicts --wait, --log and --exit-code-from")
+        check_exit_code_source(args.exit_code_from)
+        at_terminal = is_local and is_terminal(sys.stdout) and is_terminal(sys.stderr) and not args.json
+        self.json: bool = args.json
+        self.source: str | None = args.exit_code_from
+        asked = args.wait or args.log or self.source is not None
+        usual = {"wait": at_terminal, "log": at_terminal, **(configured or {})}
+        if args.detach or (usual.get("detach") and not asked):
+            usual = {"wait": False, "log": False}
+        self.logs: bool = args.log or usual["log"]
+        self.waits: bool = asked or usual["wait"] or self.logs
+        self.may_stop = at_terminal and self.waits
+
+
+def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
+    """Print the handle, alone on stdout, then watch the job if that is wanted; return the exit code."""
+    if not plan.json:
+        out(handle)
+    elif plan.waits:
+        note(handle)
+    if not plan.waits:
+        if plan.json:
+            print_json(job_json(handle, runner.status(handle)))
+        return EXIT_OK
+    from trainyard.cli.follow import Detached, follow
+
+    status: AppStatus | None = None
+    try:
+        status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)
+    except Detached:
+        note(f"\nno longer watching; the job goes on. `trainyard log -f {handle}` follows it again")
+        return EXIT_INTERRUPTED
+    finally:
+        if plan.json:
+            print_json(job_json(handle, status if status is not None else runner.status(handle)))
+    code = exit_code_of(status, plan.source)
+    return EXIT_INTERRUPTED if stopped and code == 1 and plan.source is None else code

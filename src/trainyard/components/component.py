@@ -1,0 +1,188 @@
+"""A component: a function that makes a job, with the command line that its signature describes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainyard.components.parameters import Parameter, SignatureError, read_parameters
+from trainyard.components.parser import (
+    HelpRequested,
+    Options,
+    decode_given,
+    decode_mapping,
+    scan,
+)
+from trainyard.errors import ComponentArgumentError, ComponentValidationException
+
+if TYPE_CHECKING:
+    from trainyard.specs.app import AppDef
+
+
+class Component:
+    """A function that makes a job, under the name that it was asked for.
+
+    Args:
+        name: as it is written after ``trainyard run``: ``utils.echo``, ``jobs.py:train``, ``./train.py``.
+        fn: the function; it returns an `AppDef`.
+        origin: where it is from: "builtin", a file, a module, or an entry point.
+        config_name: the name of its defaults in the configuration; ``name`` unless given (a plain script
+            has those of ``train.script``).
+        preset: arguments that are settled. When there are any, the command line goes untouched to ``*args``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., AppDef],
+        *,
+        origin: str = "",
+        config_name: str = "",
+        preset: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.fn = fn
+        self.origin = origin
+        self.config_name = config_name or name
+        self.preset = dict(preset or {})
+
+    def __repr__(self) -> str:
+        return f"Component({self.name!r}, {self.origin!r})"
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters in the order of the signature; for help and shell completion.
+
+        Raises:
+            ComponentValidationException: the signature cannot be a command line; it lists every problem.
+        """
+        try:
+            return read_parameters(self.fn)
+        except SignatureError as error:
+            lines = "".join(f"\n  {_location(self.fn)}: {text}" for _, text in error.problems)
+            raise ComponentValidationException(
+                f"the component {self.name} cannot be used:{lines}",
+                hint="Annotate each parameter with a type that can be written as text.",
+            ) from None
+
+    @functools.cached_property
+    def options(self) -> Options:
+        """The words of its command line."""
+        return Options(self.parameters)
+
+    @property
+    def fn_name(self) -> str:
+        """The function's own name."""
+        return getattr(self.fn, "__name__", self.name)
+
+    @property
+    def summary(self) -> str:
+        """The first line of its docstring."""
+        text = (self.fn.__doc__ or "").strip()
+        return text.splitlines()[0].strip() if text else ""
+
+    @property
+    def description(self) -> str:
+        """The same, under the predecessor's name."""
+        return self.summary
+
+    def parse(
+        self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    ) -> AppDef:
+        """Make the job that these arguments describe.
+
+        Args:
+            args: words of a command line, or values by parameter name (JSON values, or texts).
+            defaults: values by parameter name from configuration, which stand below ``args`` and above the
+                defaults of the signature.
+
+        Raises:
+            ComponentArgumentError: arguments are unknown, missing or of the wrong type; it lists all of them.
+            HelpRequested: ``--help`` is among the options (its exit code is 0, its message is the help).
+            ComponentValidationException: the signature is unusable, or the result is no `AppDef`.
+            ConfigError: the function raised an exception of its own.
+        """
+        return self.call(self.bind(args, defaults))
+
+    def bind(
+        self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the value of every parameter; arguments and errors are those of `parse`."""
+        problems: list[str] = []
+        hints: list[str] = []
+        values: dict[str, Any] = {}
+        if defaults:
+            values |= decode_mapping(self.options, defaults, problems, hints, kind="default", as_text=True)
+        values |= self._decode_args(args, problems, hints) | self.preset
+        missing = [p.options[0] for p in self.parameters if p.required and p.name not in values]
+        attempted = {problem.partition(":")[0] for problem in problems}
+        missing = [option for option in missing if option not in attempted]
+        if missing:
+            problems.append(f"missing: {', '.join(missing)}")
+        if problems:
+            raise self._argument_error(problems, hints)
+        for parameter in self.parameters:
+            if parameter.name not in values:
+                values[parameter.name] = () if parameter.is_varargs else parameter.default_copy()
+        return values
+
+    def _decode_args(
+        self, args: Sequence[str] | Mapping[str, Any], problems: list[str], hints: list[str]
+    ) -> dict[str, Any]:
+        if isinstance(args, Mapping):
+            return decode_mapping(self.options, args, problems, hints, kind="argument", as_text=False)
+        if self.preset:
+            args = ["--", *args]
+        try:
+            given = scan(self.options, args)
+        except HelpRequested:
+            raise HelpRequested(self.help_text()) from None
+        values = decode_given(self.options, given)
+        problems += given.problems
+        hints += given.hints
+        return values
+
+    def _argument_error(self, problems: Sequence[str], hints: Sequence[str]) -> ComponentArgumentError:
+        if len(problems) == 1:
+            message = f"{self.name}: {problems[0]}"
+        else:
+            message = f"{self.name}: {len(problems)} problems with the arguments:" + "".join(
+                f"\n  - {problem}" for problem in problems
+            )
+        advice = [*dict.fromkeys(hint for hint in hints if hint), f"See: trainyard run {self.name} --help"]
+        return ComponentArgumentError(message, hint="\n".join(advice))
+
+    def call(self, values: Mapping[str, Any]) -> AppDef:
+        """Call the function with the values of all parameters (as `bind` gives them)."""
+        from trainyard.components.loading import guarded
+        from trainyard.specs.app import AppDef
+
+        positional = [
+            p for p in self.parameters if p.kind in (p.kind.POSITIONAL_ONLY, p.kind.POSITIONAL_OR_KEYWORD)
+        ]
+        varargs = self.options.varargs
+        args = [values[p.name] for p in positional] + list(values[varargs.name] if varargs else ())
+        keywords = {p.name: values[p.name] for p in self.parameters if p.kind is p.kind.KEYWORD_ONLY}
+        with guarded(f"the component {self.name} failed", _location(self.fn).rpartition(":")[0]):
+            app = self.fn(*args, **keywords)
+        if not isinstance(app, AppDef):
+            raise ComponentValidationException(
+                f"the component {self.name} ({_location(self.fn)}) returned a value of type "
+                f"{type(app).__name__}, not an AppDef",
+                hint="Return trainyard.specs.AppDef(name=..., roles=[...]).",
+            )
+        return app
+
+    def help_text(self, prog: str = "") -> str:
+        """Return the help: usage, description, and a line for each parameter. ``prog`` begins the usage."""
+        from trainyard.components.help import help_text
+
+        return help_text(self, prog or f"trainyard run {self.name}")
+
+
+def _location(fn: Callable[..., Any]) -> str:
+    import inspect
+
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)

@@ -1,0 +1,362 @@
+"""Finding components by name.
+
+A name is one of:
+
+- a builtin: ``utils.echo`` (`BUILTINS` lists them; no plugin can hide one);
+- a function in a file: ``path/to/jobs.py:train``;
+- a function in a module: ``my_team.jobs:train``;
+- a plain script: ``./train.py``, which `trainyard.components.train.script` runs;
+- what an installed distribution offers by an entry point of the group ``trainyard.components`` (or
+  ``torchx.components``): ``PREFIX = package`` offers ``PREFIX.function`` and, for modules within the package,
+  ``PREFIX.module.function``. A prefix that is ``_`` or ``_0``, ``_1``, ... is left out of the name.
+  ``NAME = module:function`` offers that one function.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ComponentNotFoundException, ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from trainyard.components.component import Component
+    from trainyard.plugins import EntryPoint
+
+# Held by a test to what the modules define; written out so that no module is imported for its name.
+BUILTINS: dict[str, tuple[str, ...]] = {
+    "dist": ("ddp", "spmd", "torchrun"),
+    "metrics": ("tensorboard",),
+    "serve": ("torchserve",),
+    "train": ("script",),
+    "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sh", "touch"),
+}
+_NO_PREFIX = re.compile(r"_\d*")
+
+
+class ComponentInfo:
+    """A line in the list of components. ``error`` says why a plugin's module could not be listed."""
+
+    def __init__(self, name: str, summary: str, origin: str, error: str = "") -> None:
+        self.name = name
+        self.summary = summary
+        self.origin = origin
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"ComponentInfo({self.name!r}, {self.summary!r}, {self.origin!r})"
+
+
+def get_component(name: str) -> Component:
+    """Return the component of a name (see the module for the kinds of names).
+
+    Raises:
+        ComponentNotFoundException: there is none; the hint holds near names.
+        ComponentValidationException: a user's function does not lint; every problem with file and line.
+        ConfigError: a file or module of the user raises when it is imported.
+    """
+    place, colon, fn_name = name.rpartition(":")
+    if colon:
+        if place.endswith(".py") or os.sep in place:
+            return _from_file(name, place, fn_name)
+        return _from_module(name, place, fn_name)
+    if name.endswith(".py") or os.sep in name:
+        return _plain_script(name)
+    module, _, function = name.rpartition(".")
+    if function in BUILTINS.get(module, ()):
+        return _builtin(name)
+    component = _from_entry_points(name)
+    if component is None:
+        raise _not_found(name)
+    return component
+
+
+def component_names() -> list[str]:
+    """Return all names, sorted, without importing a component: for completion and suggestions.
+
+    The functions behind entry points are read from the sources; where those cannot be found (a zip file,
+    say), the prefix alone stands for them, with a dot at its end.
+    """
+    names = [f"{module}.{fn}" for module, functions in BUILTINS.items() for fn in functions]
+    for point in _entry_points():
+        names += _names_behind(point)
+    return sorted(set(names))
+
+
+def list_components() -> list[ComponentInfo]:
+    """Return every builtin and every component behind an entry point, by name, with its summary.
+
+    A plugin that cannot be imported gives one line, whose ``error`` says why.
+    """
+    infos: dict[str, ComponentInfo] = {}
+    for module, functions in BUILTINS.items():
+        for fn in functions:
+            component = _builtin(f"{module}.{fn}")
+            infos[component.name] = ComponentInfo(component.name, component.summary, "builtin")
+    for point in _entry_points():
+        for info in _infos_behind(point):
+            infos.setdefault(info.name, info)
+    return [infos[name] for name in sorted(infos)]
+
+
+def get_components() -> dict[str, Component]:
+    """Return every builtin and every usable component behind an entry point, by name."""
+    return {info.name: get_component(info.name) for info in list_components() if not info.error}
+
+
+def get_builtin_source(name: str) -> str:
+    """Return the imports and the source of a component, to start one's own from."""
+    import ast
+    import inspect
+
+    fn = inspect.unwrap(get_component(name).fn)
+    source = inspect.getsource(inspect.getmodule(fn) or fn)
+    imports = [
+        ast.get_source_segment(source, node) or ""
+        for node in ast.parse(source).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    return "\n".join(imports) + "\n\n\n" + inspect.getsource(fn)
+
+
+# ---- the kinds
+
+
+def _builtin(name: str) -> Component:
+    from importlib import import_module
+
+    from trainyard.components.component import Component
+
+    module, _, function = name.rpartition(".")
+    fn = getattr(import_module(f"trainyard.components.{module}"), function)
+    return Component(name, fn, origin="builtin")
+
+
+def _from_file(name: str, path: str, fn_name: str) -> Component:
+    from trainyard.components import lint, loading
+
+    path = os.path.expanduser(path)
+    if not os.path.isfile(path):
+        raise _no_file(path)
+    lint.require_clean(path, fn_name)
+    return _from_namespace(name, loading.load_file(path), fn_name, os.path.abspath(path))
+
+
+def _from_module(name: str, module_name: str, fn_name: str) -> Component:
+    from trainyard.components import lint, loading
+
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ComponentNotFoundException(
+            f"{name!r} names no component: {module_name!r} is neither a file nor a module",
+            hint="Write path/to/file.py:function or package.module:function.",
+        )
+    module = loading.load_module(module_name)
+    path = getattr(module, "__file__", None)
+    if path and path.endswith(".py"):
+        lint.require_clean(path, fn_name)
+    return _from_namespace(name, module, fn_name, f"module {module_name}")
+
+
+def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) -> Component:
+    from trainyard.components.component import Component
+
+    fn = getattr(module, fn_name, None)
+    if not callable(fn):
+        known = [known_name for known_name, _ in _components_in(module)]
+        hint = did_you_mean(fn_name, known) or "No function there returns an AppDef."
+        raise ComponentNotFoundException(f"{name!r}: there is no function {fn_name!r} in {origin}", hint=hint)
+    component = Component(name, fn, origin=origin)
+    _ = component.parameters  # a signature that cannot be used is an error now, not at the first argument
+    return component
+
+
+def _plain_script(path: str) -> Component:
+    from trainyard.components import train
+    from trainyard.components.component import Component
+
+    if not os.path.isfile(os.path.expanduser(path)):
+        raise _no_file(path)
+    if not path.endswith(".py"):
+        raise ComponentNotFoundException(
+            f"{path} is no Python script",
+            hint=f"For other programs: trainyard run utils.binary --entrypoint {path} -- ARGUMENTS",
+        )
+    return Component(path, train.script, origin="script", config_name="train.script", preset={"script": path})
+
+
+def _no_file(path: str) -> ComponentNotFoundException:
+    directory = os.path.dirname(path) or "."
+    try:
+        near = [os.path.join(os.path.dirname(path), n) for n in os.listdir(directory) if n.endswith(".py")]
+    except OSError as error:
+        return ComponentNotFoundException(
+            f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
+        )
+    what = "is a directory" if os.path.isdir(path) else "does not exist"
+    return ComponentNotFoundException(f"{path} {what}", hint=did_you_mean(path, near))
+
+
+def _not_found(name: str) -> ComponentNotFoundException:
+    hint = did_you_mean(name, component_names())
+    if not hint.startswith("Did"):
+        hint = "`trainyard components` lists them."
+    if os.path.isfile(name + ".py"):
+        hint += f" For the script, write ./{name}.py."
+    elif os.path.isfile(name):
+        hint += f" For the program, write: utils.binary --entrypoint ./{name}"
+    return ComponentNotFoundException(f"there is no component {name!r}", hint=hint)
+
+
+# ---- entry points
+
+
+def _entry_points() -> list[EntryPoint]:
+    from trainyard.plugins import entry_points
+
+    return entry_points("components")
+
+
+def _prefix(point: EntryPoint) -> str:
+    return "" if _NO_PREFIX.fullmatch(point.name) else f"{point.name}."
+
+
+def _from_entry_points(name: str) -> Component | None:
+    from trainyard.components import lint
+
+    failures: list[ConfigError] = []
+    for point in _entry_points():
+        try:
+            found = _look_behind(point, name)
+        except ConfigError as error:
+            failures.append(error)
+            continue
+        if found is not None:
+            path = getattr(getattr(found, "__code__", None), "co_filename", "")
+            if os.path.isfile(path):
+                lint.require_clean(path, found.__name__)
+            from trainyard.components.component import Component
+
+            return Component(name, found, origin=f"{point.group}: {point.name} = {point.value}")
+    if failures:
+        raise failures[0]
+    return None
+
+
+def _look_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
+    """Return the function of this name behind an entry point, importing only what the name asks for."""
+    if ":" in point.value:
+        return _loaded_function(point) if name == point.name else None
+    prefix = _prefix(point)
+    if not name.startswith(prefix):
+        return None
+    *modules, fn_name = name[len(prefix) :].split(".")
+    module_name = ".".join([point.value, *modules])
+    if modules and _source_of(module_name) is None:
+        return None
+    fn = getattr(_load(point, module_name), fn_name, None)
+    return fn if callable(fn) else None
+
+
+def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
+    from trainyard.components.loading import guarded
+
+    with guarded(f"loading the plugin {point.name} failed", point.value):
+        fn = point.load()
+    if not callable(fn):
+        raise ConfigError(f"the plugin {point.name} = {point.value} is no function")
+    found: Callable[..., Any] = fn
+    return found
+
+
+def _load(point: EntryPoint, module_name: str) -> ModuleType:
+    from trainyard.components.loading import guarded
+    from trainyard.plugins import EntryPoint
+
+    with guarded(f"loading the plugin {point.name} failed", module_name):
+        module: ModuleType = EntryPoint(point.group, point.name, module_name).load()
+    return module
+
+
+def _infos_behind(point: EntryPoint) -> Iterator[ComponentInfo]:
+    from trainyard.components.component import Component
+
+    origin = f"{point.group}: {point.name} = {point.value}"
+    try:
+        if ":" in point.value:
+            yield ComponentInfo(point.name, Component(point.name, _loaded_function(point)).summary, origin)
+            return
+        for module_name in [point.value, *_submodules(point)]:
+            prefix = _prefix(point) + module_name[len(point.value) + 1 :]
+            prefix += "." if prefix and not prefix.endswith(".") else ""
+            for fn_name, fn in _components_in(_load(point, module_name)):
+                yield ComponentInfo(prefix + fn_name, Component(fn_name, fn).summary, origin)
+    except ConfigError as error:
+        yield ComponentInfo(_prefix(point).rstrip(".") or point.value, "", origin, error=str(error))
+
+
+def _submodules(point: EntryPoint) -> list[str]:
+    """Return the dotted names of the modules within a package, namespace packages included."""
+    source = _source_of(point.value)
+    if source is None or not os.path.isdir(source):
+        return []
+    names = []
+    for directory, subdirectories, files in os.walk(source):
+        subdirectories[:] = sorted(d for d in subdirectories if d.isidentifier() and not d.startswith("_"))
+        relative = os.path.relpath(directory, source)
+        parts = [] if relative == "." else relative.split(os.sep)
+        for file in sorted(files):
+            stem = file.removesuffix(".py")
+            if (
+                file.endswith(".py")
+                and stem.isidentifier()
+                and (not stem.startswith("_") or stem == "__init__")
+            ):
+                names.append(".".join([point.value, *parts, *([] if stem == "__init__" else [stem])]))
+    return [name for name in names if name != point.value]
+
+
+def _source_of(module_name: str) -> str | None:
+    """Return the file or directory of a module, found without importing its packages."""
+    import sys
+
+    relative = module_name.replace(".", os.sep)
+    for base in sys.path:
+        path = os.path.join(base or ".", relative)
+        if os.path.isfile(path + ".py"):
+            return path + ".py"
+        if os.path.isdir(path):
+            return path
+    module = sys.modules.get(module_name)
+    return getattr(module, "__file__", None)
+
+
+def _components_in(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public functions of a module that say that they return an AppDef."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or not callable(value) or isinstance(value, type):
+            continue
+        returns = getattr(value, "__annotations__", {}).get("return")
+        returns = returns if isinstance(returns, str) else getattr(returns, "__name__", "")
+        if getattr(value, "__module__", None) == module.__name__ and returns.split(".")[-1] == "AppDef":
+            yield name, value
+
+
+def _names_behind(point: EntryPoint) -> list[str]:
+    from trainyard.components.lint import component_functions
+
+    if ":" in point.value:
+        return [point.name]
+    names = []
+    for module_name in [point.value, *_submodules(point)]:
+        source = _source_of(module_name)
+        if source is not None and os.path.isdir(source):
+            source = os.path.join(source, "__init__.py")
+        prefix = _prefix(point) + module_name[len(point.value) + 1 :]
+        prefix += "." if prefix and not prefix.endswith(".") else ""
+        names += [prefix + fn for fn in (component_functions(source) if source else ())]
+    return names or ([_prefix(point)] if _prefix(point) else [])

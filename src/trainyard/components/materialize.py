@@ -1,0 +1,65 @@
+"""Calling a component from Python, under the predecessor's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainyard.components.component import Component
+
+if TYPE_CHECKING:
+    from trainyard.specs.app import AppDef
+
+
+class ComponentArgs(NamedTuple):
+    """The arguments of a call: of parameters that may be positional, of ``*args``, and of the others."""
+
+    positional_args: dict[str, Any]
+    var_args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def materialize_appdef(
+    cmpnt_fn: Callable[..., AppDef],
+    cmpnt_args: Sequence[str],
+    cmpnt_defaults: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> AppDef:
+    """Make the job of a component.
+
+    Args:
+        cmpnt_fn: the component.
+        cmpnt_args: the words of its command line, which win over all else.
+        cmpnt_defaults: values that stand above the defaults of the signature.
+        config: values (of JSON, say) that stand above those, and below the command line.
+
+    Raises:
+        ComponentArgumentError: arguments are unknown, missing or of the wrong type.
+    """
+    return _component(cmpnt_fn).parse(cmpnt_args, {**(cmpnt_defaults or {}), **(config or {})})
+
+
+def component_args_from_str(
+    cmpnt_fn: Callable[..., AppDef],
+    cmpnt_args: Sequence[str],
+    cmpnt_args_defaults: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> ComponentArgs:
+    """Return the arguments that `materialize_appdef` calls the component with."""
+    component = _component(cmpnt_fn)
+    values = component.bind(cmpnt_args, {**(cmpnt_args_defaults or {}), **(config or {})})
+    positional: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
+    rest: list[Any] = []
+    for parameter in component.parameters:
+        if parameter.is_varargs:
+            rest = list(values[parameter.name])
+        elif parameter.kind is parameter.kind.KEYWORD_ONLY:
+            keywords[parameter.name] = values[parameter.name]
+        else:
+            positional[parameter.name] = values[parameter.name]
+    return ComponentArgs(positional, rest, keywords)
+
+
+def _component(fn: Callable[..., AppDef]) -> Component:
+    return Component(fn.__name__, fn, origin=fn.__module__)

@@ -1,0 +1,44 @@
+"""Handing a model to a serving system."""
+
+from __future__ import annotations
+
+from trainyard.components.image import NO_IMAGE
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.resources import Resource
+
+MODEL_PORT = 8222
+
+
+def torchserve(
+    model_path: str,
+    management_api: str,
+    image: str = NO_IMAGE,
+    params: dict[str, str] | None = None,
+    dryrun: bool = False,
+) -> AppDef:
+    """Register a model with a running TorchServe.
+
+    The image (or the Python on the PATH) must have trainyard installed.
+
+    Args:
+        model_path: the model archive, as a path or URL that fsspec knows
+        management_api: URL of TorchServe's management API, such as http://localhost:8081
+        image: image to run in
+        params: parameters of the registration, such as model_name=digits,initial_workers=2
+        dryrun: show the request and send nothing
+    """
+    args = ["-m", "trainyard.apps.serve.serve"]
+    args += ["--model_path", model_path, "--management_api", management_api]
+    for key, value in (params or {}).items():
+        args += [f"--{key}", value]
+    if dryrun:
+        args.append("--dryrun")
+    role = Role(
+        "torchserve",
+        image,
+        entrypoint="python",
+        args=args,
+        port_map={"model-download": MODEL_PORT},
+        resource=Resource(cpu=1, gpu=0, memMB=1024),
+    )
+    return AppDef(name="torchserve", roles=[role])

@@ -1,0 +1,116 @@
+"""Arguments that hold more than one fact: names (``experiment/run``) and sizes (``-j 2x8``)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from trainyard.errors import ComponentArgumentError
+from trainyard.specs.resources import get_named_resources
+
+
+@dataclass(frozen=True)
+class StructuredNameArgument:
+    """The name of an experiment and of the application (the run) in it."""
+
+    app_name: str
+    experiment_name: str
+
+    @staticmethod
+    def parse_from(
+        name: str,
+        m: str | None = None,
+        script: str | None = None,
+        default_experiment_name: str = "default-experiment",
+    ) -> StructuredNameArgument:
+        """Parse ``experiment/run``, ``experiment/``, ``/run`` or ``run``.
+
+        A run that is not named is named after the script or the last part of the module.
+
+        Raises:
+            ComponentArgumentError: there is more than one '/', or nothing to name the run after.
+        """
+        experiment, _, run = name.rpartition("/")
+        if "/" in experiment:
+            raise ComponentArgumentError(
+                f"the name {name!r} holds more than one '/'", hint="Write it as experiment/run."
+            )
+        if not run and m:
+            run = m.rpartition(".")[2]
+        elif not run and script:
+            run = os.path.splitext(os.path.basename(script))[0]
+        if not run:
+            raise ComponentArgumentError(
+                f"the name {name!r} holds no run, and there is neither a script nor a module to name it after"
+            )
+        return StructuredNameArgument(run, experiment or default_experiment_name)
+
+    def __str__(self) -> str:
+        return f"{self.experiment_name}/{self.app_name}"
+
+
+@dataclass(frozen=True)
+class StructuredJArgument:
+    """A number of nodes, and of processes on each."""
+
+    nnodes: int
+    nproc_per_node: int
+
+    @staticmethod
+    def parse_from(h: str, j: str) -> StructuredJArgument:
+        """Parse ``NODESxPROCESSES``, or ``NODES`` with one process for each gpu of the resource ``h``.
+
+        Raises:
+            ComponentArgumentError: it does not parse, or ``h`` has no gpus to count.
+            ConfigError: there is no resource ``h``.
+        """
+        nodes, times, processes = j.lower().partition("x")
+        if times:
+            return StructuredJArgument(_count(nodes, j), _count(processes, j))
+        gpus = get_named_resources(h).gpu
+        if gpus < 1:
+            raise ComponentArgumentError(
+                f"-j {j}: the resource {h} has no gpus, so the number of processes is open",
+                hint=f"Give it: -j {j}x1",
+            )
+        return StructuredJArgument(_count(nodes, j), gpus)
+
+    def __str__(self) -> str:
+        return f"{self.nnodes}x{self.nproc_per_node}"
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What ``-j [[MIN:]NODESx]PROCESSES`` says. ``min_nodes`` is None unless the job is elastic."""
+
+    min_nodes: int | None
+    nodes: int
+    processes: int
+
+    @staticmethod
+    def parse(j: str) -> Nodes:
+        """Parse ``PROCESSES``, ``NODESxPROCESSES`` or ``MIN:NODESxPROCESSES``.
+
+        Raises:
+            ComponentArgumentError: it does not parse, or MIN is more than NODES.
+        """
+        left, times, processes = j.lower().rpartition("x")
+        low, colon, nodes = left.rpartition(":")
+        if not times:
+            return Nodes(None, 1, _count(processes, j))
+        size = Nodes(_count(low, j) if colon else None, _count(nodes, j), _count(processes, j))
+        if size.min_nodes is not None and size.min_nodes > size.nodes:
+            raise ComponentArgumentError(f"-j {j}: at least {low} nodes, but at most {nodes}")
+        return size
+
+    def __str__(self) -> str:
+        return f"{self.min_nodes}:{self.nodes}" if self.min_nodes is not None else str(self.nodes)
+
+
+def _count(text: str, j: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ComponentArgumentError(
+            f"-j {j}: {text!r} is no number of at least 1",
+            hint="Examples: -j 4 (one node, 4 processes), -j 2x8 (2 nodes, 8 each), -j 1:4x8 (1 to 4 nodes).",
+        )
+    return int(text)

@@ -1,0 +1,268 @@
+"""Components for everyday programs: a command, a shell line, a Python script, a copy."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Annotated
+
+from trainyard.components.image import NO_IMAGE
+from trainyard.errors import ComponentArgumentError, ConfigError
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.mounts import parse_mounts
+from trainyard.specs.resources import Resource, resource
+
+
+def _single(name: str, role: Role) -> AppDef:
+    return AppDef(name=name, roles=[role])
+
+
+def _small() -> Resource:
+    return Resource(cpu=1, gpu=0, memMB=1024)
+
+
+def _with_log_level(env: dict[str, str] | None) -> dict[str, str]:
+    return {"LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"), **(env or {})}
+
+
+def echo(msg: str = "hello world", image: str = NO_IMAGE, num_replicas: int = 1) -> AppDef:
+    """Print a message.
+
+    Args:
+        msg: what to print
+        image: image to run in
+        num_replicas: how many print it
+    """
+    role = Role("echo", image, entrypoint="echo", args=[msg], num_replicas=num_replicas, resource=_small())
+    return _single("echo", role)
+
+
+def touch(file: str, image: str = NO_IMAGE) -> AppDef:
+    """Create an empty file, or set the time of one that is there.
+
+    Args:
+        file: the file
+        image: image to run in
+    """
+    return _single("touch", Role("touch", image, entrypoint="touch", args=[file], resource=_small()))
+
+
+def sh(
+    *args: str,
+    image: str = NO_IMAGE,
+    num_replicas: int = 1,
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    h: str | None = None,
+    env: dict[str, str] | None = None,
+    max_retries: int = 0,
+    mounts: list[str] | None = None,
+    entrypoint: str | None = None,
+) -> AppDef:
+    """Run a command through a shell.
+
+    What is an argument stays an argument: each reaches the command as it is, and the shell expands nothing
+    in it. For a line of shell, name the shell: trainyard run utils.sh -- sh -c 'echo $HOME; date'
+
+    Args:
+        args: the command and its arguments
+        image: image to run in
+        num_replicas: how many run it
+        cpu: cpus of a replica
+        gpu: gpus of a replica
+        memMB: memory of a replica in MiB
+        h: named resource, which stands for cpu, gpu and memMB
+        env: environment variables
+        max_retries: how often to start again after a failure
+        mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
+        entrypoint: program to start with the arguments, instead of the shell
+    """
+    if not args and entrypoint is None:
+        raise ComponentArgumentError(
+            "utils.sh: there is no command", hint="Example: trainyard run utils.sh ls -l"
+        )
+    role = Role(
+        "sh",
+        image,
+        entrypoint=entrypoint or "sh",
+        args=list(args) if entrypoint else ["-c", shlex.join(args)],
+        env=_with_log_level(env),
+        num_replicas=num_replicas,
+        max_retries=max_retries,
+        resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        mounts=parse_mounts(mounts or []),
+    )
+    return _single("sh", role)
+
+
+def python(
+    *args: str,
+    m: str | None = None,
+    c: str | None = None,
+    script: str | None = None,
+    image: str = NO_IMAGE,
+    name: str = "torchx_utils_python",
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    h: str | None = None,
+    num_replicas: int = 1,
+) -> AppDef:
+    """Run Python: a module (-m), a command (-c) or a script (--script); exactly one of them.
+
+    Args:
+        args: arguments of the program
+        m: module to run
+        c: Python code to run
+        script: script to run
+        image: image to run in
+        name: name of the job
+        cpu: cpus of a replica
+        gpu: gpus of a replica
+        memMB: memory of a replica in MiB
+        h: named resource, which stands for cpu, gpu and memMB
+        num_replicas: how many run it
+    """
+    _exactly_one("utils.python", {"-m": m, "-c": c, "--script": script})
+    if script is not None:
+        program = [script]
+    else:
+        program = ["-m", m] if m is not None else ["-c", c or ""]
+    role = Role(
+        "python",
+        image,
+        entrypoint="python",
+        args=[*program, *args],
+        env={"HYDRA_MAIN_MODULE": m} if m else {},
+        num_replicas=num_replicas,
+        resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+    )
+    return _single(name, role)
+
+
+def _exactly_one(component: str, options: dict[str, str | None]) -> None:
+    given = [option for option, value in options.items() if value is not None]
+    if len(given) != 1:
+        names = ", ".join(options)
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        raise ComponentArgumentError(f"{component}: exactly one of {names} is needed; {found}")
+
+
+def binary(
+    *args: str,
+    entrypoint: str,
+    name: str = "torchx_utils_binary",
+    num_replicas: int = 1,
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    h: str | None = None,
+) -> AppDef:
+    """Run a program that is there already, without an image.
+
+    Args:
+        args: arguments of the program
+        entrypoint: the program
+        name: name of the job
+        num_replicas: how many run it
+        cpu: cpus of a replica
+        gpu: gpus of a replica
+        memMB: memory of a replica in MiB
+        h: named resource, which stands for cpu, gpu and memMB
+    """
+    role = Role(
+        "binary",
+        NO_IMAGE,
+        entrypoint=entrypoint,
+        args=list(args),
+        num_replicas=num_replicas,
+        resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+    )
+    return _single(name, role)
+
+
+def copy(src: str, dst: str, image: str = NO_IMAGE) -> AppDef:
+    """Copy a file. URLs of any store that fsspec knows will do; local files need nothing else.
+
+    The image (or the Python on the PATH) must have trainyard installed.
+
+    Args:
+        src: the file, as a path or URL
+        dst: where to, as a path or URL
+        image: image to run in
+    """
+    program = ["-m", "trainyard.apps.utils.copy_main", "--src", src, "--dst", dst]
+    return _single("copy", Role("copy", image, entrypoint="python", args=program, resource=_small()))
+
+
+def booth(
+    x1: float,
+    x2: float,
+    trial_idx: int = 0,
+    tracker_base: str = "/tmp/trainyard-booth",
+    image: str = NO_IMAGE,
+) -> AppDef:
+    """Evaluate Booth's function at a point: a trial for trying out hyperparameter searches.
+
+    The image (or the Python on the PATH) must have trainyard installed.
+
+    Args:
+        x1: first coordinate
+        x2: second coordinate
+        trial_idx: number of the trial
+        tracker_base: directory (or URL) below which the result is written
+        image: image to run in
+    """
+    program = ["-m", "trainyard.apps.utils.booth_main", f"--x1={x1}", f"--x2={x2}"]
+    program += [f"--trial_idx={trial_idx}", f"--tracker_base={tracker_base}"]
+    role = Role(f"booth-{trial_idx}", image, entrypoint="python", args=program, resource=_small())
+    return _single("booth", role)
+
+
+def hydra(
+    *overrides: str,
+    config_name: Annotated[str, "-cn"],
+    config_dir: Annotated[str, "-cd"] = ".torchx",
+) -> AppDef:
+    """Make a job from a Hydra configuration that instantiates an AppDef. Needs hydra-core.
+
+    Args:
+        overrides: Hydra overrides, such as roles.0.num_replicas=2
+        config_name: name of the configuration (the file, without .yaml)
+        config_dir: directory of the configurations
+    """
+    directory = os.path.abspath(os.path.expanduser(config_dir))
+    if not os.path.isdir(directory):
+        raise ConfigError(
+            f"utils.hydra: there is no directory {directory}", hint="Name it with --config-dir."
+        )
+    app = _compose(directory, config_name, overrides)
+    if not isinstance(app, AppDef):
+        raise ConfigError(
+            f"utils.hydra: {config_name} in {directory} makes a {type(app).__name__}, not an AppDef",
+            hint="Its first line is: _target_: trainyard.specs.AppDef",
+        )
+    return app
+
+
+def _compose(directory: str, config_name: str, overrides: Sequence[str]) -> object:
+    from importlib import import_module
+
+    try:
+        hydra_module = import_module("hydra")
+        hydra_error = import_module("hydra.errors").HydraException
+        instantiate = import_module("hydra.utils").instantiate
+    except ImportError:
+        raise ConfigError(
+            "utils.hydra needs the package hydra-core, which is not installed",
+            hint="pip install hydra-core",
+        ) from None
+    try:
+        with hydra_module.initialize_config_dir(config_dir=directory, version_base=None):
+            config = hydra_module.compose(config_name=config_name, overrides=list(overrides))
+        made: object = instantiate(config, _convert_="all")
+    except hydra_error as error:
+        raise ConfigError(f"utils.hydra: {config_name} in {directory}: {error}") from error
+    return made

@@ -1,0 +1,280 @@
+"""The tests that every scheduler passes, whoever wrote it.
+
+Subclass `SchedulerConformance` in a test module, give it a ``scheduler`` fixture, and set the class
+attributes to what the backend can do::
+
+    class TestMyScheduler(SchedulerConformance):
+        image = "busybox"
+        cfg = {"queue": "test"}
+
+        @pytest.fixture
+        def scheduler(self):
+            with closing(create_scheduler("test")) as scheduler:
+                yield scheduler
+
+Jobs run ``sh`` with small scripts, so an image needs no more than a POSIX shell.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, ClassVar
+
+import pytest
+
+from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.schedulers.base import DescribeAppResponse, Scheduler, Stream
+from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal, macros
+from trainyard.testing.conformance_logs import LogConformance
+
+UNKNOWN_ID = "no-such-job-zz9zz9zz9z"
+
+
+class SchedulerConformance(LogConformance):
+    """Submitting, observing, ending; `LogConformance` adds the logs."""
+
+    #: Image of the jobs.
+    image: ClassVar[str] = ""
+    #: Scheduler options that every job needs.
+    cfg: ClassVar[dict[str, Any]] = {}
+    #: Needs of every job; some schedulers want them given.
+    resource: ClassVar[Resource] = Resource(cpu=1, gpu=0, memMB=256)
+    #: Seconds that a trivial job may take.
+    patience: ClassVar[float] = 60
+    #: What each replica of a job may differ in.
+    retry_policies: ClassVar[tuple[RetryPolicy, ...]] = (RetryPolicy.APPLICATION,)
+    #: Whether jobs may have several roles, and roles several replicas.
+    has_roles: ClassVar[bool] = True
+    has_replicas: ClassVar[bool] = True
+    #: Whether exit codes of replicas are reported.
+    has_exit_codes: ClassVar[bool] = True
+    #: Whether a job that has ended can be deleted.
+    can_delete: ClassVar[bool] = True
+
+    @pytest.fixture
+    def scheduler(self) -> Any:
+        """Return the scheduler to test."""
+        raise NotImplementedError("give the test class a `scheduler` fixture")
+
+    # ---- helpers
+
+    def role(self, script: str, name: str = "worker", **fields: Any) -> Role:
+        """Return a role that runs a shell script."""
+        defaults = {
+            "image": self.image,
+            "entrypoint": "sh",
+            "args": ["-c", script],
+            "resource": self.resource,
+        }
+        return Role(name=name, **{**defaults, **fields})
+
+    def submit(self, scheduler: Scheduler[Any], *roles: Role, **cfg: Any) -> str:
+        """Submit a job of these roles."""
+        return scheduler.submit(AppDef("conformance", list(roles)), {**self.cfg, **cfg})
+
+    def end_of(self, scheduler: Scheduler[Any], app_id: str) -> DescribeAppResponse:
+        """Wait for a job to end and describe it."""
+        response = scheduler.wait(app_id, timeout=self.patience)
+        assert response is not None
+        assert is_terminal(response.state), f"{app_id} is still {response.state} after {self.patience} s"
+        return response
+
+    def run(self, scheduler: Scheduler[Any], *roles: Role, **cfg: Any) -> tuple[str, DescribeAppResponse]:
+        """Submit a job and wait for its end."""
+        app_id = self.submit(scheduler, *roles, **cfg)
+        return app_id, self.end_of(scheduler, app_id)
+
+    def wait_for_state(self, scheduler: Scheduler[Any], app_id: str, state: AppState) -> None:
+        """Wait until a job has reached a state."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            response = scheduler.describe(app_id)
+            assert response is not None
+            if response.state == state:
+                return
+            assert time.monotonic() < deadline, f"{app_id} is {response.state}, not {state}"
+            time.sleep(0.02)
+
+    # ---- requests
+
+    def test_dryrun_shows_the_request_and_starts_nothing(self, scheduler: Scheduler[Any]) -> None:
+        before = {row.app_id for row in scheduler.list()}
+        info = scheduler.submit_dryrun(AppDef("conformance", [self.role("exit 0")]), self.cfg)
+        assert info.request is not None
+        assert "exit 0" in repr(info)
+        assert {row.app_id for row in scheduler.list()} == before
+
+    def test_dryrun_leaves_the_app_alone(self, scheduler: Scheduler[Any]) -> None:
+        role = self.role(f"echo {macros.app_id}", env={"A": macros.replica_id}, metadata={"k": ["${app_id}"]})
+        app = AppDef("conformance", [role])
+        before = copy.deepcopy(app)
+        scheduler.submit_dryrun(app, self.cfg)
+        scheduler.submit_dryrun(app, self.cfg)
+        assert app == before
+
+    def test_unknown_option_is_refused(self, scheduler: Scheduler[Any]) -> None:
+        app = AppDef("conformance", [self.role("exit 0")])
+        with pytest.raises(InvalidRunConfigException, match="no_such_option"):
+            scheduler.submit_dryrun(app, {**self.cfg, "no_such_option": 1})
+
+    def test_every_option_has_help(self, scheduler: Scheduler[Any]) -> None:
+        for name, opt in scheduler.run_opts():
+            assert opt.help, name
+
+    @pytest.mark.parametrize(
+        "broken", [{"num_replicas": 0}, {"entrypoint": "<MISSING>"}, {"max_retries": -1}, {"name": ""}]
+    )
+    def test_incomplete_job_is_refused(self, scheduler: Scheduler[Any], broken: dict[str, Any]) -> None:
+        role = self.role("exit 0")
+        for field, value in broken.items():
+            setattr(role, field, value)
+        with pytest.raises(ConfigError):
+            scheduler.submit_dryrun(AppDef("conformance", [role]), self.cfg)
+
+    # ---- running
+
+    def test_success(self, scheduler: Scheduler[Any]) -> None:
+        app_id, response = self.run(scheduler, self.role("exit 0"))
+        assert response.state == AppState.SUCCEEDED
+        assert response.app_id == app_id
+
+    def test_failure_with_its_exit_code(self, scheduler: Scheduler[Any]) -> None:
+        _, response = self.run(scheduler, self.role("exit 7"))
+        assert response.state == AppState.FAILED
+        if self.has_exit_codes:
+            assert [replica.exit_code for replica in response.to_status().replicas()] == [7]
+            assert "7" in response.msg
+
+    def test_one_failure_among_replicas_fails_the_job(self, scheduler: Scheduler[Any]) -> None:
+        if not self.has_replicas:
+            pytest.skip("one replica only")
+        script = f'test "{macros.replica_id}" != 1'
+        _, response = self.run(scheduler, self.role(script, num_replicas=3))
+        assert response.state == AppState.FAILED
+
+    def test_arguments_arrive_as_given(self, scheduler: Scheduler[Any]) -> None:
+        words = ["two words", "quote's", 'double"s', "semi;colon", "*", "a,b=c", "--flag", "-1", "ünï", ""]
+        role = self.role("", args=["-c", 'for word in "$@"; do echo "[$word]"; done', "sh", *words])
+        app_id, _ = self.run(scheduler, role)
+        assert self.lines(scheduler, app_id) == [f"[{word}]\n" for word in words]
+
+    def test_environment_arrives_as_given(self, scheduler: Scheduler[Any]) -> None:
+        values = {"PLAIN": "x", "SPACED": " a  b ", "SPECIAL": "a=b,c;'d'\"e\"", "EMPTY": "", "UNICODE": "ü"}
+        script = "; ".join(f'echo "{name}=[${name}]"' for name in values)
+        app_id, _ = self.run(scheduler, self.role(script, env=values))
+        assert self.lines(scheduler, app_id) == [f"{name}=[{value}]\n" for name, value in values.items()]
+
+    def test_macros(self, scheduler: Scheduler[Any]) -> None:
+        script = f'echo "{macros.app_id} {macros.replica_id} $MINE ${{rank0_env}} $$HOME_IS_LEFT"'
+        role = self.role(script, env={"MINE": f"env-{macros.replica_id}"})
+        app_id, _ = self.run(scheduler, role)
+        first, second, third, fourth = self.lines(scheduler, app_id)[0].split(" ")[:4]
+        assert app_id.endswith(first)
+        assert (second, third) == ("0", "env-0")
+        assert fourth
+        assert not fourth.startswith("$")
+
+    def test_roles_and_replicas(self, scheduler: Scheduler[Any]) -> None:
+        if not (self.has_roles and self.has_replicas):
+            pytest.skip("one replica of one role only")
+        roles = [
+            self.role(f"echo one {macros.replica_id}", name="one", num_replicas=2),
+            self.role(f"echo two {macros.replica_id}", name="two"),
+        ]
+        app_id, response = self.run(scheduler, *roles)
+        assert response.state == AppState.SUCCEEDED
+        replicas = {(replica.role, replica.id) for replica in response.to_status().replicas()}
+        assert replicas == {("one", 0), ("one", 1), ("two", 0)}
+        for role, k in replicas:
+            assert self.lines(scheduler, app_id, role, k) == [f"{role} {k}\n"]
+
+    def test_retries_are_as_many_as_asked_for(self, scheduler: Scheduler[Any]) -> None:
+        for policy in self.retry_policies:
+            role = self.role("echo attempt; exit 1", max_retries=2, retry_policy=policy)
+            app_id, response = self.run(scheduler, role)
+            assert response.state == AppState.FAILED
+            assert self.lines(scheduler, app_id) == ["attempt\n"] * 3, policy
+
+    def test_success_is_not_retried(self, scheduler: Scheduler[Any]) -> None:
+        app_id, response = self.run(scheduler, self.role("echo attempt", max_retries=2))
+        assert response.state == AppState.SUCCEEDED
+        assert self.lines(scheduler, app_id) == ["attempt\n"]
+
+    # ---- observing
+
+    def test_job_is_listed_and_described(self, scheduler: Scheduler[Any]) -> None:
+        app_id = self.submit(scheduler, self.role("sleep 30"))
+        try:
+            assert scheduler.exists(app_id)
+            rows = {row.app_id: row.state for row in scheduler.list()}
+            assert not is_terminal(rows[app_id])
+            self.wait_for_state(scheduler, app_id, AppState.RUNNING)
+            many = scheduler.describe_many([app_id, UNKNOWN_ID])
+            assert many[app_id] is not None
+            assert many[UNKNOWN_ID] is None
+        finally:
+            scheduler.cancel(app_id)
+        assert self.end_of(scheduler, app_id).state == AppState.CANCELLED
+        assert {row.app_id: row.state for row in scheduler.list()}[app_id] == AppState.CANCELLED
+
+    def test_wait_gives_up_at_its_timeout(self, scheduler: Scheduler[Any]) -> None:
+        app_id = self.submit(scheduler, self.role("sleep 30"))
+        try:
+            response = scheduler.wait(app_id, timeout=0.1)
+            assert response is not None
+            assert not is_terminal(response.state)
+        finally:
+            scheduler.cancel(app_id)
+        self.end_of(scheduler, app_id)
+
+    def test_unknown_job(self, scheduler: Scheduler[Any]) -> None:
+        assert scheduler.describe(UNKNOWN_ID) is None
+        assert scheduler.wait(UNKNOWN_ID) is None
+        assert not scheduler.exists(UNKNOWN_ID)
+        scheduler.cancel(UNKNOWN_ID)
+        scheduler.delete(UNKNOWN_ID)
+
+    # ---- ending
+
+    def test_cancel_is_idempotent(self, scheduler: Scheduler[Any]) -> None:
+        app_id = self.submit(scheduler, self.role("sleep 60"))
+        scheduler.cancel(app_id)
+        scheduler.cancel(app_id)
+        assert self.end_of(scheduler, app_id).state == AppState.CANCELLED
+        scheduler.cancel(app_id)
+        assert self.end_of(scheduler, app_id).state == AppState.CANCELLED
+
+    def test_cancel_leaves_an_ended_job_alone(self, scheduler: Scheduler[Any]) -> None:
+        app_id, _ = self.run(scheduler, self.role("exit 0"))
+        scheduler.cancel(app_id)
+        response = scheduler.describe(app_id)
+        assert response is not None
+        assert response.state == AppState.SUCCEEDED
+
+    def test_delete(self, scheduler: Scheduler[Any]) -> None:
+        if not self.can_delete:
+            pytest.skip("jobs cannot be deleted")
+        app_id, _ = self.run(scheduler, self.role("exit 0"))
+        scheduler.delete(app_id)
+        assert not scheduler.exists(app_id)
+        assert app_id not in {row.app_id for row in scheduler.list()}
+
+    def test_running_job_is_not_deleted(self, scheduler: Scheduler[Any]) -> None:
+        if not self.can_delete:
+            pytest.skip("jobs cannot be deleted")
+        app_id = self.submit(scheduler, self.role("sleep 60"))
+        try:
+            with pytest.raises(ConfigError):
+                scheduler.delete(app_id)
+            assert scheduler.exists(app_id)
+        finally:
+            scheduler.cancel(app_id)
+        self.end_of(scheduler, app_id)
+
+    def test_close_may_be_called_twice(self, scheduler: Scheduler[Any]) -> None:
+        scheduler.close()
+        scheduler.close()
+
+
+__all__ = ["UNKNOWN_ID", "SchedulerConformance", "Stream"]

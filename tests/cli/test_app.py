@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import DEADLINE, Cli
+from trainyard import __version__
+from trainyard.cli import main
+from trainyard.cli.catalog import COMMANDS, OTHER_NAMES, load_command
+
+
+def test_version_and_help(cli: Cli) -> None:
+    assert cli("--version").out == f"trainyard {__version__}\n"
+    text = cli("--help").out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert cli("help").out == text
+    assert cli("help", "status").out == cli("status", "--help").out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"usage: trainyard {name}")
+    assert not captured.err
+    assert load_command(name).__doc__.splitlines()[0] in captured.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no command given"),
+        (["lits"], "Did you mean list?"),
+        (["logs"], "It is called `trainyard log`."),
+        (["--wat"], "there is no option --wat"),
+        (["--log_level"], "needs a level"),
+        (["--log_level", "loud", "list"], "'loud' is not a log level"),
+        (["status", "--wach"], "Did you mean --watch?"),
+        (["status", "a", "b"], "'b' is one argument too many"),
+        (["run", "--wiat", "utils.echo"], "Did you mean --wait?"),
+        (["run", "-s"], "expected one argument"),
+        (["completion", "tcsh"], "invalid choice"),
+    ],
+)
+def test_usage_errors(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert not captured.out
+
+
+def test_other_tools_names_lead_to_commands_that_exist() -> None:
+    assert {name.split()[0] for name in OTHER_NAMES.values()} <= set(COMMANDS)
+    assert not set(OTHER_NAMES) & set(COMMANDS)
+
+
+def test_commands_of_plugins_add_and_never_hide(cli: Cli) -> None:
+    cli.plugins()
+    assert cli("greet", "you").out == "hello you\n"
+    assert "greet" in cli("--help").out
+    assert "Did you mean greet?" in cli("gret", code=2).err
+    assert cli("status", code=5).err.startswith("error: there is no latest job")
+
+
+def test_a_defect_is_a_message_and_a_traceback_on_request(cli: Cli) -> None:
+    cli.plugins()
+    result = cli("broken", code=70)
+    assert "error: unexpected RuntimeError: kaputt" in result.err
+    for words in (["--debug", "broken"], ["broken", "--debug"]):
+        process = cli.start(*words)
+        _, stderr = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 70
+        assert b"Traceback" in stderr
+        assert b"error: unexpected RuntimeError: kaputt" in stderr
+
+
+def test_log_messages_are_shown_on_request(cli: Cli) -> None:
+    assert cli("list", LOGLEVEL="nonsense").err.startswith("warning: 'nonsense' is not a log level")
+    assert cli("list", "--log_level", "debug").err == cli("list", LOGLEVEL="DEBUG").err
+
+
+def test_a_closed_stdout_and_a_full_one(cli: Cli) -> None:
+    command = " ".join(cli.command("--version"))
+    closed = subprocess.run(
+        ["sh", "-c", f"{command} >&-"], env=cli.environ, cwd=cli.directory, stderr=subprocess.PIPE, timeout=DEADLINE
+    )
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    full = subprocess.run(
+        ["sh", "-c", f"{command} >/dev/full"],
+        env=cli.environ,
+        cwd=cli.directory,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE,
+    )
+    assert full.returncode == 4
+    assert full.stderr == b"error: cannot write the output: No space left on device\n"
+
+
+def test_a_reader_that_has_gone_ends_the_command_quietly(cli: Cli) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        cli.command("--help"), stdout=writer, stderr=subprocess.PIPE, env=cli.environ, cwd=cli.directory
+    )
+    os.close(writer)
+    _, stderr = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, stderr) == (0, b"")
+
+
+def test_the_state_directory_cannot_be_used(cli: Cli) -> None:
+    (cli.directory / "file").write_text("")
+    result = cli("run", "utils.echo", code=4, TRAINYARD_HOME=str(cli.directory / "file"))
+    assert "TRAINYARD_HOME" in result.err
+    assert not result.out
+
+
+def test_the_working_directory_is_gone(cli: Cli) -> None:
+    script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(cli.command('list'))}"
+    result = subprocess.run(
+        ["sh", "-c", script], env=cli.environ, cwd=cli.directory, stderr=subprocess.PIPE, timeout=DEADLINE
+    )
+    assert b"Traceback" not in result.stderr
+    assert result.stderr.startswith(b"error: ") or result.returncode == 0
+
+
+def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    import signal
+    import warnings
+
+    before = (warnings.showwarning, signal.getsignal(signal.SIGINT), sys.argv)
+    assert main(["list"]) == 0
+    assert (warnings.showwarning, signal.getsignal(signal.SIGINT), sys.argv) == before

@@ -1,0 +1,76 @@
+"""What the fast paths import is counted, not timed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import DEADLINE, Cli
+
+SLOW = frozenset(
+    "asyncio dataclasses importlib.metadata inspect logging pathlib sqlite3 subprocess rich boto3 docker yaml "
+    "argcomplete docstring_parser tomllib trainyard.specs.app trainyard.components".split()
+)
+COUNT = """
+import sys
+from trainyard.cli import main
+code = main(sys.argv[1:])
+modules = sorted(sys.modules)
+import json
+print(json.dumps([code, modules]), file=sys.stderr)
+"""
+
+
+def modules_of(cli: Cli, *args: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, *args],
+        env=cli.environ,
+        cwd=cli.directory,
+        capture_output=True,
+        timeout=DEADLINE,
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done
+    return set(modules)
+
+
+def commands_in(modules: set[str]) -> set[str]:
+    prefix = "trainyard.cli.commands."
+    return {name.removeprefix(prefix) for name in modules if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"]])
+def test_what_needs_no_command_imports_none(cli: Cli, words: list[str]) -> None:
+    modules = modules_of(cli, *words)
+    assert not commands_in(modules)
+    assert not modules & (SLOW | {"argparse", "json", "trainyard.runner", "trainyard.schedulers"})
+
+
+def test_status_of_a_local_handle(cli: Cli) -> None:
+    handle = cli("run", "--wait", "utils.echo").out.strip()
+    modules = modules_of(cli, "status", handle)
+    assert commands_in(modules) == {"status"}
+    assert not modules & SLOW
+
+
+def test_log_of_a_local_handle(cli: Cli) -> None:
+    handle = cli("run", "--wait", "utils.echo").out.strip()
+    modules = modules_of(cli, "log", handle)
+    assert commands_in(modules) == {"log"}
+    assert not modules & SLOW
+
+
+def test_list(cli: Cli) -> None:
+    cli("run", "--wait", "utils.echo")
+    modules = modules_of(cli, "list")
+    assert commands_in(modules) == {"list"}
+    assert not modules & (SLOW - {"sqlite3"})
+
+
+def test_run_does_not_import_what_other_commands_need(cli: Cli) -> None:
+    modules = modules_of(cli, "run", "--wait", "utils.echo")
+    assert commands_in(modules) == {"run"}
+    assert not modules & {"asyncio", "importlib.metadata", "argcomplete", "rich", "yaml", "trainyard.cli.watch"}

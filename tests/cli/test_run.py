@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+HANDLE = "local_cwd://trainyard/"
+
+
+def test_the_handle_stands_alone_on_stdout(cli: Cli) -> None:
+    result = cli("run", "utils.echo", "--msg", "hello")
+    assert result.out.startswith(HANDLE + "echo-")
+    assert result.out.count("\n") == 1
+    assert not result.err
+
+
+def test_wait_and_log_go_to_stderr(cli: Cli) -> None:
+    waited = cli("run", "--wait", "utils.echo")
+    assert waited.out.startswith(HANDLE)
+    assert "SUCCEEDED" in waited.err
+    assert "hello world" not in waited.err
+    logged = cli("run", "--log", "utils.echo", "--num-replicas", "2")
+    assert logged.out.count("\n") == 1
+    assert "echo/0 hello world\n" in logged.err
+    assert "echo/1 hello world\n" in logged.err
+
+
+def test_a_failed_job_gives_1_or_its_own_code(cli: Cli) -> None:
+    script = ("utils.sh", "--entrypoint", "sh", "--", "-c", "exit 7")
+    failed = cli("run", "--log", *script, code=1)
+    assert "FAILED" in failed.err
+    assert "exit code 7" in failed.err
+    cli("run", "--exit-code-from", "sh/0", *script, code=7)
+    cli("run", "--exit-code-from", "any", *script, code=7)
+    cli("run", "--exit-code-from", "any", "utils.echo")
+
+
+def test_what_exit_code_from_names_is_checked_before_anything_starts(cli: Cli) -> None:
+    for source in ("echo/1", "nobody/0", "echo/x"):
+        result = cli("run", "--exit-code-from", source, "utils.echo", code=2)
+        assert "--exit-code-from" in result.err
+        assert not result.out
+    assert cli("list", "--json").json == []
+
+
+def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
+    text = cli("run", "utils.echo", "--help").out
+    assert "usage: trainyard run utils.echo" in text
+    assert "--msg" in text
+    assert "Start a job." in cli("run", "--help").out
+    result = cli("run", "--log", "utils.sh", "echo", "-s", "--wait", "--json", "x")
+    assert "sh/0 -s --wait --json x\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["utils.ecoh"], 3, "utils.echo"),
+        (["./nothing.py"], 3, "does not exist"),
+        (["nothing.py:fn"], 3, "nothing.py"),
+        (["utils.echo", "--mgs", "x"], 2, "--msg"),
+        (["utils.echo", "--num-replicas", "many"], 2, "integer"),
+        (["-s", "local_cw", "utils.echo"], 3, "Did you mean local_cwd?"),
+        (["-cfg", "log_dri=x", "utils.echo"], 3, "Did you mean log_dir?"),
+        (["-cfg", "timeout=soon", "utils.echo"], 3, "not a number"),
+        (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),
+        (["--detach", "--wait", "utils.echo"], 2, "--detach contradicts"),
+        (["--stdin", "utils.echo"], 2, "--stdin reads the component too"),
+        ([], 2, "no component was given"),
+    ],
+)
+def test_mistakes(cli: Cli, words: list[str], code: int, said: str) -> None:
+    result = cli("run", *words, code=code)
+    assert said in result.err
+    assert not result.out
+
+
+def test_a_component_with_several_faults_reports_all_of_them(cli: Cli) -> None:
+    (cli.directory / "bad.py").write_text(
+        "from trainyard.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    raise SystemExit\n"
+    )
+    result = cli("run", "bad.py:f", code=3)
+    assert result.err.count("bad.py:3") == 3
+
+
+def test_options_may_be_given_several_times(cli: Cli) -> None:
+    result = cli("run", "--dryrun", "--json", "-cfg", "timeout=5", "-cfg", "timeout=7,grace_period=1", "utils.echo")
+    assert (result.json["cfg"]["timeout"], result.json["cfg"]["grace_period"]) == (7.0, 1.0)
+
+
+def test_a_dry_run_prints_the_plan_without_its_secrets_and_touches_nothing(cli: Cli) -> None:
+    cli.plugins()
+    before = sorted(path.name for path in cli.directory.rglob("*") if "__pycache__" not in str(path))
+    words = ("-s", "remote", "-cfg", "queue=q,login=hunter2", "utils.sh", "--env", "API_TOKEN=s3cr3tvalue", "ls")
+    text = cli("run", "--dryrun", *words)
+    assert "# request" in text.out
+    data = cli("run", "--dryrun", "--json", *words)
+    assert data.json["app"]["roles"][0]["entrypoint"] == "sh"
+    assert data.json["request"]["queue"] == "q"
+    assert data.json["scheduler"] == "remote"
+    for secret in ("hunter2", "s3cr3tvalue"):
+        assert secret not in text.out + data.out
+    assert sorted(p.name for p in cli.directory.rglob("*") if "__pycache__" not in str(p)) == before
+    assert cli("list", "--json").json == []
+
+
+def test_json_is_one_document(cli: Cli) -> None:
+    submitted = cli("run", "--json", "utils.echo").json
+    assert submitted["handle"].endswith(submitted["app_id"])
+    assert submitted["scheduler"] == "local_cwd"
+    assert "state" in submitted
+    waited = cli("run", "--json", "--log", "utils.echo")
+    assert waited.json["state"] == "SUCCEEDED"
+    assert waited.json["ui_url"]
+    assert "echo/0 hello world" in waited.err
+
+
+def test_a_job_from_stdin(cli: Cli) -> None:
+    job = {
+        "component_name": "utils.echo",
+        "scheduler": "local_cwd",
+        "scheduler_args": {"timeout": 60},
+        "component_args": {"msg": "from stdin"},
+        "log": True,
+    }
+    result = cli("run", "--stdin", stdin=json.dumps(job))
+    assert result.out.startswith(HANDLE)
+    assert "echo/0 from stdin" in result.err
+    dry = cli("run", "--stdin", "--dryrun", "--json", stdin=json.dumps(job)).json
+    assert dry["cfg"]["timeout"] == 60.0
+    words = {**job, "component_args": {}, "component_args_str": "--msg 'two words'"}
+    assert "echo/0 two words" in cli("run", "--stdin", stdin=json.dumps(words)).err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "this is not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"component_nam": "x"}', "Did you mean component_name"),
+        ('{"component_name": "utils.echo"}', "missing: scheduler, scheduler_args"),
+        ('{"component_name": "a", "scheduler": "b", "scheduler_args": "k=v"}', "scheduler_args cannot be"),
+    ],
+)
+def test_stdin_that_is_no_job(cli: Cli, text: str, said: str) -> None:
+    assert said in cli("run", "--stdin", stdin=text, code=2).err
+
+
+def test_the_configuration_names_component_scheduler_and_arguments(cli: Cli) -> None:
+    cli.plugins()
+    (cli.directory / "trainyard.toml").write_text(
+        '[run]\ncomponent = "utils.echo"\nlog = true\n[component."utils.echo"]\nmsg = "configured"\n'
+        '[scheduler.remote]\nqueue = "gpu"\n'
+    )
+    assert "echo/0 configured\n" in cli("run").err
+    assert "echo/0 given\n" in cli("run", "--", "--msg", "given").err
+    assert cli("run", "--detach", "utils.echo").err == ""
+    assert cli("run", "--dryrun", "--json", "-s", "remote").json["request"]["queue"] == "gpu"
+    dry = cli("run", "--dryrun", "--json", TRAINYARD_SCHEDULER="remote", TRAINYARD_REMOTE_QUEUE="other").json
+    assert dry["request"]["queue"] == "other"
+
+
+def test_a_backend_that_refuses(cli: Cli) -> None:
+    cli.plugins()
+    result = cli("run", "-s", "remote", "-cfg", "queue=full", "utils.echo", code=4)
+    assert "the queue is full" in result.err
+    assert not result.out
+    assert "required" in cli("run", "-s", "remote", "utils.echo", code=3).err
+
+
+def test_logs_that_cannot_be_read_do_not_end_the_watching(cli: Cli) -> None:
+    cli.plugins()
+    process = cli.start("run", "-s", "remote", "-cfg", "queue=q", "--log", "utils.echo")
+    assert process.stdout is not None
+    handle = process.stdout.readline().decode().strip()
+    cli.set_remote_state(handle.rpartition("/")[2], "SUCCEEDED")
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert b"the logs cannot be followed: remote cannot read logs" in stderr

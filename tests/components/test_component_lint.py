@@ -1,0 +1,174 @@
+"""Lint: every problem at once, with its place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.components import file_linter
+from trainyard.components.lint import LinterMessage, component_functions, lint_component
+
+Write = Callable[..., Path]
+
+
+def problems(path: Path, fn: str = "job") -> list[tuple[str, int, str]]:
+    return [(m.severity, m.line, m.description) for m in lint_component(str(path), fn)]
+
+
+def test_every_problem_is_told_with_its_line(write: Write) -> None:
+    path = write(
+        "jobs.py",
+        '''
+        class Plain: ...
+        async def job(
+            a,
+            b: set[int],
+            c: Plain,
+            d: "Callable[[int], int]",
+            e: int = "x",
+            f: Undefined = 1,
+            *args,
+            g: list[bytes] = [],
+            h: 5 = 5,
+            **kwargs: str,
+        ) -> dict:
+            """Job.
+
+            Args:
+                a: yes
+                zz: no
+            """
+        ''',
+    )
+    found = problems(path)
+    expected = [
+        ("error", 5, "is async"),
+        ("error", 6, "'a' has no type"),
+        ("error", 7, "set[int]"),
+        ("error", 8, "Plain"),
+        ("error", 9, "Callable"),
+        ("error", 10, "default of 'e'"),
+        ("error", 11, "'Undefined' is not defined"),
+        ("warning", 12, "*args has no type"),
+        ("error", 13, "bytes"),
+        ("error", 14, "5 is no type"),
+        ("error", 15, "**kwargs"),
+        ("error", 16, "annotation is dict"),
+        ("warning", 17, "'zz'"),
+    ]
+    assert [(severity, line) for severity, line, _ in found] == [(s, n) for s, n, _ in expected]
+    for (_, _, text), (_, _, part) in zip(found, expected, strict=True):
+        assert part in text
+
+
+def test_all_good_types_pass(write: Write) -> None:
+    path = write(
+        "jobs.py",
+        '''
+        import dataclasses, enum, pathlib, typing
+        from dataclasses import dataclass
+        from typing import *
+        import somewhere
+        class Color(enum.Enum):
+            RED = 1
+        class Shade(Color): ...
+        @dataclass
+        class A:
+            x: int
+        @dataclasses.dataclass(frozen=True)
+        class B(A): ...
+        def job(
+            a: int, b: Optional[str], c: "List[int]", d: Dict[str, float], e: tuple[int, ...], f: int | None,
+            g: Literal["a", 1], h: Color, i: Shade, j: A, k: B, l: somewhere.Type,
+            m: typing.Mapping[str, "A"],
+            n: pathlib.Path, o: Union[int, str], p: Annotated[int, "-n"], q: Literal["a", "b"] = "a",
+            r: float = 1, s: str = None, t: list = [], u: int = some_call(), v: bool = True, w: int = -1,
+            *args: str, x: int = 3,
+        ) -> "specs.AppDef":
+            """Job."""
+        ''',
+    )
+    assert problems(path) == []
+
+
+@pytest.mark.parametrize(
+    "returns", ["AppDef", "specs.AppDef", "'AppDef'", "'torchx.specs.AppDef'", "a.b.AppDef"]
+)
+def test_return_annotations(write: Write, returns: str) -> None:
+    path = write("jobs.py", f"def job() -> {returns}:\n    'Job.'\n")
+    assert problems(path) == []
+    assert component_functions(str(path)) == ["job"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "fits"),
+    [
+        ("int", "True", False),
+        ("int", "1.0", False),
+        ("bool", "0", False),
+        ("str", "1", False),
+        ("float", "'1'", False),
+        ("Literal['a', 'b']", "'c'", False),
+        ("'int'", "'c'", False),
+        ("float", "2", True),
+        ("int", "None", True),
+        ("Literal['a', 'b']", "'b'", True),
+    ],
+)
+def test_defaults(write: Write, annotation: str, default: str, fits: bool) -> None:
+    path = write(
+        "jobs.py", f"from typing import Literal\ndef job(a: {annotation} = {default}) -> AppDef:\n    'J.'\n"
+    )
+    assert (problems(path) == []) is fits
+
+
+def test_functions_that_are_not_there_or_elsewhere(write: Write) -> None:
+    path = write(
+        "jobs.py",
+        "from other import imported\nif True:\n    def job() -> AppDef:\n        'J.'\nmade = job\n",
+    )
+    assert problems(path, "imported") == problems(path, "made") == problems(path) == []
+    ((severity, _, text),) = problems(path, "jbo")
+    assert severity == "error"
+    assert "Did you mean job?" in text
+
+
+@pytest.mark.parametrize("content", [b"def job(:\n", b"\xff\xfe", b"a\x00b"])
+def test_files_that_do_not_parse(workplace: Path, content: bytes) -> None:
+    (workplace / "jobs.py").write_bytes(content)
+    ((severity, _, text),) = problems(workplace / "jobs.py")
+    assert severity == "error"
+    assert "does not parse" in text
+    assert "cannot read" in problems(workplace / "nothing.py")[0][2]
+
+
+def test_the_predecessors_interface(write: Write) -> None:
+    path = write("jobs.py", "def job(a, *b) -> int:\n    '''J.\n\n    Args:\n        zz: no\n    '''\n")
+    messages = file_linter.validate(str(path), "job")
+    assert [message.name for message in messages] == ["ArgTypeValidator", "ReturnTypeValidator"]
+    assert messages[0] == LinterMessage(
+        "ArgTypeValidator", "the parameter 'a' has no type annotation", 3, 8, "error"
+    )
+    only_return = file_linter.validate(str(path), "job", [file_linter.ReturnTypeValidator("int")])
+    assert only_return == []
+
+    class NoArguments(file_linter.ComponentFunctionValidator):
+        def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
+            return [self._message(arg, arg.arg) for arg in app_specs_func_def.args.args]
+
+    assert [m.description for m in file_linter.validate(str(path), "job", [NoArguments()])] == ["a"]
+
+
+def test_docstrings_of_functions() -> None:
+    def fn(a: int) -> None:
+        """Do it.
+
+        Args:
+            a: what
+        """
+
+    assert file_linter.get_fn_docstring(fn) == ("Do it.", {"a": "what"})
+    assert file_linter.get_fn_docstring(lambda: None) == ("", {})

@@ -1,0 +1,83 @@
+"""Help for tests that run real jobs on this machine."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from trainyard.schedulers.local import processes
+from trainyard.schedulers.local.scheduler import create_scheduler
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs import AppDef, AppState, Role, is_terminal
+
+PATIENCE = 30
+
+
+class Jobs:
+    """Submits shell scripts as jobs, and ends at the test's end what still runs."""
+
+    def __init__(self) -> None:
+        self.scheduler = create_scheduler("test")
+        self._ids: list[str] = []
+
+    def submit(self, *roles: Role, **cfg) -> str:
+        app_id = self.scheduler.submit(AppDef("job", list(roles)), cfg)
+        self._ids.append(app_id)
+        return app_id
+
+    def run(self, *roles: Role, **cfg):
+        app_id = self.submit(*roles, **cfg)
+        return app_id, self.end_of(app_id)
+
+    def end_of(self, app_id: str):
+        response = self.scheduler.wait(app_id, PATIENCE)
+        assert is_terminal(response.state), response
+        return response
+
+    def log(self, app_id: str, role: str = "r", k: int = 0, **query) -> list[str]:
+        return list(self.scheduler.log_iter(app_id, role, k, **query))
+
+    def wait_for_line(self, app_id: str, role: str = "r", k: int = 0) -> str:
+        return next(iter(self.scheduler.log_iter(app_id, role, k, should_tail=True)))
+
+    def state(self, app_id: str) -> dict:
+        return json.loads(Path(JobDir.of(app_id).file("state.json")).read_text())
+
+    def kill(self, app_id: str, *who: str) -> None:
+        state = self.state(app_id)
+        for name in who:
+            os.kill(state[name][0], signal.SIGKILL)
+
+    def end_all(self) -> None:
+        for app_id in self._ids:
+            response = self.scheduler.describe(app_id)
+            if response is not None and not is_terminal(response.state):
+                if response.state == AppState.UNREACHABLE:
+                    continue
+                self.scheduler.cancel(app_id)
+                self.scheduler.wait(app_id, PATIENCE)
+
+
+def role(script: str, name: str = "r", **fields) -> Role:
+    return Role(name, "", entrypoint="sh", args=["-c", script], **fields)
+
+
+def members(app_id: str) -> list[processes.Process]:
+    return processes.members_of_job(JobDir.of(app_id).path)
+
+
+def wait_until(condition, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def jobs():
+    jobs = Jobs()
+    yield jobs
+    jobs.end_all()

@@ -1,0 +1,19 @@
+"""The local scheduler passes the suite that every scheduler passes."""
+
+from contextlib import closing
+
+import pytest
+
+from trainyard.schedulers.local.scheduler import create_scheduler
+from trainyard.specs import RetryPolicy
+from trainyard.testing import SchedulerConformance
+
+
+class TestLocalCwd(SchedulerConformance):
+    retry_policies = tuple(RetryPolicy)
+    time_resolution = 0.3
+
+    @pytest.fixture
+    def scheduler(self):
+        with closing(create_scheduler("test")) as scheduler:
+            yield scheduler

@@ -1,0 +1,284 @@
+"""How local jobs live and end: retries, signals, limits, and what happens when their keepers are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.local import store
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs import NONE, AppState, RetryPolicy
+
+from .conftest import members, role, wait_until
+
+FAMILY = "sleep 300 & setsid sleep 300 & echo up; sleep 300"
+
+
+# ---- keepers killed
+
+
+@pytest.mark.parametrize("killed", [("supervisor",), ("supervisor", "guard"), ("guard", "supervisor")])
+def test_replicas_die_with_their_supervisor(jobs, killed):
+    app_id = jobs.submit(role(FAMILY, num_replicas=2))
+    jobs.wait_for_line(app_id, k=0)
+    jobs.wait_for_line(app_id, k=1)
+    assert len(members(app_id)) >= 6
+    jobs.kill(app_id, *killed)
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.FAILED
+    assert "supervisor was killed" in response.msg
+    assert {r.state for r in response.to_status().replicas()} == {AppState.FAILED}
+    assert members(app_id) == []
+    assert response == jobs.scheduler.describe(app_id)
+
+
+def test_replicas_die_even_if_nobody_looks(jobs):
+    app_id = jobs.submit(role("echo up; exec sleep 300", num_replicas=2))
+    jobs.wait_for_line(app_id)
+    pids = [replica["pid"] for replica in jobs.state(app_id)["roles"][0]["replicas"]]
+    jobs.kill(app_id, "guard", "supervisor")
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "the end of the replicas")
+
+
+def test_job_goes_on_without_its_guard(jobs):
+    app_id = jobs.submit(role("echo up; read line < /dev/null; sleep 0.2; echo done"))
+    jobs.kill(app_id, "guard")
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+    assert jobs.log(app_id) == ["up\n", "done\n"]
+
+
+def edit_state(app_id: str, **changes) -> None:
+    job = JobDir.of(app_id)
+    job.write_state({**job.read_state(), **changes})
+
+
+def freeze(jobs, app_id: str) -> None:
+    """Kill everything of a job at once, leaving its state as it was."""
+    before = jobs.state(app_id)
+    jobs.kill(app_id, "guard", "supervisor")
+    wait_until(lambda: members(app_id) == [], "the end of the replicas")
+    JobDir.of(app_id).write_state(before)
+
+
+def test_reboot_fails_the_job(jobs):
+    app_id = jobs.submit(role("echo up; exec sleep 300"))
+    jobs.wait_for_line(app_id)
+    freeze(jobs, app_id)
+    edit_state(app_id, boot_id="another-boot")
+    response = jobs.scheduler.describe(app_id)
+    assert response.state == AppState.FAILED
+    assert "machine went down" in response.msg
+
+
+def test_job_of_another_machine_is_unreachable_not_failed(jobs):
+    app_id = jobs.submit(role("echo up; exec sleep 300"))
+    jobs.wait_for_line(app_id)
+    freeze(jobs, app_id)
+    edit_state(app_id, host="elsewhere", boot_id="its-boot")
+    response = jobs.scheduler.describe(app_id)
+    assert response.state == AppState.UNREACHABLE
+    assert "elsewhere" in response.msg
+    edit_state(app_id, state="SUCCEEDED")
+    assert jobs.scheduler.describe(app_id).state == AppState.SUCCEEDED
+
+
+def test_submission_that_was_interrupted(jobs):
+    app_id, _ = jobs.run(role("exit 0"))
+    job = JobDir.of(app_id)
+    os.unlink(job.file("state.json"))
+    document = job.read_job()
+    store.write_json(job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1]})
+    response = jobs.scheduler.describe(app_id)
+    assert response.state == AppState.FAILED
+    assert "interrupted" in response.msg
+
+
+def test_job_outlives_the_process_and_session_that_submitted_it(jobs, tmp_path):
+    script = (
+        "import sys, os, signal\n"
+        "from trainyard.schedulers.local.scheduler import create_scheduler\n"
+        "from trainyard.specs import AppDef, Role\n"
+        "app = AppDef('job', [Role('r', '', entrypoint='sh', args=['-c', 'echo up; exec sleep 300'])])\n"
+        "print(create_scheduler('test').submit(app, {}), flush=True)\n"
+        "os.killpg(0, signal.SIGKILL)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, start_new_session=True, check=False
+    )
+    assert result.returncode == -signal.SIGKILL
+    app_id = result.stdout.strip()
+    assert jobs.wait_for_line(app_id) == "up\n"
+    assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
+    jobs.scheduler.cancel(app_id)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
+
+
+# ---- ends
+
+
+def test_what_a_replica_leaves_behind_is_ended(jobs):
+    app_id, response = jobs.run(role("sleep 300 & setsid sleep 300 & exit 0"))
+    assert response.state == AppState.SUCCEEDED
+    wait_until(lambda: members(app_id) == [], "the end of what it left")
+
+
+def test_stubborn_replica_is_killed_after_its_grace(jobs):
+    app_id = jobs.submit(role("trap '' TERM; echo up; while :; do sleep 300; done"), grace_period=0.2)
+    jobs.wait_for_line(app_id)
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.CANCELLED
+    assert [r.exit_code for r in response.to_status().replicas()] == [137]
+    assert members(app_id) == []
+
+
+def test_replica_may_clean_up_when_cancelled(jobs):
+    app_id = jobs.submit(role("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    jobs.wait_for_line(app_id)
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.CANCELLED
+    assert "cancelled by" in response.msg
+    lines = jobs.log(app_id)
+    assert (lines[0], lines[-1]) == ("up\n", "saved\n")
+
+
+def test_timeout(jobs):
+    _, response = jobs.run(role("exec sleep 300"), timeout="0.2")
+    assert response.state == AppState.FAILED
+    assert "time limit of 0.2 s" in response.msg
+
+
+@pytest.mark.parametrize("name", ["KILL", "SEGV", "TERM"])
+def test_signals_are_named(jobs, name):
+    _, response = jobs.run(role(f"kill -s {name} $$$$"))
+    replica = response.to_status().replicas()[0]
+    assert response.state == AppState.FAILED
+    assert f"SIG{name}" in response.msg
+    assert replica.exit_code == 128 + signal.Signals[f"SIG{name}"]
+
+
+MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.mark.skipif(not os.access(MEMORY_CGROUP / "tasks", os.W_OK), reason="no writable memory cgroup (v1)")
+def test_out_of_memory_is_told_apart_from_a_kill(jobs, tmp_path):
+    group = MEMORY_CGROUP / f"trainyard-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+        script = f"echo $$$$ > {group}/cgroup.procs; exec {sys.executable} -c 'len(bytes(1 << 20) * 1024)'"
+        _, response = jobs.run(role(script))
+        assert response.state == AppState.FAILED
+        assert "out of memory" in response.msg
+        assert response.to_status().replicas()[0].exit_code == 137
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "an empty cgroup")
+        group.rmdir()
+
+
+# ---- errors that replicas report
+
+NESTED = {
+    "message": {"message": "ValueError: bad lr", "errorCode": 1, "extraInfo": {"timestamp": "1700000000"}}
+}
+FLAT = {"message": "ValueError: bad lr", "timestamp": "1700000000"}
+
+
+@pytest.mark.parametrize("content", [NESTED, FLAT])
+def test_error_file_becomes_the_structured_error(jobs, content):
+    text = json.dumps(content)
+    _, response = jobs.run(role(f"echo '{text}' > $TORCHELASTIC_ERROR_FILE; exit 1"))
+    assert json.loads(response.structured_error_msg) == content
+    assert "ValueError: bad lr" in response.to_status().format()
+
+
+def test_error_file_of_an_earlier_attempt_is_not_shown(jobs):
+    script = 'if [ ! -e "$TORCHELASTIC_ERROR_FILE.0" ]; then echo x > $TORCHELASTIC_ERROR_FILE; fi; exit 1'
+    _, response = jobs.run(role(script, max_retries=1))
+    assert response.structured_error_msg == NONE
+
+
+# ---- retry policies
+
+
+def attempts(jobs, app_id, name, k):
+    return len(jobs.log(app_id, name, k))
+
+
+def fails_once(marker) -> str:
+    return f"echo attempt; [ -e {marker} ] || {{ touch {marker}; exit 1; }}"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (RetryPolicy.REPLICA, {"bad": [2, 1], "peer": [1]}),
+        (RetryPolicy.ROLE, {"bad": [2, 2], "peer": [1]}),
+        (RetryPolicy.APPLICATION, {"bad": [2, 2], "peer": [2]}),
+    ],
+)
+def test_what_is_restarted(jobs, tmp_path, policy, expected):
+    gate = tmp_path / "second"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    script = (
+        f'echo attempt; [ "${{replica_id}}" = 1 ] && {{ {wait}; exit 0; }}; '
+        f"[ -e {gate} ] || {{ touch {gate}.failed; sleep 0.2; mv {gate}.failed {gate}; exit 1; }}"
+    )
+    script = script.replace("touch", "sleep 0.1; touch")
+    bad = role(script, name="bad", num_replicas=2, max_retries=3, retry_policy=policy)
+    peer = role(f"echo attempt; {wait}; sleep 1", name="peer")
+    app_id, response = jobs.run(bad, peer)
+    assert response.state == AppState.SUCCEEDED
+    got = {name: [attempts(jobs, app_id, name, k) for k in range(len(n))] for name, n in expected.items()}
+    assert got == expected
+    assert response.num_restarts == 1
+
+
+def test_peers_go_on_after_a_failure(jobs):
+    app_id, response = jobs.run(role("exit 3", name="bad"), role("sleep 0.3; echo done", name="good"))
+    assert response.state == AppState.FAILED
+    assert "bad/0: exit code 3" in response.msg
+    assert jobs.log(app_id, "good") == ["done\n"]
+
+
+def test_fail_fast_stops_the_peers(jobs):
+    _, response = jobs.run(role("exit 3", name="bad"), role("exec sleep 300", name="good"), fail_fast=True)
+    states = {r.role: (r.state, r.reason) for r in response.to_status().replicas()}
+    assert response.state == AppState.FAILED
+    assert states["good"] == (AppState.CANCELLED, "stopped because bad/0 failed")
+
+
+# ---- what is refused before anything starts
+
+
+@pytest.mark.parametrize("program", ["no-such-program", "./missing", "/etc", "/etc/passwd"])
+def test_program_that_cannot_be_run(jobs, program):
+    wrong = role("")
+    wrong.entrypoint = program
+    with pytest.raises(ConfigError, match=program):
+        jobs.submit(wrong)
+    assert jobs.scheduler.list() == []
+
+
+@pytest.mark.parametrize("cfg", [{"timeout": 0}, {"grace_period": -1}, {"timeout": "soon"}])
+def test_option_out_of_range(jobs, cfg):
+    with pytest.raises(ConfigError):
+        jobs.submit(role("exit 0"), **cfg)
+
+
+def test_program_that_vanishes_before_a_retry(jobs, tmp_path):
+    program = tmp_path / "once"
+    program.write_text("#!/bin/sh\necho ran; rm $0; exit 1\n")
+    program.chmod(0o755)
+    vanishing = role("", max_retries=5)
+    vanishing.entrypoint, vanishing.args = str(program), []
+    app_id, response = jobs.run(vanishing)
+    assert response.state == AppState.FAILED
+    assert "no such program" in response.msg
+    assert jobs.log(app_id) == ["ran\n"]

@@ -1,0 +1,108 @@
+"""Where replicas run and what they see: GPUs, PATH, directories, environment."""
+
+import os
+import sys
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.local.devices import place_gpus, visible_gpus
+from trainyard.specs import AppState, Resource
+
+from .conftest import role
+
+
+@pytest.fixture
+def four_gpus(tmp_path, monkeypatch):
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "GPU $i: NVIDIA H100 (UUID: GPU-$i)"; done\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def gpu_role(gpus: int, replicas: int, name: str = "r"):
+    return role(
+        'echo "[$CUDA_VISIBLE_DEVICES]"',
+        name=name,
+        num_replicas=replicas,
+        resource=Resource(cpu=1, gpu=gpus, memMB=1),
+    )
+
+
+def test_gpus_are_shared_out(jobs, four_gpus):
+    app_id, _ = jobs.run(
+        gpu_role(1, 2), gpu_role(2, 1, "big"), gpu_role(0, 1, "none"), auto_set_cuda_visible_devices=True
+    )
+    seen = [jobs.log(app_id, name, k)[0] for name, k in (("r", 0), ("r", 1), ("big", 0), ("none", 0))]
+    assert seen == ["[0]\n", "[1]\n", "[2,3]\n", "[]\n"]
+
+
+def test_gpus_are_left_alone_by_default(jobs, four_gpus, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    app_id, _ = jobs.run(gpu_role(1, 2))
+    assert [jobs.log(app_id, "r", k) for k in (0, 1)] == [["[7]\n"], ["[7]\n"]]
+
+
+def test_more_gpus_than_there_are(jobs, four_gpus):
+    with pytest.raises(ConfigError, match="ask for 6 GPUs in all, and 4"):
+        jobs.submit(gpu_role(3, 2), auto_set_cuda_visible_devices=True)
+
+
+def test_gpus_already_restricted(four_gpus, monkeypatch):
+    assert visible_gpus() == ["0", "1", "2", "3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, 3")
+    assert visible_gpus() == ["GPU-a", "3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert visible_gpus() == []
+
+
+def test_place_gpus_leaves_replicas_that_say_nothing():
+    assert place_gpus([-1, 1, 0], ["5"]) == [None, "5", ""]
+
+
+def test_job_runs_in_the_submitting_directory(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app_id, _ = jobs.run(role("pwd"))
+    assert jobs.log(app_id) == [f"{tmp_path}\n"]
+
+
+def test_working_directory_may_hold_fifos_and_sockets(jobs, tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.chdir(tmp_path)
+    assert jobs.run(role("exit 0"))[1].state == AppState.SUCCEEDED
+
+
+def test_prepend_cwd(jobs, tmp_path, monkeypatch):
+    program = tmp_path / "ls"
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    app_id, _ = jobs.run(role("ls -d ls"), prepend_cwd=True)
+    assert jobs.log(app_id) == ["mine\n"]
+    app_id, _ = jobs.run(role("ls -d ls"))
+    assert jobs.log(app_id) == ["ls\n"]
+
+
+def test_python_is_the_one_that_trainyard_runs_in(jobs, monkeypatch):
+    if sys.prefix == sys.base_prefix:
+        pytest.skip("not in a virtual environment")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    app_id, _ = jobs.run(role("command -v python"))
+    assert jobs.log(app_id) == [f"{sys.prefix}/bin/python\n"]
+
+
+def test_environment(jobs, monkeypatch):
+    monkeypatch.setenv("FROM_PARENT", "yes")
+    monkeypatch.setenv("TORCHX_JOB_ID", "the-outer-job")
+    script = 'echo "$FROM_PARENT $TORCHX_RANK0_HOST [$TORCHX_JOB_ID] $PYTHONUNBUFFERED"'
+    app_id, _ = jobs.run(role(script))
+    assert jobs.log(app_id) == ["yes localhost [] 1\n"]
+
+
+def test_ignored_fields_are_said(jobs):
+    ported = role("exit 0", port_map={"http": 80})
+    info = jobs.scheduler.submit_dryrun(__import__("trainyard.specs").specs.AppDef("a", [ported]), {})
+    assert info.request.warnings == ["role 'r': local_cwd ignores port_map"]
