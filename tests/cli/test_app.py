@@ -85,7 +85,11 @@ def test_log_messages_are_shown_on_request(cli: Cli) -> None:
 def test_a_closed_stdout_and_a_full_one(cli: Cli) -> None:
     command = " ".join(cli.command("--version"))
     closed = subprocess.run(
-        ["sh", "-c", f"{command} >&-"], env=cli.environ, cwd=cli.directory, stderr=subprocess.PIPE, timeout=DEADLINE
+        ["sh", "-c", f"{command} >&-"],
+        env=cli.environ,
+        cwd=cli.directory,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE,
     )
     assert (closed.returncode, closed.stderr) == (0, b"")
     full = subprocess.run(

@@ -73,4 +73,11 @@ def test_list(cli: Cli) -> None:
 def test_run_does_not_import_what_other_commands_need(cli: Cli) -> None:
     modules = modules_of(cli, "run", "--wait", "utils.echo")
     assert commands_in(modules) == {"run"}
-    assert not modules & {"asyncio", "importlib.metadata", "argcomplete", "rich", "yaml", "trainyard.cli.watch"}
+    assert not modules & {
+        "asyncio",
+        "importlib.metadata",
+        "argcomplete",
+        "rich",
+        "yaml",
+        "trainyard.cli.watch",
+    }
