@@ -11,9 +11,12 @@ import functools
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 from trainyard.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PREFIXES = ("trainyard", "torchx")
 

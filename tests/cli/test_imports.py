@@ -11,8 +11,25 @@ import pytest
 from tests.cli.conftest import DEADLINE, Cli
 
 SLOW = frozenset(
-    "asyncio dataclasses importlib.metadata inspect logging pathlib sqlite3 subprocess rich boto3 docker yaml "
-    "argcomplete docstring_parser tomllib trainyard.specs.app trainyard.components".split()
+    [
+        "asyncio",
+        "dataclasses",
+        "importlib.metadata",
+        "inspect",
+        "logging",
+        "pathlib",
+        "sqlite3",
+        "subprocess",
+        "tomllib",
+        "argcomplete",
+        "boto3",
+        "docker",
+        "docstring_parser",
+        "rich",
+        "yaml",
+        "trainyard.components",
+        "trainyard.specs.app",
+    ]
 )
 COUNT = """
 import sys

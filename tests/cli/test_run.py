@@ -67,6 +67,7 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
         (["-cfg", "timeout=soon", "utils.echo"], 3, "not a number"),
         (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),
         (["--detach", "--wait", "utils.echo"], 2, "--detach contradicts"),
+        (["utils.echo", "--log"], 2, "has an option --log; it stands before the component"),
         (["--stdin", "utils.echo"], 2, "--stdin reads the component too"),
         ([], 2, "no component was given"),
     ],
@@ -79,7 +80,7 @@ def test_mistakes(cli: Cli, words: list[str], code: int, said: str) -> None:
 
 def test_a_component_with_several_faults_reports_all_of_them(cli: Cli) -> None:
     (cli.directory / "bad.py").write_text(
-        "from trainyard.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    raise SystemExit\n"
+        "from trainyard.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    return None\n"
     )
     result = cli("run", "bad.py:f", code=3)
     assert result.err.count("bad.py:3") == 3

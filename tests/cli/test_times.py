@@ -43,9 +43,10 @@ def test_what_is_no_duration(text: str) -> None:
 @given(st.text())
 def test_any_text_is_a_time_or_a_usage_error(text: str) -> None:
     try:
-        assert parse_time(text, NOW).tzinfo is not None
-    except UsageError as error:
-        assert error.hint
+        moment = parse_time(text, NOW)
+    except UsageError:
+        return
+    assert moment.tzinfo is not None
 
 
 def test_times() -> None:

@@ -91,6 +91,8 @@ def one(tp: Any, *args: str) -> Any:
         (Adam, '{"lr": 0.1, "betas": [0, 1], "nested": {"a": 1}}', Adam(0.1, (0.0, 1.0), {"a": 1})),
         (Annotated[int, "how many"], "3", 3),
         (Steps, "3", 3),
+        (list[Annotated[Steps, "each"]], "3,4", [3, 4]),
+        (dict[str, Steps | None], "a=3", {"a": 3}),
         ("int", "3", 3),
         ("Optional[List[int]]", "3", [3]),
         ("list['Color']", "RED,BLUE", [Color.RED, Color.BLUE]),
@@ -331,6 +333,10 @@ def test_arguments_by_name() -> None:
         component.bind({"a": 1.5})
     with pytest.raises(ComponentArgumentError, match="unknown argument 'z'"):
         component.bind({"z": 1})
+    with pytest.raises(ComponentArgumentError, match="argument rest: 5 is not a list"):
+        component.bind({"rest": 5})
+    with pytest.raises(ComponentArgumentError, match="No closing quotation"):
+        component.bind({"rest": "it's"})
 
 
 def test_calls_do_not_share_defaults() -> None:

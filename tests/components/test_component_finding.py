@@ -98,6 +98,30 @@ def test_a_file_in_a_package_can_import_relatively(write: Write) -> None:
     assert get_component("pkg/inner/jobs.py:train").parse([]).name == "relative pkg.inner.jobs"
 
 
+def test_a_file_below_a_directory_of_modules_does_not_hide_them(
+    write: Write, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("jobs.py", "OTHER = True\n")
+    write("deeper/jobs.py", JOBS)
+    monkeypatch.syspath_prepend(str(workplace))
+    assert get_component("deeper/jobs.py:train").parse(["-n", "1"]).name == "train"
+    import jobs  # type: ignore[import-not-found]
+
+    assert jobs.OTHER
+
+
+def test_a_package_that_is_loaded_already(write: Write) -> None:
+    write("pkg/__init__.py", "def own() -> AppDef:\n    return AppDef(__name__)\n")
+    for name in ("one", "two"):
+        write(f"pkg/{name}.py", "def train() -> AppDef:\n    return AppDef(__name__)\n")
+    write("elsewhere/pkg/__init__.py", "", header="")
+    write("elsewhere/pkg/one.py", "def train() -> AppDef:\n    return AppDef('elsewhere')\n")
+    names = ["pkg/one.py:train", "pkg/two.py:train", "pkg/__init__.py:own", "elsewhere/pkg/one.py:train"]
+    made = [get_component(name).parse([]).name for name in names]
+    assert made == ["pkg.one", "pkg.two", "pkg", "elsewhere"]
+    assert sys.modules["pkg.one"].__file__ == str(Path("pkg/one.py").resolve())
+
+
 @pytest.mark.parametrize("name", ["json.py", "pytest.py", "my-jobs 2.py", "trainyard.py", "types.py"])
 def test_a_file_never_takes_the_place_of_another_module(write: Write, name: str) -> None:
     before = sys.modules.get(name.removesuffix(".py"))
@@ -233,7 +257,10 @@ def test_a_plain_script_takes_the_defaults_of_train_script(write: Write) -> None
     assert role.resource.cpu == 4
     assert role.env == {"A": "1"}
     assert role.args == ["./train.py", "--cpu", "1"]
-    assert "script_args" in get_component("./train.py").help_text()
+    text = get_component("./train.py").help_text()
+    assert text.startswith("usage: trainyard run ./train.py [script_args ...]\n")
+    assert "Every word after the name is passed as it is." in text
+    assert "--cpu" not in text
 
 
 # ---- entry points

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainyard.errors import InvalidRunConfigException, OptionParseError
 from trainyard.specs import option, runopt, runopts
 from trainyard.specs.decode import DecodeError, from_text, from_value, type_name
-from trainyard.specs.runopts import as_mapping
+from trainyard.specs.options import as_mapping
 
 
 class Colour(Enum):

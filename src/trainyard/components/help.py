@@ -31,7 +31,7 @@ def help_text(component: Component, prog: str) -> str:
         lines.append("arguments:")
         for parameter in sorted(parameters, key=lambda p: not p.required):
             lines += _entry(parameter, notes.get(parameter.name, ""), width)
-        lines += ["", *textwrap.wrap(_footer(parameters), width)]
+        lines += ["", *textwrap.wrap(_footer(parameters, everything=bool(component.preset)), width)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -59,7 +59,7 @@ def _usage(prog: str, parameters: list[Parameter], width: int) -> str:
         if not parameter.is_flag:
             word += f" {_metavar(parameter)}"
         words.append(word if parameter.required else f"[{word}]")
-    words += [f"[--] [{p.name} ...]" for p in parameters if p.is_varargs]
+    words += [("[--] " if words else "") + f"[{p.name} ...]" for p in parameters if p.is_varargs]
     head = f"usage: {prog} "
     indent = " " * min(len(head), 20)
     protected = [word.replace(" ", "\0") for word in words]  # an option stays with its value
@@ -136,7 +136,9 @@ def _metavar(parameter: Parameter) -> str:
     )
 
 
-def _footer(parameters: list[Parameter]) -> str:
+def _footer(parameters: list[Parameter], *, everything: bool) -> str:
+    if everything:
+        return "Every word after the name is passed as it is."
     text = "Options can be written with hyphens or underscores."
     if any(p.is_varargs for p in parameters):
         name = next(p.name for p in parameters if p.is_varargs)

@@ -102,7 +102,7 @@ def _module_name(path: str) -> tuple[str, str]:
     if parts[-1] == "__init__":
         parts.pop()
     name = ".".join(parts)
-    if all(part.isidentifier() for part in parts) and _is_free(name, path):
+    if all(part.isidentifier() for part in parts) and _is_free(name, path, root):
         return root, name
     import hashlib
 
@@ -111,23 +111,26 @@ def _module_name(path: str) -> tuple[str, str]:
     return root, f"component_{stem}_{digest}"
 
 
-def _is_free(name: str, path: str) -> bool:
+def _is_free(name: str, path: str, root: str) -> bool:
     """Tell whether the name is not that of another module, which it would take the place of."""
-    if name in sys.modules:
-        return os.path.realpath(getattr(sys.modules[name], "__file__", None) or "") == path
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return False
+    if name in sys.modules:
+        return _file_of(sys.modules[name]) == path
     if top in sys.modules:
-        return os.path.dirname(path).startswith(
-            tuple(os.path.realpath(base) for base in getattr(sys.modules[top], "__path__", ())) or ("\0",)
-        )
-    from importlib.machinery import PathFinder
+        found = _file_of(sys.modules[top])
+    else:
+        from importlib.machinery import PathFinder
 
-    spec = PathFinder.find_spec(top)
-    return (
-        spec is None or spec.origin is None or path.startswith(os.path.dirname(os.path.realpath(spec.origin)))
-    )
+        spec = PathFinder.find_spec(top)
+        found = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    return found in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
+
+
+def _file_of(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    return os.path.realpath(file) if file else "built in"
 
 
 def _import(path: str, name: str) -> ModuleType:

@@ -178,8 +178,11 @@ def _plain(tp: Any) -> Any:
         return _plain(tp.__supertype__)
     if type(tp).__name__ == "TypeAliasType":  # Python 3.12
         return _plain(tp.__value__)
-    if get_origin(tp) in (Union, types.UnionType):
-        return Union[tuple(_plain(arg) for arg in get_args(tp))]  # noqa: UP007 - made at run time
+    origin, args = get_origin(tp), tuple(_plain(arg) for arg in get_args(tp))
+    if origin in (Union, types.UnionType):
+        return Union[args]  # noqa: UP007 - made at run time
+    if origin in _CONTAINERS and args != get_args(tp):
+        return origin[args]
     return tp
 
 

@@ -13,19 +13,29 @@ import re
 import time
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trainyard.specs.status import NONE, AppState, AppStatus, Record, RoleStatus, is_terminal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
+    from typing import Any, Generic, TypeVar
 
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.specs.runopts import runopts
+    from trainyard.specs.options import runopts
 
-T = TypeVar("T")
+    T = TypeVar("T")
+else:
+    T = None
+
+    class Generic:
+        """Stands in for `typing.Generic`, since `typing` is slow to import and nothing asks at run time."""
+
+        def __class_getitem__(cls, parameter):
+            return cls
+
 
 NOT_SET = "<NOT_SET>"
 FIRST_POLL = 0.25
@@ -166,7 +176,7 @@ class Scheduler(ABC, Generic[T]):
 
     def run_opts(self) -> runopts:
         """Return the options that jobs on this scheduler take."""
-        from trainyard.specs.runopts import runopts
+        from trainyard.specs.options import runopts
 
         return runopts() if self.opts_class is None else runopts.from_dataclass(self.opts_class)
 

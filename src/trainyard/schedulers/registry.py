@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.errors import ConfigError, UnknownSchedulerException, did_you_mean
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Protocol
+
     from trainyard.schedulers.base import Scheduler
+
+    class SchedulerFactory(Protocol):
+        """Makes a scheduler for a session."""
+
+        def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
+            """Make the scheduler."""
+            ...
+else:
+    SchedulerFactory = Callable
 
 # The first is the default.
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
@@ -17,14 +28,6 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
 }
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "docker": "docker", "lightkube": "kubernetes"}
-
-
-class SchedulerFactory(Protocol):
-    """Makes a scheduler for a session."""
-
-    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
-        """Make the scheduler."""
-        ...
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
 import time
 
 from trainyard.specs.status import NONE, AppState, AppStatus, ReplicaStatus
@@ -62,6 +60,8 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
     Takes both layouts that torchelastic has written: the message nested under ``message`` and the flat
     one. Text that is not JSON is returned as the message.
     """
+    import json
+
     try:
         data = json.loads(structured)
     except ValueError:
@@ -84,6 +84,8 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
 
 def error_lines(structured: str, indent: str = "  ") -> list[str]:
     """Fold an error file's message at 80 columns, its first line marked as the error."""
+    import textwrap
+
     message, info = error_message(structured)
     when = info.get("timestamp")
     head = f"{indent}error" + (f" at {_local_time(when)}" if when is not None else "") + ":"

@@ -11,11 +11,10 @@ import os
 import signal
 import struct
 import sys
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 IS_LINUX = sys.platform.startswith("linux")
-HAS_PROC = os.path.exists("/proc/self/stat")
 
 IN_MODIFY = 0x2
 IN_MOVED_TO = 0x80
@@ -47,12 +46,13 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
 
 
-class Changes(NamedTuple):
+class Changes(namedtuple("Changes", "watches overflow")):
     """What has changed: the numbers of the watches, in order, and whether the queue has lost some.
 
     Numbers below 256 may come as `bytes`, which are a sequence of numbers too, and quicker to handle.
     """
 
+    __slots__ = ()
     watches: Sequence[int]
     overflow: bool
 

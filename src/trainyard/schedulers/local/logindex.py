@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import NamedTuple
+from collections import namedtuple
 
 HEADER = struct.Struct("<qqqII")
 STDOUT, STDERR = 0, 1
@@ -29,18 +29,22 @@ SETTLED = 4
 MIXED = 8
 
 
-class Record(NamedTuple):
+_FIELDS = namedtuple("_FIELDS", "time_ns ends flags writes order", defaults=(0, 0, b""))
+
+
+class Record(_FIELDS):
     """Sizes of the files at a time, and the writes seen since the record before.
 
     ``order`` holds the stream of each write, 0 or 1, where both were written to; otherwise it is empty,
     and ``writes`` tells how many there were.
     """
 
+    __slots__ = ()
     time_ns: int
     ends: tuple[int, int]
-    flags: int = 0
-    writes: int = 0
-    order: bytes = b""
+    flags: int
+    writes: int
+    order: bytes
 
     @property
     def streams(self) -> bytes:

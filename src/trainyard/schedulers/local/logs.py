@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.lines import compile_regex, iter_lines
@@ -20,9 +19,10 @@ CHUNK = 1 << 20
 RECHECK_SECONDS = 2.0
 
 
-class Part(NamedTuple):
+class Part(namedtuple("Part", "time_ns data")):
     """Whole lines of one replica, and when they were written (nanoseconds since the epoch, to 0.25 s)."""
 
+    __slots__ = ()
     time_ns: int
     data: bytes
 

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-from typing import Any, NamedTuple
+from collections import namedtuple
 
-from trainyard.schedulers.local import linux
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HAS_PROC = os.path.exists("/proc/self/stat")
 
 #: In the environment of every replica: the job's directory. It marks all that a replica starts.
 JOB_VARIABLE = "TRAINYARD_LOCAL_JOB"
 
 
-class Process(NamedTuple):
+class Process(namedtuple("Process", "pid start")):
     """One process, for as long as the machine is up. ``start`` is in clock ticks since boot; 0 unknown."""
 
+    __slots__ = ()
     pid: int
     start: int
 
@@ -35,14 +39,14 @@ def boot_id() -> str:
 
 def hostname() -> str:
     """Return this machine's name."""
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 def identify(pid: int) -> Process | None:
     """Return the identity of a running process, or None if there is no such process (or a zombie)."""
     fields = _stat_fields(pid)
     if fields is None:
-        return Process(pid, 0) if not linux.HAS_PROC and _signal_reaches(pid) else None
+        return Process(pid, 0) if not HAS_PROC and _signal_reaches(pid) else None
     return None if fields[0] in "ZX" else Process(pid, int(fields[19]))
 
 

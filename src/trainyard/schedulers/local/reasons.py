@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainyard.schedulers.local.processes import signal_name
 from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
 
 from trainyard.schedulers.local import processes, reasons
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.schedulers.local.recorder import ReplicaRecorder
 
 _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)

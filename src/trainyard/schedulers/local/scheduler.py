@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException, UsageError
 from trainyard.paths import state_error
@@ -25,9 +24,12 @@ from trainyard.schedulers.local import processes, status, store
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.status import AppState, is_terminal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
+    from typing import Any
 
+    from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.plan import LocalRequest
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
 
 
-class LocalScheduler(Scheduler[Any]):
+class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
     is_local = True

@@ -17,10 +17,13 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from trainyard.paths import jobs_dir, state_error
 from trainyard.schedulers.local import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STATE_RESERVE = 64 * 1024
 

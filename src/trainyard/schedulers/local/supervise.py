@@ -29,6 +29,10 @@ from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.local.supervisor import Supervisor
 from trainyard.specs.status import AppState, is_terminal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 READY = b"ready"
 
 

@@ -12,7 +12,6 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from trainyard.schedulers.local import processes, reasons
 from trainyard.schedulers.local.oom import OomWatch
@@ -20,6 +19,10 @@ from trainyard.schedulers.local.recorder import LogRecorder
 from trainyard.schedulers.local.replica import Replica
 from trainyard.schedulers.local.store import STATE_RESERVE, JobDir, machine
 from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: State changes closer together than this are written as one.
 WRITE_INTERVAL = 0.02
