@@ -77,6 +77,7 @@ def test_damaged_state_is_not_a_failure(jobs):
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.UNKNOWN
     assert "cannot be read" in response.msg
+    assert jobs.scheduler.wait(app_id) == response
 
 
 def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
