@@ -37,6 +37,9 @@ class Session:
         for name, text in GIVEN.get(self._name, {}).items():
             (self._project / name).write_text(text)
         self._scripts = user.parent / "scripts"
+        for usual, kind in ((".local/state", "state"), (".config", "config")):
+            (user / usual).mkdir(parents=True)
+            (user / usual / "trainyard").symlink_to(state / kind)
         self._names = {
             str(state / "state"): f"{USER}/.local/state/trainyard",
             str(state / "config"): f"{USER}/.config/trainyard",
