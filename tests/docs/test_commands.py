@@ -56,10 +56,9 @@ class Session:
         if step.kind == COMMAND:
             status, lines = self._terminal.run(self._ids.translate(step.text).replace(USER, self._user))
         else:
-            script = Path(step.name) if step.name else self._scripts / f"line_{step.line}.py"
-            if not step.name:
-                script.write_text(step.text)
-            status, lines = self._terminal.run(f"python {shlex.quote(str(script))}")
+            script = self._scripts / f"line_{step.line}.py"
+            script.write_text(step.text)
+            status, lines = self._terminal.run(f"python - <{shlex.quote(str(script))}")
         lines = [self._readable(line) for line in lines]
         problems = differences(step.shown, lines, self._ids) if step.shown else []
         if status != 0 and not _shows_status(then):
