@@ -5,6 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import backends
+
+
+def pytest_report_header() -> str:
+    return backends.summary()
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

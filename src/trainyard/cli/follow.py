@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -67,11 +68,15 @@ class Interrupts:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if not self._may_stop or self.stopping:
             raise Detached
-        self.stopping = True
-        # os.write: the handler may have come upon a write to stderr that is under way
-        os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
+        if self._request is not None:
+            return  # this very function is at work, one level below
         self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)
         self._request.start()
+        # only now: whoever reads the message may press Ctrl-C again, which then ends the watching
+        self.stopping = True
+        with contextlib.suppress(OSError):
+            # os.write: the handler may have come upon a write to stderr that is under way
+            os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
 
 
 def _cancel(handle: str) -> None:

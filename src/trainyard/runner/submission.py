@@ -62,10 +62,16 @@ def submit(
 
 
 def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
-    """Add the facts that came late."""
+    """Add the facts that came late. A history that cannot take them now is no reason to warn."""
+    from trainyard.errors import StateStoreError
+
     commit, dirty = probe.facts()
-    if dirty is not None:
-        _record(history.amend, key, git_commit=commit, git_dirty=dirty)
+    if dirty is None:
+        return
+    try:
+        history.amend(key, git_commit=commit, git_dirty=dirty)
+    except StateStoreError:
+        return
 
 
 def describe_submission(

@@ -103,7 +103,16 @@ class JobDir:
 
 
 def all_jobs() -> Iterator[JobDir]:
-    """Yield the directories of all jobs, oldest name first."""
+    """Yield the directories of all jobs, in the order of their names."""
+    return (job for job in _all_directories() if job.exists())
+
+
+def interrupted_submissions() -> Iterator[JobDir]:
+    """Yield directories whose submission was interrupted before there was a job in them."""
+    return (job for job in _all_directories() if not job.exists())
+
+
+def _all_directories() -> Iterator[JobDir]:
     try:
         names = sorted(os.listdir(jobs_dir()))
     except FileNotFoundError:
@@ -111,9 +120,7 @@ def all_jobs() -> Iterator[JobDir]:
     except OSError as error:
         raise state_error("read the state directory", jobs_dir(), error) from error
     for name in names:
-        job = JobDir(os.path.join(jobs_dir(), name))
-        if job.exists():
-            yield job
+        yield JobDir(os.path.join(jobs_dir(), name))
 
 
 def read_json(path: str) -> dict[str, Any] | None:
