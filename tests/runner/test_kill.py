@@ -92,7 +92,7 @@ def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: b
 
 
 def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeScheduler, home: Path) -> None:
-    from trainyard.runner.processes import identify
+    from trainyard.processes import identify
 
     columns = {
         "scheduler": "fake",
@@ -105,7 +105,7 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
         "user": "u",
         "host": os.uname().nodename,
     }
-    runner.history.add_intent(**columns, submitter=identify(), app_id="mine", handle="fake://sess/mine")
+    runner.history.add_intent(**columns, submitter=str(identify()), app_id="mine", handle="fake://sess/mine")
     (job,) = runner.jobs()
     assert (job.phase, job.state) == ("intent", AppState.UNSUBMITTED)
     status = runner.status("fake://sess/mine")

@@ -7,8 +7,8 @@ import sys
 import warnings
 
 from trainyard.errors import TrainyardError
+from trainyard.processes import myself
 from trainyard.runner.git import GitProbe
-from trainyard.runner.processes import identify
 from trainyard.specs.handles import make_app_handle
 
 TYPE_CHECKING = False
@@ -102,7 +102,7 @@ def describe_submission(
         "argv": redactor.args(sys.argv),
         "user": _user(),
         "host": os.uname().nodename,
-        "submitter": identify(),
+        "submitter": str(myself()),
         "rerun_of": record.get("rerun_of"),
         "parent_run_id": record.get("parent_run_id"),
     }

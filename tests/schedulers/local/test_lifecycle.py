@@ -92,7 +92,7 @@ def test_submission_that_was_interrupted(jobs):
     job = JobDir.of(app_id)
     os.unlink(job.file("state.json"))
     document = job.read_job()
-    store.write_json(job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1]})
+    store.write_json(job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1, "a-boot"]})
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.FAILED
     assert "interrupted" in response.msg

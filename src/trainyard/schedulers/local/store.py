@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 
 from trainyard.paths import jobs_dir, state_error
+from trainyard.processes import boot_id
 from trainyard.schedulers.local import processes
 
 TYPE_CHECKING = False
@@ -152,4 +153,4 @@ def write_json(path: str, data: dict[str, Any]) -> None:
 
 def machine() -> dict[str, str]:
     """Return what tells this machine and its present boot from others."""
-    return {"host": processes.hostname(), "boot_id": processes.boot_id()}
+    return {"host": processes.hostname(), "boot_id": boot_id()}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
+from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.local import processes, store
 from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
@@ -54,7 +55,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
         "cfg": redactor.json(dict(info.cfg)),
         "cwd": os.getcwd(),
         "created_at": time.time(),
-        "submitter": processes.to_json(processes.myself()),
+        "submitter": myself(),
         "submitted_from": store.machine(),
         "layout": [
             [role.name, index, replica.log_dir]

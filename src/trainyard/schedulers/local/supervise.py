@@ -24,6 +24,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from trainyard.processes import Process, myself
 from trainyard.schedulers.local import linux, processes, reasons
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.local.supervisor import Supervisor
@@ -65,7 +66,7 @@ def _detach_output(job_dir: str) -> None:
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     """Start the supervisor, wait for its end, and clean up behind it if it was killed."""
     linux.become_subreaper()
-    guard = processes.myself()
+    guard = myself()
     supervisor = os.fork()
     if supervisor == 0:
         _supervise(job, plan, guard, ready)
@@ -82,7 +83,7 @@ def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     os._exit(0)
 
 
-def _supervise(job: JobDir, plan: dict[str, Any], guard: processes.Process, ready: int) -> NoReturn:
+def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoReturn:
     code = 1
     try:
         linux.become_subreaper()
