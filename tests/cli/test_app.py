@@ -35,7 +35,8 @@ def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixtu
         ([], "no command given"),
         (["lits"], "Did you mean list?"),
         (["logs"], "It is called `trainyard log`."),
-        (["--wat"], "there is no option --wat"),
+        (["--wat"], "Known: --debug, --help, --log_level, --version."),
+        (["--verson"], "Did you mean --version?"),
         (["--log_level"], "needs a level"),
         (["--log_level", "loud", "list"], "'loud' is not a log level"),
         (["status", "--wach"], "Did you mean --watch?"),
@@ -85,7 +86,11 @@ def test_log_messages_are_shown_on_request(cli: Cli) -> None:
 def test_a_closed_stdout_and_a_full_one(cli: Cli) -> None:
     command = " ".join(cli.command("--version"))
     closed = subprocess.run(
-        ["sh", "-c", f"{command} >&-"], env=cli.environ, cwd=cli.directory, stderr=subprocess.PIPE, timeout=DEADLINE
+        ["sh", "-c", f"{command} >&-"],
+        env=cli.environ,
+        cwd=cli.directory,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE,
     )
     assert (closed.returncode, closed.stderr) == (0, b"")
     full = subprocess.run(

@@ -11,8 +11,25 @@ import pytest
 from tests.cli.conftest import DEADLINE, Cli
 
 SLOW = frozenset(
-    "asyncio dataclasses importlib.metadata inspect logging pathlib sqlite3 subprocess rich boto3 docker yaml "
-    "argcomplete docstring_parser tomllib trainyard.specs.app trainyard.components".split()
+    [
+        "asyncio",
+        "dataclasses",
+        "importlib.metadata",
+        "inspect",
+        "logging",
+        "pathlib",
+        "sqlite3",
+        "subprocess",
+        "tomllib",
+        "argcomplete",
+        "boto3",
+        "docker",
+        "docstring_parser",
+        "rich",
+        "yaml",
+        "trainyard.components",
+        "trainyard.specs.app",
+    ]
 )
 COUNT = """
 import sys
@@ -73,4 +90,11 @@ def test_list(cli: Cli) -> None:
 def test_run_does_not_import_what_other_commands_need(cli: Cli) -> None:
     modules = modules_of(cli, "run", "--wait", "utils.echo")
     assert commands_in(modules) == {"run"}
-    assert not modules & {"asyncio", "importlib.metadata", "argcomplete", "rich", "yaml", "trainyard.cli.watch"}
+    assert not modules & {
+        "asyncio",
+        "importlib.metadata",
+        "argcomplete",
+        "rich",
+        "yaml",
+        "trainyard.cli.watch",
+    }

@@ -26,15 +26,15 @@ def lines_of(data: bytes) -> list[bytes]:
     return [line for line in re.split(rb"(?<=\n)|(?<=\r)(?!\n)", data) if line]
 
 
-content = st.lists(st.sampled_from([b"a", b"b c", b"r/0 ", b"\xff", b"\n", b"\r", b"\r\n", b""])).map(b"".join)
+content = st.lists(st.sampled_from([b"a", b"b c", b"r/0 ", b"\xff", b"\n", b"\r", b"\r\n", b""])).map(
+    b"".join
+)
 whole = content.map(lambda data: data if data.endswith(b"\n") else data + b"\n")
 
 
 @given(st.lists(st.tuples(st.sampled_from("rs"), st.integers(0, 1), whole)))
 def test_every_line_gets_its_prefix(blocks: list[tuple[str, int, bytes]]) -> None:
-    expected = b"".join(
-        f"{role}/{k} ".encode() + line for role, k, data in blocks for line in lines_of(data)
-    )
+    expected = b"".join(f"{role}/{k} ".encode() + line for role, k, data in blocks for line in lines_of(data))
     assert written(*blocks) == expected
 
 

@@ -67,6 +67,7 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
         (["-cfg", "timeout=soon", "utils.echo"], 3, "not a number"),
         (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),
         (["--detach", "--wait", "utils.echo"], 2, "--detach contradicts"),
+        (["utils.echo", "--log"], 2, "has an option --log; it stands before the component"),
         (["--stdin", "utils.echo"], 2, "--stdin reads the component too"),
         ([], 2, "no component was given"),
     ],
@@ -79,21 +80,32 @@ def test_mistakes(cli: Cli, words: list[str], code: int, said: str) -> None:
 
 def test_a_component_with_several_faults_reports_all_of_them(cli: Cli) -> None:
     (cli.directory / "bad.py").write_text(
-        "from trainyard.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    raise SystemExit\n"
+        "from trainyard.specs import AppDef\n\ndef f(a, b, **c) -> AppDef:\n    '''F.'''\n    return None\n"
     )
     result = cli("run", "bad.py:f", code=3)
     assert result.err.count("bad.py:3") == 3
 
 
 def test_options_may_be_given_several_times(cli: Cli) -> None:
-    result = cli("run", "--dryrun", "--json", "-cfg", "timeout=5", "-cfg", "timeout=7,grace_period=1", "utils.echo")
+    result = cli(
+        "run", "--dryrun", "--json", "-cfg", "timeout=5", "-cfg", "timeout=7,grace_period=1", "utils.echo"
+    )
     assert (result.json["cfg"]["timeout"], result.json["cfg"]["grace_period"]) == (7.0, 1.0)
 
 
 def test_a_dry_run_prints_the_plan_without_its_secrets_and_touches_nothing(cli: Cli) -> None:
     cli.plugins()
     before = sorted(path.name for path in cli.directory.rglob("*") if "__pycache__" not in str(path))
-    words = ("-s", "remote", "-cfg", "queue=q,login=hunter2", "utils.sh", "--env", "API_TOKEN=s3cr3tvalue", "ls")
+    words = (
+        "-s",
+        "remote",
+        "-cfg",
+        "queue=q,login=hunter2",
+        "utils.sh",
+        "--env",
+        "API_TOKEN=s3cr3tvalue",
+        "ls",
+    )
     text = cli("run", "--dryrun", *words)
     assert "# request" in text.out
     data = cli("run", "--dryrun", "--json", *words)

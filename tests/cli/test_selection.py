@@ -31,7 +31,9 @@ def test_targets(text: str, job: str, wanted: list[tuple[str, set[int] | None]])
     assert split_target(text) == (job, wanted)
 
 
-@pytest.mark.parametrize("text", ["", "/0", "trainer/", "trainer/x", "trainer/1-", "trainer/-1", "trainer/0,,1", "a/b/c"])
+@pytest.mark.parametrize(
+    "text", ["", "/0", "trainer/", "trainer/x", "trainer/1-", "trainer/-1", "trainer/0,,1", "a/b/c"]
+)
 def test_what_names_no_replicas(text: str) -> None:
     with pytest.raises(UsageError, match="does not name replicas"):
         parse_wanted(text)

@@ -14,7 +14,16 @@ NOW = 1_700_000_000.0
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("0.5", 0.5), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1w", 604800), ("250ms", 0.25), ("1H", 3600)],
+    [
+        ("90", 90),
+        ("0.5", 0.5),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        ("1w", 604800),
+        ("250ms", 0.25),
+        ("1H", 3600),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
@@ -34,9 +43,10 @@ def test_what_is_no_duration(text: str) -> None:
 @given(st.text())
 def test_any_text_is_a_time_or_a_usage_error(text: str) -> None:
     try:
-        assert parse_time(text, NOW).tzinfo is not None
-    except UsageError as error:
-        assert error.hint
+        moment = parse_time(text, NOW)
+    except UsageError:
+        return
+    assert moment.tzinfo is not None
 
 
 def test_times() -> None:
@@ -51,7 +61,15 @@ def test_times() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-1, "0.0 s"), (0.26, "0.3 s"), (9.97, "10 s"), (59.4, "59 s"), (59.6, "1:00 min"), (3599.7, "1:00:00 h"), (100000, "1 d 3 h")],
+    [
+        (-1, "0.0 s"),
+        (0.26, "0.3 s"),
+        (9.97, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1:00 min"),
+        (3599.7, "1:00:00 h"),
+        (100000, "1 d 3 h"),
+    ],
 )
 def test_durations_as_text(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -25,7 +25,7 @@ HEAVY = {
     "tomllib",
     "trainyard.runner.config",
     "trainyard.specs.app",
-    "trainyard.specs.runopts",
+    "trainyard.specs.options",
     "urllib.parse",
 }
 

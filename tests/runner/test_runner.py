@@ -174,9 +174,13 @@ def test_run_component_records_component_and_arguments(
     module = types.ModuleType("trainyard.components.finder")
     module.get_component = lambda name: Stub()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "trainyard.components.finder", module)
-    runner._component_defaults = {"jobs.train": {"lr": "0.1"}}
+    runner._component_defaults = {
+        "jobs.train": {"lr": "0.1", "n": "1"},
+        "jobs.py:train": {"n": "2"},
+        "other": {"lr": "5"},
+    }
     handle = runner.run_component("jobs.py:train", ["--api-key", "k-123", "--lr", "1"], "fake")
-    assert calls == [(["--api-key", "k-123", "--lr", "1"], {"lr": "0.1"})]
+    assert calls == [(["--api-key", "k-123", "--lr", "1"], {"lr": "0.1", "n": "2"})]
     record = runner.history.find(handle)
     assert record is not None
     assert record.component == "jobs.py:train"
@@ -325,6 +329,9 @@ def test_a_job_that_was_just_accepted_may_not_show_at_once(
     handle = runner.run(app, "fake")
     fake.forget(app_id(handle))
     assert runner.jobs()[0].state is AppState.SUBMITTED
+    status = runner.status(handle)
+    assert status is not None
+    assert status.state is AppState.SUBMITTED
     record = runner.jobs()[0]
     runner.history.amend(record.key, submitted_at=record.created_at - 3600)
     assert runner.jobs()[0].state is AppState.UNKNOWN

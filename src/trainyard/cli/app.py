@@ -8,7 +8,15 @@ import warnings
 
 from trainyard.cli.catalog import COMMANDS, load_command, plugin_commands
 from trainyard.cli.console import OutputClosed, OutputError, note, out, paint, show_error, warn
-from trainyard.errors import EXIT_BACKEND, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, TrainyardError, UsageError
+from trainyard.errors import (
+    EXIT_BACKEND,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    TrainyardError,
+    UsageError,
+    did_you_mean,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +141,8 @@ def _global_options(argv: list[str], session: Session) -> tuple[str | None, list
                 raise UsageError(f"{option} needs a level", hint="Levels: " + ", ".join(LEVELS))
             session.log_level = value if equals else words.pop(0)
         elif word.startswith("-"):
-            raise UsageError(f"there is no option {option}", hint="`trainyard --help` shows what there is.")
+            near = did_you_mean(option, ("--version", "--help", "--debug", "--log_level"))
+            raise UsageError(f"there is no option {option}", hint=f"{near} `trainyard --help` shows more.")
         else:
             return word, words
     note(_help())

@@ -17,8 +17,7 @@ def complete() -> int:
     from argcomplete.completers import FilesCompleter
     from argcomplete.finders import CompletionFinder
 
-    line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0) or None]
-    parser = _parser(_words(line))
+    parser = _parser(_words(_line()))
     finder = CompletionFinder(default_completer=FilesCompleter())
     finder(parser, always_complete_options=False, exclude=_second_spellings(parser))
     return 0
@@ -38,6 +37,11 @@ def _second_spellings(parser: argparse.ArgumentParser) -> list[str]:
             for sub in action.choices.values():
                 seconds += _second_spellings(sub)
     return seconds
+
+
+def _line() -> str:
+    """Return the command line up to the cursor."""
+    return os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0) or None]
 
 
 def _words(line: str) -> list[str]:
@@ -63,8 +67,8 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         if name in words:
             load_command(name).add_arguments(sub)
             add_common_options(sub)
-            if name == "run":
-                _add_component_options(sub, words[words.index("run") + 1 :])
+            if name == "run" and words[0] == "run":
+                _add_component_options(sub, words[1:])
     return parser
 
 
@@ -75,7 +79,7 @@ def _add_component_options(parser: argparse.ArgumentParser, words: list[str]) ->
 
     scanner = Parser("trainyard run")
     load_command("run").add_arguments(scanner)
-    line = os.environ.get("COMP_LINE", "")
+    line = _line()
     try:
         index = component_index(scanner, words)
         behind = index < len(words) - 1 or (index < len(words) and line.endswith(" "))
@@ -88,6 +92,7 @@ def _add_component_options(parser: argparse.ArgumentParser, words: list[str]) ->
     except Exception:  # half a component's name is no reason to say anything
         return
     _forget_options(parser)
+    _cut_line(line, index + 2)
     for parameter in options:
         if parameter.is_varargs:
             continue
@@ -99,6 +104,22 @@ def _add_component_options(parser: argparse.ArgumentParser, words: list[str]) ->
         )
         if parameter.choices and not parameter.is_flag:
             action.choices = list(parameter.choices)
+
+
+def _cut_line(line: str, count: int) -> None:
+    """Leave out the options of `run` itself, which its parser does not have any more.
+
+    Args:
+        line: the command line up to the cursor.
+        count: the words before the component.
+    """
+    import re
+    import shlex
+
+    starts = (match.start() for match in re.finditer(r"(?<=\s)\S", line))
+    start = next(start for start in starts if len(shlex.split(line[:start])) == count)
+    os.environ["COMP_LINE"] = f"trainyard run {line[start:]}"
+    os.environ["COMP_POINT"] = str(len(os.environ["COMP_LINE"]))
 
 
 def _forget_options(parser: argparse.ArgumentParser) -> None:

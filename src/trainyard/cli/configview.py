@@ -10,7 +10,7 @@ from trainyard.errors import TrainyardError
 
 if TYPE_CHECKING:
     from trainyard.runner.config import Config, Setting
-    from trainyard.specs.runopts import runopt
+    from trainyard.specs.options import runopt
 
 NOT_SET = "(required, not set)"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trainyard.specs.status import AppStatus
 
 LOCAL_STEP = 1.0
+LONGEST_REQUEST = 10.0
 FIRST_POLL, LONGEST_POLL = 1.0, 10.0
 
 
@@ -46,6 +48,7 @@ class Interrupts:
         self._handle = handle
         self._may_stop = may_stop
         self._previous: Any = None
+        self._request: threading.Thread | None = None
         self.stopping = False
 
     def __enter__(self) -> Interrupts:
@@ -58,14 +61,22 @@ class Interrupts:
     ) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
+        if self._request is not None:
+            # a quick second Ctrl-C must not lose the request; a third one ends this too
+            self._request.join(LONGEST_REQUEST)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if not self._may_stop or self.stopping:
             raise Detached
+        if self._request is not None:
+            return  # this very function is at work, one level below
+        self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)
+        self._request.start()
+        # only now: whoever reads the message may press Ctrl-C again, which then ends the watching
         self.stopping = True
-        # os.write: the handler may have come upon a write to stderr that is under way
-        os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
-        threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True).start()
+        with contextlib.suppress(OSError):
+            # os.write: the handler may have come upon a write to stderr that is under way
+            os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
 
 
 def _cancel(handle: str) -> None:

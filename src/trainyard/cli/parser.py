@@ -41,7 +41,10 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: they do not parse; an unknown option names its nearest neighbours.
         """
-        args, unknown = self.parse_known_args(argv)
+        remainder = any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions())
+        # intermixed: `log HANDLE -f ROLE/ID` has an option between its arguments
+        parse = self.parse_known_args if remainder else self.parse_known_intermixed_args
+        args, unknown = parse(argv)
         options = [text for text in unknown if text.startswith("-") and text != "-"]
         if options:
             raise self.unknown_option(options[0])

@@ -47,9 +47,7 @@ class RunRequest:
         self._config = config
         self.scheduler: str = args.scheduler or _value(settings, "scheduler") or _default_scheduler()
         self.component: str = args.component or _value(settings, "component") or ""
-        self.following: dict[str, bool] = {
-            key: settings[key].value for key in ("wait", "log", "detach") if key in settings
-        }
+        self.following = following_settings(config)
         configured: str | None = _value(settings, "workspace")
         self._workspace = configured if args.workspace is None else args.workspace
         if not self.component:
@@ -83,6 +81,12 @@ class RunRequest:
             "workspace": self._workspace,
             "parent_run_id": self._args.parent_run_id,
         }
+
+
+def following_settings(config: Config) -> dict[str, bool]:
+    """Return what ``[run]`` says of ``wait``, ``log`` and ``detach``, as far as it does."""
+    settings = config.command("run")
+    return {key: settings[key].value for key in ("wait", "log", "detach") if key in settings}
 
 
 def _value(settings: dict[str, Setting], name: str) -> Any:

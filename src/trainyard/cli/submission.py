@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from trainyard.cli.console import is_terminal, note, out, print_json
@@ -12,7 +13,7 @@ from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trainyard.runner import Runner
     from trainyard.specs.status import AppStatus
@@ -74,6 +75,16 @@ class FollowPlan:
         self.logs: bool = args.log or usual["log"]
         self.waits: bool = asked or usual["wait"] or self.logs
         self.may_stop = at_terminal and self.waits
+
+
+@contextlib.contextmanager
+def submitting() -> Iterator[None]:
+    """Say what Ctrl-C leaves open while a job is on its way to the scheduler."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("the submission was interrupted; `trainyard list` shows whether the job was started")
+        raise
 
 
 def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:

@@ -10,9 +10,9 @@ from trainyard.components.image import NO_IMAGE
 from trainyard.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from trainyard.errors import ComponentArgumentError
 from trainyard.specs.app import AppDef, Role
-from trainyard.specs.macros import macros
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
+from trainyard.specs.substitution import macros
 
 DEBUG_ENV = {
     "CUDA_LAUNCH_BLOCKING": "1",

@@ -81,7 +81,10 @@ class Runner(JobAccess):
         from trainyard.components.finder import get_component
 
         found = get_component(component)
-        app = found.parse(component_args, self._component_defaults.get(found.config_name))
+        defaults: dict[str, Any] = {}
+        for name in (found.config_name, component):  # a script's own ones stand above train.script's
+            defaults |= self._component_defaults.get(name, {})
+        app = found.parse(component_args, defaults)
         info = self.dryrun(app, scheduler or self._default_scheduler(), cfg, workspace, parent_run_id)
         info.record["component"] = component
         info.record["component_args"] = component_args

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from trainyard.specs.runopts import runopt, runopts
+    from trainyard.specs.options import runopt, runopts
 
 __all__ = ["Config", "Setting", "check_keys", "effective_options", "load_config"]
 

@@ -8,7 +8,7 @@ from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 TOML = "toml"
@@ -105,7 +105,7 @@ def read_toml(path: str, below: tuple[str, ...] = ()) -> Source | None:
         tables = tables.get(key)
         if not isinstance(tables, dict):
             return None
-    return Source(path, TOML, tables, lambda keys: _toml_line(text, (*below, *keys)))
+    return Source(path, TOML, tables, _TomlLines(text, below))
 
 
 def _malformed(path: str, text: str, error: Exception) -> ConfigError:
@@ -113,35 +113,63 @@ def _malformed(path: str, text: str, error: Exception) -> ConfigError:
 
     message = str(error)
     match = re.search(r" \(at line (\d+), column \d+\)$", message)
-    line = int(match[1]) if match else len(text.splitlines()) or 1
+    line = int(match[1]) if match else len(text.rstrip("\n").split("\n"))
     problem = message[: match.start()] if match else message.replace(" (at end of document)", "")
     return ConfigError(f"{path}:{line}: this is not TOML: {problem}", hint="Mend the line and try again.")
 
 
-def _toml_line(text: str, keys: tuple[str, ...]) -> int:
-    """Find the line of a key: the first at which the file, read that far, holds it."""
+class _TomlLines:
+    """The line of every table and key of a TOML text; read when the first one is asked for."""
+
+    def __init__(self, text: str, below: tuple[str, ...]) -> None:
+        self._text = text
+        self._below = below
+        self._places: dict[tuple[str, ...], int] = {}
+
+    def __call__(self, keys: tuple[str, ...]) -> int:
+        if not self._places:
+            self._read()
+        return self._places.get((*self._below, *keys), 1)
+
+    def _read(self) -> None:
+        table: tuple[str, ...] = ()
+        for line, is_header, statement in _statements(self._text):
+            paths = list(_paths(statement))
+            if is_header:
+                table = max(paths, key=len)
+                paths = [table[:length] for length in range(1, len(table) + 1)]
+            else:
+                paths = [(*table, *path) for path in paths]
+            for path in paths:
+                self._places.setdefault(path, line)
+
+
+def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
+    """Cut a valid TOML text into its statements: first line, whether it is a ``[table]``, and content.
+
+    A statement ends where the lines since its beginning parse on their own.
+    """
     import tomllib
 
-    lines = text.splitlines(keepends=True)
-    begun = 0  # first line of a statement that may go on over several
-    for end in range(1, len(lines) + 1):
+    pending, begun = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if not pending:
+            begun = number
+        pending += line + "\n"
         try:
-            found: Any = tomllib.loads("".join(lines[:end]))
+            statement = tomllib.loads(pending)
         except tomllib.TOMLDecodeError:
             continue
-        if _holds(found, keys):
-            blank = [not line.strip() or line.lstrip().startswith("#") for line in lines[begun:end]]
-            return begun + (blank.index(False) if False in blank else 0) + 1
-        begun = end
-    return 1
+        if statement:
+            yield begun, pending.lstrip().startswith("["), statement
+        pending = ""
 
 
-def _holds(tables: Any, keys: tuple[str, ...]) -> bool:
-    for key in keys:
-        if not isinstance(tables, dict) or key not in tables:
-            return False
-        tables = tables[key]
-    return True
+def _paths(tables: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, value in tables.items():
+        yield (key,)
+        if isinstance(value, dict):
+            yield from ((key, *path) for path in _paths(value))
 
 
 def read_ini(path: str) -> Source | None:
@@ -159,7 +187,7 @@ def read_ini(path: str) -> Source | None:
     tables: dict[str, dict[str, str]] = {}
     places: dict[tuple[str, ...], int] = {}
     section, key = "", ""
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if not line or line[0] in "#;":
             continue

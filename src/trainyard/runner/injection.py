@@ -6,7 +6,7 @@ import functools
 import os
 
 from trainyard.specs.handles import make_app_handle
-from trainyard.specs.macros import macros
+from trainyard.specs.substitution import macros
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -80,7 +80,15 @@ def recorded_status(record: JobRecord | None) -> AppStatus | None:
     if is_terminal(record.state):
         note = "as last seen; its scheduler has forgotten the job"
         return AppStatus(record.state, msg=f"{record.msg} ({note})" if record.msg else note)
+    if may_still_appear(record):
+        return AppStatus(record.state, num_restarts=-1)
     return AppStatus(AppState.UNKNOWN, msg=forgotten(record))
+
+
+def may_still_appear(record: JobRecord) -> bool:
+    """Tell whether a job was accepted so lately that its scheduler may not show it yet."""
+    accepted = record.submitted_at or record.created_at
+    return record.state is AppState.SUBMITTED and time.time() - accepted < SETTLING_SECONDS
 
 
 def forgotten(record: JobRecord) -> str:
@@ -176,7 +184,7 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
             status = response.to_status()
             if status.state is not record.state:
                 seen.append((record.handle, status))
-        elif time.time() - (record.submitted_at or record.created_at) < SETTLING_SECONDS:
+        elif may_still_appear(record):
             continue
         else:
             status = AppStatus(AppState.UNKNOWN, msg=forgotten(record))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.schedulers.registry import SchedulerFactory
-    from trainyard.specs.runopts import runopts
+    from trainyard.specs.options import runopts
 
 DEFAULT_SESSION = "trainyard"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.specs.runopts import runopts
+    from trainyard.specs.options import runopts
 
 #: Reason of a job whose submitter died before the scheduler had answered.
 INTERRUPTED = "the submission was interrupted"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.specs.runopts import runopts
+    from trainyard.specs.options import runopts
 
     T = TypeVar("T")
 else:
@@ -176,7 +176,7 @@ class Scheduler(ABC, Generic[T]):
 
     def run_opts(self) -> runopts:
         """Return the options that jobs on this scheduler take."""
-        from trainyard.specs.runopts import runopts
+        from trainyard.specs.options import runopts
 
         return runopts() if self.opts_class is None else runopts.from_dataclass(self.opts_class)
 

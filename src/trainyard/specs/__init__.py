@@ -5,8 +5,6 @@ Names are loaded when they are first used, so that a command pays only for those
 
 from __future__ import annotations
 
-import sys
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.errors import (
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
     from trainyard.specs.app import MISSING, AppDef, RetryPolicy, Role, validate_app
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
-    from trainyard.specs.macros import macros
     from trainyard.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
+    from trainyard.specs.options import CfgVal, option, runopt, runopts
     from trainyard.specs.resources import (
         NULL_RESOURCE,
         Resource,
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
         named_resources,
         resource,
     )
-    from trainyard.specs.runopts import CfgVal, option, runopt, runopts
     from trainyard.specs.serialize import from_json, to_json
     from trainyard.specs.status import (
         NONE,
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
         is_started,
         is_terminal,
     )
+    from trainyard.specs.substitution import macros
 
 ALL = "all"
 
@@ -54,7 +52,7 @@ _HOMES = {
     "trainyard.specs.app": ("MISSING", "AppDef", "RetryPolicy", "Role", "validate_app"),
     "trainyard.specs.dryrun": ("AppDryRunInfo",),
     "trainyard.specs.handles": ("AppHandle", "ParsedAppHandle", "make_app_handle", "parse_app_handle"),
-    "trainyard.specs.macros": ("macros",),
+    "trainyard.specs.substitution": ("macros",),
     "trainyard.specs.mounts": ("BindMount", "DeviceMount", "MountType", "VolumeMount", "parse_mounts"),
     "trainyard.specs.resources": (
         "NULL_RESOURCE",
@@ -63,7 +61,7 @@ _HOMES = {
         "named_resources",
         "resource",
     ),
-    "trainyard.specs.runopts": ("CfgVal", "option", "runopt", "runopts"),
+    "trainyard.specs.options": ("CfgVal", "option", "runopt", "runopts"),
     "trainyard.specs.serialize": ("from_json", "to_json"),
     "trainyard.specs.status": (
         "NONE",
@@ -121,17 +119,6 @@ __all__ = [
     "to_json",
     "validate_app",
 ]
-
-
-class _Specs(type(sys)):  # type: ignore[misc]
-    """This package. Importing its module ``macros`` (or ``runopts``) must not hide the class of that name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _HOME_OF or not isinstance(value, type(sys)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Specs
 
 
 def __getattr__(name: str) -> object:

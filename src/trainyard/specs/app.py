@@ -42,7 +42,7 @@ class Role:
         min_replicas: the fewest replicas that the job can run with, where the scheduler is elastic.
         base_image: not used; kept for callers of the predecessor.
         entrypoint: the program.
-        args: its arguments. Macros (`trainyard.specs.macros`) are substituted.
+        args: its arguments. Macros (`trainyard.specs.substitution`) are substituted.
         env: its environment variables. Macros are substituted in the values.
         num_replicas: how many to start.
         max_retries: how often to start again after a failure.

@@ -73,6 +73,12 @@ def is_dict_type(tp: Any) -> bool:
     return _builtin_container(get_origin(bare) or bare) is dict
 
 
+def is_container_type(tp: Any) -> bool:
+    """Tell whether values of a type hold others: lists, tuples, dicts, dataclasses."""
+    bare = bare_type(tp)
+    return _is_container(bare) or dataclasses.is_dataclass(bare)
+
+
 # ---- from text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from math import isfinite
 from typing import Any, TypeVar, get_type_hints
 
 from trainyard.errors import ConfigError
@@ -45,15 +46,18 @@ def _encode(value: Any, path: str) -> Any:
         return data if kind is None else {"type": kind, **data}
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, dict):
-        return {str(key): _encode(item, f"{path}[{key}]") for key, item in value.items()}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _encode(item, f"{path}[{key}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and isfinite(value)):
         return value
+    what = value if isinstance(value, float) else f"of type {type(value).__name__}"
+    if isinstance(value, dict):
+        what = "a dict with keys that are no texts"
     raise ConfigError(
-        f"{path} cannot be written as JSON: it is of type {type(value).__name__}",
-        hint="Use texts, numbers, booleans, lists and dicts only.",
+        f"{path} cannot be written as JSON: it is {what}",
+        hint="Use texts, finite numbers, booleans, lists, and dicts with texts as keys only.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.cli.jobs import check_exit_code_source
 from trainyard.cli.parser import add_handle_argument
-from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission
+from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission, submitting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,14 +19,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
+    from trainyard.cli.runrequest import following_settings
     from trainyard.runner import get_runner
+    from trainyard.runner.config import load_config
 
     with get_runner() as runner:
         original = runner.resolve_handle(args.handle)
         scheduler = args.scheduler or original.partition("://")[0]
-        plan = FollowPlan(args, runner.scheduler(scheduler).is_local)
+        plan = FollowPlan(args, runner.scheduler(scheduler).is_local, following_settings(load_config()))
         cfg = runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else None
         if plan.source:
             check_exit_code_source(plan.source, runner.replicas(original))
-        handle = runner.rerun(original, scheduler=args.scheduler, cfg=cfg)
+        with submitting():
+            handle = runner.rerun(original, scheduler=args.scheduler, cfg=cfg)
         return after_submission(runner, handle, plan)

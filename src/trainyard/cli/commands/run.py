@@ -12,8 +12,8 @@ import sys
 
 from trainyard.cli.jobs import check_exit_code_source
 from trainyard.cli.parser import complete_with
-from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission
-from trainyard.errors import EXIT_OK, UsageError
+from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission, submitting
+from trainyard.errors import EXIT_OK, ComponentArgumentError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
     rest = argv[end:]
     args.component = rest[0] if rest and rest[0] != "--" else None
     args.component_args = rest[1:]
+    own = [word for word in rest[1:] if parser.takes_value(word.partition("=")[0]) is not None]
+    args.misplaced = own[0] if own else None
     return args
 
 
@@ -81,6 +83,15 @@ def component_index(parser: Parser, argv: list[str]) -> int:
 
 def run(args: Namespace) -> int:
     """Run the command."""
+    try:
+        return _run(args)
+    except ComponentArgumentError as error:
+        if error.exit_code and args.misplaced:
+            error.hint += f"\n`trainyard run` has an option {args.misplaced}; it stands before the component."
+        raise
+
+
+def _run(args: Namespace) -> int:
     from trainyard.cli.runrequest import RunRequest, from_stdin
     from trainyard.runner import get_runner
     from trainyard.runner.config import load_config
@@ -96,7 +107,8 @@ def run(args: Namespace) -> int:
         arguments = request.arguments(runner)
         if args.dryrun:
             return _show(runner, runner.dryrun_component(**arguments), args.json)
-        handle = _submit(runner, arguments, plan)
+        with submitting():
+            handle = _submit(runner, arguments, plan)
         return after_submission(runner, handle, plan)
 
 

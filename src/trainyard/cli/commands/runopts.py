@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from typing import Any
 
-    from trainyard.specs.runopts import runopts
+    from trainyard.specs.options import runopts
 
 
 def add_arguments(parser: ArgumentParser) -> None:

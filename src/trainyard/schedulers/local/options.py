@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.specs.runopts import option
+from trainyard.specs.options import option
 
 
 @dataclass

@@ -19,8 +19,8 @@ from trainyard.schedulers.local.options import LocalOpts
 from trainyard.schedulers.local.processes import JOB_VARIABLE
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.app import AppDef, Role
-from trainyard.specs.macros import macros
 from trainyard.specs.resources import Resource
+from trainyard.specs.substitution import macros
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 _NOT_INHERITED = ("TORCHX_", "TORCHELASTIC_", "PET_", "TRAINYARD_LOCAL_")

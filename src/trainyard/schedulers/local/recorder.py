@@ -44,6 +44,7 @@ class ReplicaRecorder:
         self._end = os.fstat(self._index).st_size
         self._ends = (0, 0)
         self._open_record: tuple[int, int, Record] | None = None  # offset, first time, record
+        self._lost = False
 
     def sizes(self) -> tuple[int, int]:
         """Return the present sizes of stdout and stderr; they never shrink."""
@@ -59,23 +60,30 @@ class ReplicaRecorder:
             return
         record = make_record(time.time_ns(), ends, order, quality)
         grown = [stream for stream in (STDOUT, STDERR) if ends[stream] != self._ends[stream]]
-        self._ends = ends
         single = not record.flags & MIXED and grown in ([], list(record.streams))
         offset, first = self._end, record.time_ns
         if single and self._open_record is not None and self._reaches(record):
             offset, first, last = self._open_record
             record = record._replace(writes=last.writes + record.writes)
+        self._write(record, offset)
+        self._open_record = (offset, first, record) if single and not self._lost else None
+
+    def _write(self, record: Record, offset: int) -> None:
+        """Write a record. Without room on the disk it is left out, and the next one is an unordered one."""
+        if self._lost:
+            record = Record(record.time_ns, record.ends)
         data = record.pack()
-        os.pwrite(self._index, data, offset)
-        self._end = offset + len(data)
-        self._open_record = (offset, first, record) if single else None
+        try:
+            self._lost = os.pwrite(self._index, data, offset) < len(data)
+        except OSError:
+            self._lost = True
+        if not self._lost:
+            self._ends = record.ends
+            self._end = offset + len(data)
 
     def record_unordered(self) -> None:
         """Record the present sizes; how the two streams got there is not known."""
-        self._ends = self.sizes()
-        record = Record(time.time_ns(), self._ends)
-        os.pwrite(self._index, record.pack(), self._end)
-        self._end += len(record.pack())
+        self._write(Record(time.time_ns(), self.sizes()), self._end)
         self._open_record = None
 
     def _reaches(self, record: Record) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from trainyard.schedulers.local.options import LocalOpts
+    from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.plan import LocalRequest
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo

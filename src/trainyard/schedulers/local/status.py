@@ -60,6 +60,9 @@ def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]
     here = machine()
     if base["host"] != here["host"]:
         return {**base, "state": AppState.UNREACHABLE.name, "msg": f"it was submitted on {base['host']}"}
+    if os.path.exists(job.file("state.json")):  # always replaced whole, so somebody else has damaged it
+        lost = reasons.STATE_LOST
+        return {**base, "state": reasons.state_of(lost).name, "msg": reasons.describe(lost)}
     submitter = processes.from_json(document["submitter"])
     if base["boot_id"] == here["boot_id"] and submitter is not None and processes.is_alive(submitter):
         return {**base, "state": AppState.SUBMITTED.name}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
 from trainyard.errors import InvalidRunConfigException, did_you_mean
-from trainyard.specs.decode import DecodeError, bare_type, from_text, from_value, type_name
-from trainyard.specs.text import parse_pairs
+from trainyard.specs.decode import (
+    DecodeError,
+    bare_type,
+    from_text,
+    from_value,
+    is_container_type,
+    type_name,
+)
+from trainyard.specs.text import parse_pairs, unquote
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
@@ -142,7 +150,7 @@ class runopts:
         for name, opt in self._options.items():
             value = given.get(name)
             try:
-                resolved[name] = opt.default if value is None else opt.convert(value)
+                resolved[name] = copy.deepcopy(opt.default) if value is None else opt.convert(value)
             except DecodeError as error:
                 problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
                 continue
@@ -162,7 +170,12 @@ class runopts:
             OptionParseError: the text does not parse.
             InvalidRunConfigException: a value does not fit its option's type.
         """
-        return self._convert_all(parse_pairs(cfg_str))
+        pairs = parse_pairs(cfg_str)
+        for key, value in pairs.items():
+            opt = self._options.get(key)
+            if opt is None or not is_container_type(opt.opt_type):  # those unquote their items
+                pairs[key] = unquote(value)
+        return self._convert_all(pairs)
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, Any]:
         """Read a JSON object of option values.

@@ -1,0 +1,122 @@
+"""Completion as the shells themselves do it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import DEADLINE, Cli, Terminal
+
+
+@pytest.fixture
+def shell_cli(cli: Cli, tmp_path: Path) -> Cli:
+    """A command line whose program is called ``trainyard``, as shells need it."""
+    program = tmp_path / "bin" / "trainyard"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m trainyard "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    cli.environ["PATH"] = f"{program.parent}{os.pathsep}{cli.environ['PATH']}"
+    return cli
+
+
+def run_shell(cli: Cli, *command: str) -> str:
+    done = subprocess.run(
+        command, env=cli.environ, cwd=cli.directory, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+BASH = """
+eval "$(trainyard completion bash)"
+line=$1
+COMP_LINE=$line COMP_POINT=${#line} COMP_TYPE=9
+read -ra COMP_WORDS <<< "$line"
+[[ $line == *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+spec=$(complete -p trainyard)
+function=${spec#*-F }
+${function%% *} trainyard
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def bash(cli: Cli, line: str) -> list[str]:
+    return [word.strip() for word in run_shell(cli, "bash", "-c", BASH, "bash", line).split()]
+
+
+def test_bash_completes_commands_options_and_choices(shell_cli: Cli) -> None:
+    assert bash(shell_cli, "trainyard sta") == ["status"]
+    assert "rerun" in bash(shell_cli, "trainyard ")
+    assert bash(shell_cli, "trainyard status --wa") == ["--watch"]
+    assert bash(shell_cli, "trainyard log --streams st") == ["stdout", "stderr"]
+    assert bash(shell_cli, "trainyard completion z") == ["zsh"]
+    assert bash(shell_cli, "trainyard nothing x") == []
+
+
+def test_bash_completes_jobs(shell_cli: Cli) -> None:
+    handle = shell_cli("run", "--wait", "utils.echo").out.strip()
+    app_id = handle.rpartition("/")[2]
+    for command in ("status", "log", "cancel", "rerun", "describe", "wait", "delete"):
+        assert bash(shell_cli, f"trainyard {command} ec") == [app_id]
+    # bash takes a colon for the end of a word
+    assert bash(shell_cli, "trainyard status local_cwd://tr") == [handle.partition(":")[2]]
+
+
+def test_bash_completes_components_schedulers_and_their_options(shell_cli: Cli) -> None:
+    shell_cli.plugins()
+    assert bash(shell_cli, "trainyard run utils.ec") == ["utils.echo"]
+    assert bash(shell_cli, "trainyard components utils.ec") == ["utils.echo"]
+    assert bash(shell_cli, "trainyard run utils.echo --ms") == ["--msg"]
+    assert bash(shell_cli, "trainyard run -s remote utils.echo --num") == ["--num-replicas"]
+    assert bash(shell_cli, "trainyard run utils.echo --wai") == []
+    assert bash(shell_cli, "trainyard run -s rem") == ["remote"]
+    assert bash(shell_cli, "trainyard runopts rem") == ["remote"]
+    assert bash(shell_cli, "trainyard run -s remote -cfg q") == ["queue="]
+    assert bash(shell_cli, "trainyard greet --he") == ["--help"]
+    (shell_cli.directory / "train.py").write_text("")
+    assert bash(shell_cli, "trainyard run ./tr") == ["./train.py"]
+
+
+def test_completion_writes_nothing(shell_cli: Cli, home: Path) -> None:
+    bash(shell_cli, "trainyard status ")
+    assert not home.exists()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish(shell_cli: Cli) -> None:
+    handle = shell_cli("run", "--wait", "utils.echo").out.strip()
+
+    def complete(line: str) -> list[str]:
+        script = f"trainyard completion fish | source; complete -C '{line}'"
+        return [entry.split("\t")[0] for entry in run_shell(shell_cli, "fish", "-c", script).splitlines()]
+
+    assert complete("trainyard sta") == ["status"]
+    assert complete("trainyard status ec") == [handle.rpartition("/")[2]]
+    assert complete("trainyard run utils.echo --ms") == ["--msg"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh(shell_cli: Cli) -> None:
+    handle = shell_cli("run", "--wait", "utils.echo").out.strip()
+    (shell_cli.directory / ".zshrc").write_text(
+        "PS1='ready> '\nautoload -U compinit\ncompinit -u -D\neval \"$(trainyard completion zsh)\"\n"
+    )
+    zsh = str(shutil.which("zsh"))
+    shown = Terminal(
+        [zsh, "-i"], shell_cli.directory, {**shell_cli.environ, "ZDOTDIR": str(shell_cli.directory)}
+    )
+    try:
+        shown.wait_for(b"ready> ")
+        shown.type(b"trainyard sta\t")
+        shown.wait_for(b"trainyard status")
+        shown.type(b"ec\t")
+        shown.wait_for(handle.rpartition("/")[2].encode())
+    finally:
+        shown.kill()

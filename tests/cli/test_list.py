@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def names(cli: Cli, *words: str) -> list[str]:
+    return [row["name"] for row in cli("list", "--json", *words).json]
+
+
+def test_a_table_of_jobs_the_latest_first(cli: Cli) -> None:
+    first = cli("run", "--wait", "utils.echo").out.strip()
+    second = cli.shell("exit 1")
+    cli("wait", second, code=1)
+    lines = cli("list").out.splitlines()
+    assert lines[0].split() == ["HANDLE", "STATE", "NAME", "SUBMITTED", "TIME"]
+    assert [line.split()[0] for line in lines[1:]] == [second, first]
+    assert [line.split()[1] for line in lines[1:]] == ["FAILED", "SUCCEEDED"]
+    assert len({line.index("SUCC" if "SUCC" in line else "FAILED") for line in lines[1:]}) == 1
+
+
+def test_nothing_to_list(cli: Cli) -> None:
+    result = cli("list")
+    assert (result.out, result.err) == ("", "no jobs yet\n")
+    assert cli("list", "--json").json == []
+    assert cli("list", "--name", "x").err == "no such jobs\n"
+
+
+def test_filters(cli: Cli) -> None:
+    cli("run", "--wait", "utils.echo")
+    cli("wait", cli.shell("exit 1"), code=1)
+    assert names(cli) == ["sh", "echo"]
+    assert names(cli, "--state", "failed,running") == ["sh"]
+    assert names(cli, "--name", "ech") == ["echo"]
+    assert names(cli, "--name", "s?-*") == ["sh"]
+    assert names(cli, "--since", "1h") == ["sh", "echo"]
+    assert names(cli, "--since", "now") == []
+    assert names(cli, "--limit", "1") == ["sh"]
+    shortened = cli("list", "--limit", "1")
+    assert len(shortened.out.splitlines()) == 2
+    assert shortened.err == "1 of 2 jobs; --limit 0 shows all\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--state", "runing"], "Did you mean RUNNING"),
+        (["--limit", "x"], "invalid int value"),
+        (["--limit", "-1"], "cannot be negative"),
+        (["--since", "then"], "is not a time"),
+        (["-cfg", "a=b"], "name it with -s"),
+    ],
+)
+def test_mistakes(cli: Cli, words: list[str], said: str) -> None:
+    assert said in cli("list", *words, code=2).err
+
+
+def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
+    cli.plugins()
+    cli("run", "--wait", "utils.echo")
+    ours = cli("run", "-s", "remote", "-cfg", "queue=q", "utils.echo").out.strip()
+    theirs = cli(
+        "run", "-s", "remote", "-cfg", "queue=q", "utils.touch", "--file", "f", TRAINYARD_HOME="elsewhere"
+    )
+    rows = cli("list", "--json", "-s", "remote").json
+    assert {row["handle"] for row in rows} == {ours, theirs.out.strip()}
+    assert {row["scheduler"] for row in rows} == {"remote"}
+    assert len(cli("list", "--json").json) == 2
+    cli.cluster(up=False)
+    result = cli("list", "--json", "-s", "remote", code=4)
+    assert [(row["handle"], row["state"]) for row in result.json] == [(ours, "UNREACHABLE")]
+    assert "does not answer" in result.err
+    assert "no scheduler 'remot'" in cli("list", "-s", "remot", code=3).err
+
+
+def test_refused_submissions_are_listed_on_request(cli: Cli) -> None:
+    cli.plugins()
+    cli("run", "-s", "remote", "-cfg", "queue=full", "utils.echo", code=4)
+    assert names(cli) == []
+    assert names(cli, "--all") == ["echo"]
+    assert "REFUSED" in cli("list", "-a").out
+
+
+def test_the_configuration_may_set_scheduler_and_limit(cli: Cli) -> None:
+    cli("run", "--wait", "utils.echo")
+    cli("run", "--wait", "utils.echo")
+    file = cli.directory / "trainyard.toml"
+    file.write_text("[cli.list]\nlimit = 1\n")
+    assert len(names(cli)) == 1
+    assert len(names(cli, "--limit", "0")) == 2
+    file.write_text("[cli.list]\nlimt = 1\n")
+    assert "trainyard.toml:2" in cli("list", code=3).err
+    file.write_text('[cli.list]\nlimit = "few"\n')
+    assert "trainyard.toml:2" in cli("list", code=3).err
+    file.unlink()

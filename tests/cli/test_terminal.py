@@ -1,0 +1,134 @@
+"""What differs on a terminal: following by default, Ctrl-C, colours, redrawing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from tests.cli.conftest import Cli, Terminal
+
+Open = Callable[..., Terminal]
+CTRL_C = b"\x03"
+SLEEP = ("utils.sh", "--entrypoint", "sh", "--", "-c", "echo ready; exec sleep 300")
+
+
+def latest(cli: Cli) -> str:
+    return str(cli("list", "--json").json[0]["handle"])
+
+
+def state(cli: Cli) -> str:
+    return str(cli("status", "--json").json["state"])
+
+
+def test_a_local_job_is_followed(cli: Cli, terminal: Open) -> None:
+    shown = terminal("run", "utils.echo")
+    shown.wait_for(b"local_cwd://trainyard/echo-")
+    shown.wait_for(b"\x1b[36mecho/0\x1b[0m hello world\r\n")
+    shown.wait_for(b"SUCCEEDED")
+    assert shown.finish() == 0
+
+
+def test_detach_and_the_configuration_turn_that_off(cli: Cli, terminal: Open) -> None:
+    shown = terminal("run", "--detach", "utils.echo")
+    assert shown.finish() == 0
+    assert b"hello world" not in shown.shown
+    (cli.directory / "trainyard.toml").write_text("[run]\ndetach = true\n")
+    shown = terminal("run", "utils.echo")
+    assert shown.finish() == 0
+    assert b"hello world" not in shown.shown
+
+
+def test_ctrl_c_stops_a_local_job(cli: Cli, terminal: Open) -> None:
+    shown = terminal("run", *SLEEP)
+    shown.wait_for(b"ready")
+    shown.type(CTRL_C)
+    shown.wait_for(b"stopping the job")
+    shown.wait_for(b"CANCELLED")
+    assert shown.finish() == 130
+    assert state(cli) == "CANCELLED"
+
+
+def test_a_second_ctrl_c_leaves_the_job_to_itself(cli: Cli, terminal: Open) -> None:
+    stubborn = "trap '' TERM INT; echo ready; while :; do sleep 0.1; done"
+    words = ("utils.sh", "--entrypoint", "sh", "--", "-c", stubborn)
+    shown = terminal("run", "-cfg", "grace_period=300", *words)
+    shown.wait_for(b"ready")
+    shown.type(CTRL_C)
+    shown.wait_for(b"stopping the job")
+    shown.type(CTRL_C)
+    shown.wait_for(b"the job goes on")
+    assert shown.finish() == 130
+    assert state(cli) == "RUNNING"
+    # nothing else would end it before its grace period is over
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _environment(entry).get(b"TORCHX_JOB_ID") == latest(cli).encode():
+            os.kill(int(entry), signal.SIGKILL)
+    assert cli("wait", code=1).out == "CANCELLED\n"
+
+
+def _environment(pid: str) -> dict[bytes, bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = [item.partition(b"=") for item in file.read().split(b"\0")]
+    except OSError:
+        return {}
+    return {name: value for name, _, value in pairs}
+
+
+def test_elsewhere_ctrl_c_only_stops_watching(cli: Cli, terminal: Open) -> None:
+    process = cli.start("run", "--log", *SLEEP)
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"sh/0 ready\n"
+    process.send_signal(2)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"trainyard log -f {stdout.decode().strip()}".encode() in stderr
+    assert state(cli) == "RUNNING"
+
+
+def test_ctrl_c_leaves_a_remote_job_alone(cli: Cli, terminal: Open) -> None:
+    cli.plugins()
+    shown = terminal("run", "-s", "remote", "-cfg", "queue=q", "--wait", "utils.echo")
+    shown.wait_for(b"1 \x1b[36mRUNNING")
+    shown.type(CTRL_C)
+    shown.wait_for(b"the job goes on")
+    assert shown.finish() == 130
+    assert state(cli) == "RUNNING"
+
+
+def test_a_remote_job_is_not_waited_for_by_itself(cli: Cli, terminal: Open) -> None:
+    cli.plugins()
+    shown = terminal("run", "-s", "remote", "-cfg", "queue=q", "utils.echo")
+    assert shown.finish() == 0
+    assert shown.shown.startswith(b"remote://trainyard/echo-")
+    assert shown.shown.count(b"\n") == 1
+
+
+def test_status_lines_are_redrawn(cli: Cli, terminal: Open) -> None:
+    cli.plugins()
+    shown = terminal("run", "-s", "remote", "-cfg", "queue=q", "--wait", "utils.echo", "--num-replicas", "2")
+    handle = shown.wait_for(b"\r\n").strip().decode()
+    shown.wait_for(b"echo: 2 \x1b[36mRUNNING")
+    cli.set_remote_state(handle.rpartition("/")[2], "FAILED")
+    shown.wait_for(b"\x1b[2F\x1b[J")  # both lines are gone before the result is printed
+    shown.wait_for(b"FAILED")
+    assert shown.finish() == 1
+
+
+def test_status_watch_redraws_until_the_end(cli: Cli, terminal: Open) -> None:
+    cli.plugins()
+    handle = cli("run", "-s", "remote", "-cfg", "queue=q", "utils.echo").out.strip()
+    shown = terminal("status", "--watch")
+    shown.wait_for(b"State: \x1b[36mRUNNING")
+    cli.set_remote_state(handle.rpartition("/")[2], "SUCCEEDED")
+    shown.wait_for(b"F")  # cursor up
+    shown.wait_for(b"State: \x1b[32mSUCCEEDED")
+    assert shown.finish() == 0
+
+
+def test_no_colour_on_request(cli: Cli, terminal: Open) -> None:
+    shown = terminal("run", "utils.echo", NO_COLOR="1")
+    shown.wait_for(b"echo/0 hello world\r\n")
+    assert shown.finish() == 0
+    assert b"\x1b[3" not in shown.shown

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.runner.fake_scheduler import FakeOpts
+from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.runner.config import Config, Setting, check_keys, effective_options, load_config
+from trainyard.runner.config_sources import read_ini, read_toml
+from trainyard.specs import runopts
+
+OPTS = runopts.from_dataclass(FakeOpts)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    directory = tmp_path / "trainyard-home" / "config"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def shown(settings: dict[str, Setting]) -> dict[str, tuple[object, str]]:
+    return {key: (setting.value, setting.origin) for key, setting in settings.items()}
+
+
+# ---- layers
+
+
+def test_without_any_file(project: Path) -> None:
+    config = load_config()
+    assert config.sources == []
+    assert config.scheduler("fake") == config.component("utils.echo") == config.command("run") == {}
+    assert config.trackers() == {}
+
+
+def test_later_layers_win_and_each_value_knows_its_place(project: Path, user: Path, tmp_path: Path) -> None:
+    """queue is set in all layers, one of which is taken away after the other."""
+    home = tmp_path / "user"
+    (home / ".torchxconfig").write_text("[fake]\nqueue = 1\n")
+    (user / "config.toml").write_text('\n[scheduler.fake]\nqueue = "2"\n')
+    (project / ".torchxconfig").write_text("# project\n\n[fake]\n; comment\nqueue = 3\n")
+    (project / "pyproject.toml").write_text(
+        '[tool.other]\n[tool.trainyard.scheduler]\nfake = {queue = "4"}\n'
+    )
+    (project / "trainyard.toml").write_text('[scheduler.fake]\nfast = true\n\nqueue = "5"\n')
+    environ = {"TRAINYARD_FAKE_QUEUE": "6", "TRAINYARD_FAKE_PRIORITY": "0"}
+
+    def queue(cli: dict[str, object] | None = None) -> tuple[object, str]:
+        return shown(effective_options(load_config(environ=environ), "fake", OPTS, cli))["queue"]
+
+    assert queue({"queue": "7"}) == ("7", "command line")
+    assert queue() == ("6", "TRAINYARD_FAKE_QUEUE")
+    del environ["TRAINYARD_FAKE_QUEUE"]
+    assert queue() == ("5", f"{project}/trainyard.toml:4")
+    (project / "trainyard.toml").unlink()
+    assert queue() == ("4", f"{project}/pyproject.toml:3")
+    (project / "pyproject.toml").unlink()
+    assert queue() == ("3", f"{project}/.torchxconfig:5")
+    (project / ".torchxconfig").unlink()
+    assert queue() == ("2", f"{user}/config.toml:3")
+    (user / "config.toml").unlink()
+    assert queue() == ("1", f"{home}/.torchxconfig:2")
+    (home / ".torchxconfig").unlink()
+    assert queue() == ("default", "default")
+    assert shown(effective_options(load_config(environ=environ), "fake", OPTS))["priority"] == (
+        0,
+        "TRAINYARD_FAKE_PRIORITY",
+    )
+
+
+def test_the_nearest_directory_above_holds_the_project(project: Path) -> None:
+    (project.parent / "trainyard.toml").write_text('[run]\nscheduler = "far"\nworkspace = "w"\n')
+    (project / "pyproject.toml").write_text("[tool.trainyard.run]\nscheduler = 'near'\n")
+    (project / "a" / "b").mkdir(parents=True)
+    (project / "a" / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    run = load_config(str(project / "a" / "b")).command("run")
+    assert shown(run) == {"scheduler": ("near", f"{project}/pyproject.toml:2")}
+
+
+def test_components_and_commands(project: Path) -> None:
+    (project / "trainyard.toml").write_text(
+        '[component."utils.echo"]\nmsg = "hi"\n[component."jobs.py:train"]\nlr = 0.5\n[cli.log]\ntail = 5\n'
+    )
+    (project / ".torchxconfig").write_text(
+        "[component:utils.echo]\nmsg = old\nimage = i\n[cli:run]\ncomponent = c\n"
+    )
+    config = load_config()
+    assert shown(config.component("utils.echo")) == {
+        "msg": ("hi", f"{project}/trainyard.toml:2"),
+        "image": ("i", f"{project}/.torchxconfig:3"),
+    }
+    assert shown(config.component("jobs.py:train")) == {"lr": (0.5, f"{project}/trainyard.toml:4")}
+    assert shown(config.command("log")) == {"tail": (5, f"{project}/trainyard.toml:6")}
+    assert shown(config.command("run")) == {"component": ("c", f"{project}/.torchxconfig:5")}
+
+
+def test_run_settings(project: Path) -> None:
+    (project / "trainyard.toml").write_text('[run]\nscheduler = "a"\nwait = true\n')
+    (project / ".torchxconfig").write_text("[cli:run]\nlog = Yes\nworkspace = w\n")
+    environ = {"TRAINYARD_SCHEDULER": "b", "TRAINYARD_WORKSPACE": ""}
+    run = load_config(environ=environ).command("run")
+    assert {key: setting.value for key, setting in run.items()} == {
+        "scheduler": "b",
+        "wait": True,
+        "log": True,
+        "workspace": "w",
+    }
+    assert run["scheduler"].origin == "TRAINYARD_SCHEDULER"
+
+
+def test_trackers(project: Path) -> None:
+    (project / "trainyard.toml").write_text('[tracker.toml]\nconfig = "t"\n[tracker.bare]\n')
+    (project / ".torchxconfig").write_text(
+        "[torchx:tracker]\nini =\n[tracker:ini]\nconfig=i\n[tracker:unused]\nconfig=u\n"
+    )
+    assert load_config().trackers() == {"ini": "i", "toml": "t", "bare": None}
+
+
+# ---- the predecessor's file
+
+
+def test_torchxconfig_values(project: Path) -> None:
+    (project / ".torchxconfig").write_text(
+        "[fake]\ntags = a,b;c\nqueue = with # hash\npriority = None\nfast = FALSE\n"
+        "login = #FIXME:(str) yours\n\n[aws_batch]\nqueue = not ours\n"
+    )
+    options = effective_options(load_config(), "fake", OPTS)
+    assert {key: setting.value for key, setting in options.items()} == {
+        "tags": ["a,b", "c"],
+        "queue": "with # hash",
+        "priority": None,
+        "fast": False,
+        "login": None,
+    }
+
+
+def test_torchxconfig_named_by_the_environment(project: Path, tmp_path: Path) -> None:
+    for place, text in ((project, "here"), (tmp_path / "user", "home")):
+        (place / ".torchxconfig").write_text(f"[fake]\nqueue = {text}\n")
+    other = tmp_path / "other.ini"
+    other.write_text("[fake]\nqueue = other\n")
+    config = load_config(environ={"TORCHXCONFIG": str(other)})
+    assert shown(config.scheduler("fake")) == {"queue": ("other", f"{other}:2")}
+    assert load_config(environ={"TORCHXCONFIG": ""}).scheduler("fake") == {}
+    with pytest.raises(ConfigError, match="does not exist") as caught:
+        load_config(environ={"TORCHXCONFIG": "/nope.ini"})
+    assert "TORCHXCONFIG" in caught.value.hint
+
+
+def test_in_the_home_directory_its_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "user"
+    (home / ".torchxconfig").write_text("[fake]\nqueue = home\n")
+    monkeypatch.chdir(home)
+    assert len(load_config().sources) == 1
+
+
+# ---- the environment
+
+
+def test_variables_go_to_the_scheduler_with_the_longest_name() -> None:
+    environ = {
+        "TRAINYARD_LOCAL_CWD_LOG_DIR": "/x",
+        "TRAINYARD_LOCAL_OTHER": "y",
+        "TRAINYARD_LOCAL_": "z",
+        "TRAINYARD_HOME": "/h",
+        "TRAINYARD_MY_BOX_A": "1",
+    }
+    config = load_config(environ=environ)
+    assert shown(config.scheduler("local_cwd")) == {"log_dir": ("/x", "TRAINYARD_LOCAL_CWD_LOG_DIR")}
+    assert shown(config.scheduler("local")) == {"other": ("y", "TRAINYARD_LOCAL_OTHER")}
+    assert list(config.scheduler("my-box")) == ["a"]
+
+
+def test_variables_find_options_of_any_case() -> None:
+    opts = runopts()
+    opts.add("jobQueue", str, "a queue")
+    config = Config([], {"TRAINYARD_FAKE_JOBQUEUE": "q"})
+    assert effective_options(config, "fake", opts)["jobQueue"].value == "q"
+
+
+# ---- what can be wrong
+
+BAD_FILES: list[tuple[str, str, str, str]] = [
+    ("trainyard.toml", "[runn]\nx = 1\n", ":1: there is no table [runn]", "Did you mean run?"),
+    ("trainyard.toml", "\nrun = 5\n", ":2: run must be a table", "[run]"),
+    ("trainyard.toml", "[scheduler]\nfake = 5\n", ":2: scheduler.fake must be a table", "Write"),
+    (
+        "trainyard.toml",
+        "[run]\n\nschedluer = 'x'\n",
+        ":3: [run] has no key 'schedluer'",
+        "Did you mean scheduler?",
+    ),
+    ("trainyard.toml", "[run]\na = = 5\n", ":2: this is not TOML", ""),
+    ("trainyard.toml", '[run]\nscheduler = "abc\n', ":2: this is not TOML", ""),
+    ("trainyard.toml", "[run\n", ":1: this is not TOML", ""),
+    ("pyproject.toml", "[tool.trainyard]\nrunn = {}\n", ":2: there is no table [runn]", "Did you mean run?"),
+    (".torchxconfig", "queue = 1\n", ":1: this stands before the first [section]", "Example"),
+    (".torchxconfig", "[fake]\nqueue\n", ":2: this is neither a [section] nor key = value", "Example"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message", "hint"), BAD_FILES)
+def test_malformed_files(project: Path, name: str, text: str, message: str, hint: str) -> None:
+    (project / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    assert f"{project / name}{message}" in caught.value.message
+    assert hint in caught.value.hint
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def write_latin1(path: Path) -> None:
+    path.write_bytes("[run]\n# é\n".encode("latin-1"))
+
+
+@pytest.mark.parametrize("name", ["trainyard.toml", ".torchxconfig", "pyproject.toml"])
+@pytest.mark.parametrize(("make", "text"), [(make_directory, "cannot read"), (write_latin1, "not UTF-8")])
+def test_files_that_cannot_be_read(project: Path, name: str, make: Callable[[Path], None], text: str) -> None:
+    make(project / name)
+    with pytest.raises(ConfigError, match=text) as caught:
+        load_config()
+    assert str(project / name) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[scheduler.fake]\nqueu = 'x'\n", ":2: fake has no option 'queu'", "Did you mean queue?"),
+        ("[scheduler.fake]\npriority = 'x'\n", ":2: option 'priority' (int): 'x' is not an integer", ""),
+        ("[scheduler.fake]\nfast = 1\n", ":2: option 'fast' (bool): 1 is not of type bool", ""),
+        ("[scheduler.local_cdw]\n", ":1: there is no scheduler 'local_cdw'", "Did you mean local_cwd?"),
+        ("[run]\nscheduler = 7\n", ":2: scheduler is 7, but must be a text", ""),
+        ("[run]\nwait = 'perhaps'\n", ":2: wait is 'perhaps', but must be true or false", ""),
+    ],
+)
+def test_bad_values(project: Path, text: str, message: str, hint: str) -> None:
+    (project / "trainyard.toml").write_text(text)
+
+    def use() -> None:
+        config = load_config()
+        config.command("run")
+        effective_options(config, "fake", OPTS)
+
+    with pytest.raises(ConfigError) as caught:
+        use()
+    assert f"{project}/trainyard.toml{message}" in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_bad_variables_and_command_line() -> None:
+    with pytest.raises(InvalidRunConfigException, match="TRAINYARD_FAKE_QUEU: fake has no option 'queu'"):
+        effective_options(load_config(environ={"TRAINYARD_FAKE_QUEU": "x"}), "fake", OPTS)
+    with pytest.raises(InvalidRunConfigException, match=r"TRAINYARD_FAKE_PRIORITY: .*not an integer"):
+        effective_options(load_config(environ={"TRAINYARD_FAKE_PRIORITY": "x"}), "fake", OPTS)
+    with pytest.raises(InvalidRunConfigException, match="command line: fake has no option") as caught:
+        effective_options(load_config(), "fake", OPTS, {"prioritty": 3})
+    assert "Did you mean priority?" in caught.value.hint
+
+
+def test_check_keys(project: Path) -> None:
+    (project / "trainyard.toml").write_text("[cli.log]\ntial = 5\n")
+    with pytest.raises(ConfigError, match=r"trainyard.toml:2: \[cli.log\] has no key 'tial'") as caught:
+        check_keys(load_config().command("log"), ["tail", "regex"], "[cli.log]")
+    assert "Did you mean tail?" in caught.value.hint
+
+
+# ---- lines
+
+
+def test_lines_of_toml_statements_over_several_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(
+        '# top \u2028\r\n\na.b = 1\nlong = """\n[fake]\nkey = 1\n"""\n\n[fake]\n# about items\nitems = [\n'
+        '  "x",\n  "y",\n]\n'
+        "inline = {p = 1, q = 2}\n[[many]]\nk = 1\n"
+    )
+    source = read_toml(str(path))
+    assert source is not None
+    places = {keys: source.origin(*keys).rpartition(":")[2] for keys in (("a", "b"), ("long",), ("fake",))}
+    assert places == {("a", "b"): "3", ("long",): "4", ("fake",): "9"}
+    assert source.origin("fake", "items").endswith(":11")
+    assert source.origin("fake", "inline", "q").endswith(":15")
+    assert source.origin("many").endswith(":16")
+
+
+names = st.text("abcdefgh", min_size=1, max_size=6)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(
+        names, st.dictionaries(names, st.integers(), min_size=1, max_size=4), min_size=1, max_size=4
+    ),
+    st.data(),
+)
+def test_every_value_has_the_line_that_it_stands_on(
+    tmp_path: Path, tables: dict[str, dict[str, int]], data: st.DataObject
+) -> None:
+    lines: list[str] = []
+    expected: dict[tuple[str, str], int] = {}
+    for table, values in tables.items():
+        lines += [""] * data.draw(st.integers(0, 2))
+        lines.append(f"[{table}]")
+        for key, value in values.items():
+            lines += ["# note"] * data.draw(st.integers(0, 1))
+            lines.append(f"{key} = {value}")
+            expected[table, key] = len(lines)
+    (tmp_path / "x").write_text("\n".join(lines))
+    toml, ini = read_toml(str(tmp_path / "x")), read_ini(str(tmp_path / "x"))
+    assert toml is not None
+    assert ini is not None
+    for (table, key), line in expected.items():
+        for source in (toml, ini):
+            assert source.setting(table, key).origin == f"{tmp_path}/x:{line}"
+        assert toml.setting(table, key).value == int(ini.setting(table, key).value) == tables[table][key]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.sampled_from("[]=:#;'\"{}ab1 \n\t.,\\é")))
+def test_any_text_is_read_or_refused_with_its_line(project: Path, text: str) -> None:
+    for name in ("trainyard.toml", ".torchxconfig"):
+        (project / name).write_text(text)
+        try:
+            load_config()
+        except ConfigError as error:
+            assert f"{project / name}:" in error.message  # noqa: PT017 - it need not be raised
+        (project / name).unlink()
+
+
+def test_ini_continuation_lines(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("[a]\nk: v=1\n   more\nK = other\n[a]\nz=\n")
+    source = read_ini(str(tmp_path / "x"))
+    assert source is not None
+    assert source.tables == {"a": {"k": "v=1\nmore", "K": "other", "z": ""}}

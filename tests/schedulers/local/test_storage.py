@@ -1,0 +1,96 @@
+"""What happens when the disk is full or must not be written to, and how old jobs are removed."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from trainyard.errors import StateStoreError
+from trainyard.schedulers.local import gc
+from trainyard.schedulers.local.store import JobDir
+from trainyard.specs import AppState
+
+from .conftest import role, wait_until
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of half a megabyte."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "trainyard-test", str(path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@needs_root
+def test_job_that_fills_the_disk_still_ends_properly(jobs, small_disk, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    app_id, response = jobs.run(role("echo first; head -c 10000000 /dev/zero; echo $?; exit 5"))
+    assert response.state == AppState.FAILED
+    assert [r.exit_code for r in response.to_status().replicas()] == [5]
+    assert jobs.log(app_id)[0] == "first\n"
+
+
+@needs_root
+def test_full_disk_refuses_the_job_and_leaves_nothing(jobs, small_disk, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    jobs.run(role("exit 0"))
+    subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/filler"], check=False, capture_output=True)
+    with pytest.raises(StateStoreError, match="No space left"):
+        jobs.submit(role("exit 0"))
+    assert [row.state for row in jobs.scheduler.list()] == [AppState.SUCCEEDED]
+
+
+@needs_root
+def test_reading_from_a_read_only_disk(jobs, small_disk, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    app_id, _ = jobs.run(role("echo hi"))
+    remount = ["mount", "-o", "remount,ro", str(small_disk)]
+    wait_until(lambda: subprocess.run(remount, check=False).returncode == 0, "a disk that is not busy")
+    try:
+        assert jobs.scheduler.describe(app_id).state == AppState.SUCCEEDED
+        assert jobs.log(app_id) == ["hi\n"]
+        with pytest.raises(StateStoreError, match="Read-only"):
+            jobs.submit(role("exit 0"))
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+
+
+def test_log_dir_that_cannot_be_made(jobs, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Exception, match=r"Not a directory|File exists"):
+        jobs.submit(role("exit 0"), log_dir=str(tmp_path / "file"))
+    assert jobs.scheduler.list() == []
+
+
+def test_damaged_state_is_not_a_failure(jobs):
+    app_id, _ = jobs.run(role("exit 0"))
+    job = JobDir.of(app_id)
+    with open(job.file("state.json"), "w") as file:
+        file.write('{"state": "SUCC')
+    response = jobs.scheduler.describe(app_id)
+    assert response.state == AppState.UNKNOWN
+    assert "cannot be read" in response.msg
+
+
+def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
+    old, _ = jobs.run(role("head -c 100000 /dev/zero"), log_dir=str(tmp_path / "logs"))
+    new, _ = jobs.run(role("exit 0"))
+    running = jobs.submit(role("exec sleep 300"))
+    job = JobDir.of(old)
+    job.write_state({**job.read_state(), "ended_at": time.time() - 1000})
+    found = gc.find(500)
+    assert [item.app_id for item in found] == [old]
+    assert found[0].size > 100_000
+    assert found[0].age > 999
+    assert jobs.scheduler.exists(old), "finding removes nothing"
+    assert gc.collect(found) == found[0].size
+    assert not (tmp_path / "logs" / old).exists()
+    assert {row.app_id for row in jobs.scheduler.list()} == {new, running}
+    assert {item.app_id for item in gc.find(0)} == {new}

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.specs import (
+    MISSING,
+    NULL_RESOURCE,
+    AppDef,
+    AppDryRunInfo,
+    Resource,
+    RetryPolicy,
+    Role,
+    validate_app,
+)
+
+
+def test_fields_of_a_role_in_the_seeds_order() -> None:
+    assert [field.name for field in dataclasses.fields(Role)] == [
+        "name",
+        "image",
+        "min_replicas",
+        "base_image",
+        "entrypoint",
+        "args",
+        "env",
+        "num_replicas",
+        "max_retries",
+        "retry_policy",
+        "resource",
+        "port_map",
+        "metadata",
+        "mounts",
+        "overrides",
+    ]
+    role = Role("r", "i")
+    assert (role.entrypoint, role.num_replicas, role.max_retries) == (MISSING, 1, 0)
+    assert role.retry_policy is RetryPolicy.APPLICATION
+    assert role.resource == NULL_RESOURCE
+
+
+def test_defaults_are_not_shared() -> None:
+    one, two = Role("r", "i"), Role("r", "i")
+    one.args.append("x")
+    one.env["a"] = "b"
+    one.resource.capabilities["c"] = 1
+    one.mounts.append(None)  # type: ignore[arg-type]
+    assert two == Role("r", "i")
+    assert NULL_RESOURCE.capabilities == {}
+
+
+def test_retry_policy_is_a_text() -> None:
+    assert RetryPolicy("REPLICA") is RetryPolicy.REPLICA
+    assert RetryPolicy.ROLE == "ROLE"
+
+
+def test_overrides_are_resolved_once_when_read() -> None:
+    calls: list[int] = []
+
+    async def image() -> str:
+        calls.append(1)
+        return "late"
+
+    role = Role("r", "early", overrides={"image": image, "args": lambda: ["a"]})
+    assert calls == []
+    assert (role.image, role.image, role.args) == ("late", "late", ["a"])
+    assert calls == [1]
+
+
+def test_overrides_are_resolved_once_by_many_threads() -> None:
+    calls: list[int] = []
+    role = Role("r", "early", overrides={"image": lambda: calls.append(1) or "late"})  # type: ignore[func-returns-value]
+    seen: list[str] = []
+    threads = [threading.Thread(target=lambda: seen.append(role.image)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["late"] * 16
+    assert calls == [1]
+
+
+def test_overrides_survive_a_copy() -> None:
+    role = Role("r", "early", overrides={"image": lambda: "late"})
+    assert copy.deepcopy(role).image == "late"
+    assert dataclasses.replace(role, name="s").image == "late"
+
+
+def test_validate_reports_everything_at_once() -> None:
+    bad = [
+        Role("a", "i", num_replicas=0, max_retries=-1),
+        Role("a", "i", entrypoint="x", min_replicas=2, env={"A=B": "", "": ""}),
+        Role("b/c", "i", entrypoint="x", args=["nul\0"]),
+        Role("", "i", entrypoint="x", min_replicas=0),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        validate_app(AppDef("job", bad))
+    for text in (
+        "two roles are named 'a'",
+        "role 'a': it has no entrypoint",
+        "num_replicas is 0, it must be at least 1",
+        "max_retries is -1",
+        "min_replicas 2 is not between 1 and num_replicas 1",
+        "name is empty or holds '=' or NUL",
+        "role 'b/c': its name holds a '/'",
+        "holds a NUL byte",
+        "role '': it has no name",
+        "min_replicas 0",
+    ):
+        assert text in str(caught.value)
+    with pytest.raises(ConfigError, match="it has no roles"):
+        validate_app(AppDef("job"))
+    validate_app(AppDef("job", [Role("a", "", entrypoint="x", num_replicas=2, min_replicas=1)]))
+
+
+def test_pre_proc_leaves_the_request_alone() -> None:
+    info = AppDryRunInfo({"a": 1}, lambda request: f"<{request}>")
+    assert Role("r", "i").pre_proc("any", info) is info
+    assert repr(info) == "<{'a': 1}>"
+    assert (info.app, info.app_id, info.client_token, info.record) == (None, None, "", {})
+
+
+def test_resource_copy_adds_capabilities_and_shares_nothing() -> None:
+    original = Resource(1, 2, 3, {"a": 1}, {"d": 1}, {"t": "x"})
+    copied = Resource.copy(original, b=2)
+    assert copied == Resource(1, 2, 3, {"a": 1, "b": 2}, {"d": 1}, {"t": "x"})
+    copied.devices["e"] = 1
+    copied.tags["u"] = 1
+    assert original == Resource(1, 2, 3, {"a": 1}, {"d": 1}, {"t": "x"})

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.errors import OptionParseError
+from trainyard.specs.text import parse_pairs, split_items, unquote
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("a=1", {"a": "1"}),
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        ("a=1;b=2", {"a": "1", "b": "2"}),
+        ("FOO=a,b,BAR=c", {"FOO": "a,b", "BAR": "c"}),
+        ("FOO=a;b;BAR=c;d", {"FOO": "a;b", "BAR": "c;d"}),
+        ("a=", {"a": ""}),
+        ("a=,b=2", {"a": "", "b": "2"}),
+        (" a = 1 , b = 2 ", {"a": "1", "b": "2"}),
+        ("a='x=y,z',b=2", {"a": "'x=y,z'", "b": "2"}),
+        ("a=\"x;y\",b='c'", {"a": '"x;y"', "b": "'c'"}),
+        ('a=["x,y", "z=1"],b=2', {"a": '["x,y", "z=1"]', "b": "2"}),
+        ('a={"k": [1, {"l": 2}]},b=2', {"a": '{"k": [1, {"l": 2}]}', "b": "2"}),
+        ("a=don't,b=can't", {"a": "don't", "b": "can't"}),
+        ("a=s3://b/p?x:y", {"a": "s3://b/p?x:y"}),
+    ],
+)
+def test_pairs(text: str, pairs: dict[str, str]) -> None:
+    assert parse_pairs(text) == pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a", "holds no '='"),
+        ("a,b", "holds no '='"),
+        ("=1", "character 1: no key before '='"),
+        ("a=1,=2", "no key before '='"),
+        ("a=1=2", "character 4: the value of 'a' holds an '='"),
+        ("a=1,a=2", "'a' is given twice"),
+        ("a='x", "character 3: the quote is never closed"),
+        ("a,b=1", "no key before '='"),
+    ],
+)
+def test_what_does_not_parse(text: str, problem: str) -> None:
+    with pytest.raises(OptionParseError) as caught:
+        parse_pairs(text)
+    assert problem in caught.value.message
+    assert repr(text) in caught.value.message
+    assert "Example" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("", []),
+        (",;,", []),
+        ("a", ["a"]),
+        ("a,b;c", ["a", "b", "c"]),
+        (" a , b ", ["a", "b"]),
+        ("a,,b", ["a", "b"]),
+        ("'a,b',c", ["a,b", "c"]),
+        ("don't,do", ["don't", "do"]),
+        ("a=1,b", ["a=1", "b"]),
+    ],
+)
+def test_items(text: str, items: list[str]) -> None:
+    assert split_items(text) == items
+
+
+def test_unquote() -> None:
+    assert [unquote(t) for t in ("'a'", '"a"', "a", "'", "'a\"", "''")] == ["a", "a", "a", "'", "'a\"", ""]
+
+
+keys = st.from_regex(r"[a-z_][a-z0-9_.-]{0,8}", fullmatch=True)
+plain = st.text(st.characters(blacklist_characters="=,;'\"[]{}", blacklist_categories=("C", "Z")))
+
+
+@given(st.dictionaries(keys, st.lists(plain.filter(bool), max_size=3)), st.sampled_from(",;"))
+def test_pairs_of_lists_come_back(values: dict[str, list[str]], delimiter: str) -> None:
+    text = delimiter.join(f"{key}={delimiter.join(items)}" for key, items in values.items())
+    assert {key: split_items(value) for key, value in parse_pairs(text).items()} == values
+
+
+@given(st.dictionaries(keys, st.text(st.characters(blacklist_characters="'", blacklist_categories=("C",)))))
+def test_quoted_values_come_back(values: dict[str, str]) -> None:
+    text = ",".join(f"{key}='{value}'" for key, value in values.items())
+    assert {key: unquote(value) for key, value in parse_pairs(text).items()} == values
+
+
+@given(st.text("ab=,;'\"[]{} "))
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    for parse in (parse_pairs, split_items):
+        try:
+            parse(text)  # type: ignore[operator]
+        except OptionParseError as error:
+            assert error.message  # noqa: PT017 - it need not be raised
