@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-#: TorchX's own messages, which share a stream with nothing else but may stand beside the lines.
-_MESSAGE = re.compile(rb"torchx \d{4}-")
+#: What the commands say themselves, beside the lines of the job.
+_MESSAGE = re.compile(rb"torchx \d{4}-|local_cwd://trainyard/\S+ SUCCEEDED after")
 
 
 @dataclass(frozen=True)

@@ -80,13 +80,12 @@ def _total(one: Followed, kind: str) -> float:
 
 
 def _follow(place: Workplace, tool: Tool, lines: Path, replicas: int = 1) -> Followed:
-    """Follow a job to its end. trainyard writes what it follows to stderr, TorchX to stdout."""
+    """Follow a job to its end. Both write what they follow to stderr."""
     cat = shutil.which("cat") or "/bin/cat"
     usage = place.run(
         tool.run_locally("--log", "utils.sh", "--num_replicas", str(replicas), cat, str(lines)), timeout=300
     )
-    output = usage.err if tool.name == "trainyard" else usage.out
-    return Followed(usage, judge(output, lines, replicas))
+    return Followed(usage, judge(usage.err, lines, replicas))
 
 
 def _lines(place: Workplace, count: int, width: int) -> Path:
