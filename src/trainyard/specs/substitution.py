@@ -50,7 +50,7 @@ class macros:
 
         def substitute(self, arg: str) -> str:
             """Return the text with the macros substituted."""
-            return Template(arg).safe_substitute(self.to_dict())
+            return Template(arg).safe_substitute(vars(self)) if "$" in arg else arg
 
         def to_dict(self) -> dict[str, str]:
             """Return the values by macro name."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import ConfigError
@@ -17,6 +15,9 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the ids of the GPUs that this process may use: of CUDA_VISIBLE_DEVICES, else all there are."""
     if VARIABLE in environ:
         return [part.strip() for part in environ[VARIABLE].split(",") if part.strip() not in ("", "-1")]
+    import shutil
+    import subprocess
+
     if shutil.which("nvidia-smi", path=environ.get("PATH")) is None:
         return []
     try:

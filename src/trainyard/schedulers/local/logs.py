@@ -14,7 +14,10 @@ from trainyard.schedulers.local.logindex import IndexReader, Record
 from trainyard.schedulers.local.logmerge import Merger
 from trainyard.schedulers.local.watch import JobWatch
 
+#: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 1 << 20
+CHUNKS_OF_ALL = 16 << 20
+LEAST_CHUNK = 64 << 10
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
 RECHECK_SECONDS = 2.0
 
@@ -44,6 +47,7 @@ class ReplicaLog:
         self._merger = Merger()
         self._files = [-1, -1]
         self._read = [0, 0]
+        self.chunk = CHUNK
 
     def parts(self) -> Iterator[Part]:
         """Yield what has been recorded since the last call."""
@@ -81,7 +85,7 @@ class ReplicaLog:
     def _grown(self, which: int, record: Record) -> bytes:
         if which not in self._wanted:
             return b""
-        count = min(record.ends[which] - self._read[which], CHUNK)
+        count = min(record.ends[which] - self._read[which], self.chunk)
         if count <= 0 or self._file(which) < 0:
             return b""
         data = os.pread(self._file(which), count, self._read[which])
@@ -135,26 +139,32 @@ def read_logs(
         is_over: tells whether the job has ended, so that no more will come.
     """
     selection = Selection(query)
-    over = is_over()
-
-    def timed(key: tuple[str, int], log: ReplicaLog) -> Iterator[tuple[int, tuple[str, int], bytes]]:
-        for part in log.rest() if over else log.parts():
-            data = selection.filter(part)
-            if data:
-                yield part.time_ns, key, data
-
-    streams = [timed(key, log) for key, log in logs.items()]
-    blocks = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda item: item[0])
+    blocks = ((key, selection.filter(part)) for part, key in _in_order_of_time(logs, is_over()))
     if selection.last is None:
-        for _, (role, replica), data in blocks:
-            yield LogBlock(role, replica, data)
+        for (role, replica), data in blocks:
+            if data:
+                yield LogBlock(role, replica, data)
         return
     tails: dict[tuple[str, int], deque[bytes]] = {key: deque(maxlen=selection.last) for key in logs}
-    for _, key, data in blocks:
+    for key, data in blocks:
         tails[key].extend(iter_lines(data))
     for (role, replica), lines in tails.items():
         if lines:
             yield LogBlock(role, replica, b"".join(lines))
+
+
+def _in_order_of_time(
+    logs: dict[tuple[str, int], ReplicaLog], is_over: bool
+) -> Iterator[tuple[Part, tuple[str, int]]]:
+    """Yield what is new in the logs; of each replica no more than a chunk is held at a time."""
+
+    def parts(key: tuple[str, int], log: ReplicaLog) -> Iterator[tuple[Part, tuple[str, int]]]:
+        return ((part, key) for part in (log.rest() if is_over else log.parts()))
+
+    for log in logs.values():
+        log.chunk = max(LEAST_CHUNK, min(CHUNK, CHUNKS_OF_ALL // len(logs)))
+    streams = [parts(key, log) for key, log in logs.items()]
+    return streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda item: item[0].time_ns)
 
 
 def follow_logs(
@@ -167,8 +177,7 @@ def follow_logs(
     while True:
         over = is_over()
         keys = list(logs) if over else [by_index[path] for path in watch.changed if path in by_index]
-        parts = [(part, key) for key in keys for part in (logs[key].rest() if over else logs[key].parts())]
-        for part, (role, replica) in sorted(parts, key=lambda item: item[0].time_ns):
+        for part, (role, replica) in _in_order_of_time({key: logs[key] for key in keys}, over):
             data = selection.filter(part)
             if data:
                 yield LogBlock(role, replica, data)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.local.processes import JOB_VARIABLE
+from trainyard.schedulers.local.processes import JOB_VARIABLE, find_program
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.resources import Resource
@@ -128,18 +127,19 @@ def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, pa
     for index in range(role.num_replicas):
         log_dir = os.path.join(log_root, role.name, str(index))
         values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
-        applied = values.apply(role)
+        applied_env = {key: values.substitute(value) for key, value in role.env.items()}
+        arguments = [values.substitute(argument) for argument in role.args]
         env = {
             "PYTHONUNBUFFERED": "1",
             RANK0_ENV: "localhost",
             "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
             "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
-            **applied.env,
+            **applied_env,
             JOB_VARIABLE: job.path,
         }
-        if "PATH" in applied.env and path.startswith(cwd + os.pathsep):
-            env["PATH"] = cwd + os.pathsep + applied.env["PATH"]
-        replicas.append(ReplicaPlan("", [role.entrypoint, *applied.args], env, log_dir))
+        if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
+            env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
+        replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
 
 
@@ -168,7 +168,7 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
 def _find_program(role: RolePlan, cwd: str, path: str) -> list[str]:
     """Find the program of a role's replicas; returns what is wrong with it, before anything is started."""
     program = role.replicas[0].argv[0]
-    found = shutil.which(program, path=role.replicas[0].env.get("PATH", path))
+    found = find_program(program, role.replicas[0].env.get("PATH", path))
     if found is not None:
         for replica in role.replicas:
             replica.program = os.path.join(cwd, found)

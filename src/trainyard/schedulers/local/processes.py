@@ -74,6 +74,10 @@ def kill_descendants() -> None:
 
     This process must be a child subreaper, so that orphans become its children and nothing escapes.
     """
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:  # no child, so no descendant: /proc need not be searched
+        return
     while True:
         for pid in children_of(os.getpid()):
             try:
@@ -134,6 +138,19 @@ def signal_name(signum: int) -> str:
 def from_json(data: Any) -> Process | None:
     """Rebuild a process's identity, which is a list in JSON."""
     return None if data is None else Process(*data)
+
+
+def find_program(name: str, path: str) -> str | None:
+    """Return the path of a program, searched in ``path`` unless it names a directory; None without one.
+
+    As `shutil.which`, whose import takes as long as that of all of this package.
+    """
+    directories = [""] if os.path.dirname(name) else path.split(os.pathsep)
+    for directory in directories:
+        candidate = os.path.join(directory, name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    return None
 
 
 def _pids() -> list[int]:

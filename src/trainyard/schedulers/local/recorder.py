@@ -39,7 +39,8 @@ class ReplicaRecorder:
         self.log_paths = log_paths
         self.watches: dict[int, int] = {}
         self.directory_watch: int | None = None
-        self._files = tuple(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in log_paths)
+        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
+        self._files = tuple(os.open(path, flags, 0o600) for path in log_paths)
         self._index = os.open(index_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._end = os.fstat(self._index).st_size
         self._ends = (0, 0)
@@ -122,7 +123,7 @@ class LogRecorder:
         return max(rest, 0.0) if self._late or rest > 0 else None
 
     def add(self, log_paths: tuple[str, str], index_path: str) -> ReplicaRecorder:
-        """Begin to watch a replica's logs, which must exist."""
+        """Begin to watch a replica's logs; makes those that do not exist, in directories that do."""
         replica = ReplicaRecorder(log_paths, index_path)
         self._replicas.append(replica)
         if self._inotify is not None:

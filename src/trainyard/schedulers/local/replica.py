@@ -77,15 +77,14 @@ class Replica:
         return os.path.join(self.log_dir, "stdout.log"), os.path.join(self.log_dir, "stderr.log")
 
     def prepare(self, index_path: str) -> None:
-        """Make its directories and empty logs.
+        """Make its directories.
 
         Raises:
             OSError: that cannot be done.
         """
         os.makedirs(self.log_dir, exist_ok=True)
-        os.makedirs(os.path.dirname(index_path), exist_ok=True)
-        for path in (*self.log_paths, index_path):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if self.index == 0:  # one directory for the role
+            os.makedirs(os.path.dirname(index_path), exist_ok=True)
 
     def start(self) -> None:
         """Start an attempt.

@@ -21,8 +21,6 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 
 import json
 import time
-import traceback
-from typing import Any, NoReturn
 
 from trainyard.processes import Process, myself
 from trainyard.schedulers.local import linux, processes, reasons
@@ -32,7 +30,7 @@ from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 READY = b"ready"
 
@@ -98,6 +96,8 @@ def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) ->
         supervisor.run()
         code = 0
     except BaseException:
+        import traceback  # late: it would slow every start down
+
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -68,7 +68,7 @@ class Supervisor:
     # ---- life
 
     def prepare(self) -> None:
-        """Make directories and logs and write the first state.
+        """Make directories and logs, and write the first state.
 
         Raises:
             OSError: the state or log directory cannot be written.

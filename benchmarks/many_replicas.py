@@ -1,0 +1,53 @@
+"""How soon 200 replicas are up, by their own word, and what stands beside them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import HERE, Tool, Usage, Workplace, alternate
+from report import Goal, Row, row_of
+
+REPLICAS = 200
+LIFE = 2.0  # seconds: longer than it takes to start them all
+STAMP = HERE / "programs" / "stamp.sh"
+
+
+@dataclass(frozen=True)
+class Started:
+    """When the first and the last replica were up, in milliseconds, and what the command used."""
+
+    first: float
+    last: float
+    usage: Usage
+
+
+def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterator[Row]:
+    sides = {"ours": lambda: _start(place, ours), "other": lambda: _start(place, other)}
+    done = alternate(sides, 2 if quick else 7)
+    name = f"{REPLICAS} replicas"
+    yield row_of(name, "first up, ms", done, lambda one: one.first)
+    yield row_of(name, "last up, ms", done, lambda one: one.last, Goal(0.5))
+    yield row_of(name, "from first to last, ms", done, lambda one: one.last - one.first)
+    yield row_of(name, "ended, ms", done, lambda one: one.usage.wall * 1000)
+    yield row_of(name, "cpu ms, job and supervisor too", done, lambda one: one.usage.all_cpu * 1000)
+
+
+def _start(place: Workplace, tool: Tool) -> Started:
+    stamps = place.new_dir("stamps")
+    usage = place.run(
+        tool.run_locally(
+            "--wait",
+            *("utils.sh", "--num_replicas", str(REPLICAS), str(STAMP), str(stamps), str(LIFE)),
+        )
+    )
+    times = sorted(_time_of(path) for path in stamps.iterdir())
+    if len(times) != REPLICAS:
+        raise RuntimeError(f"{tool.name} started {len(times)} of {REPLICAS} replicas")
+    first, last = (1000 * (time - usage.started_at) for time in (times[0], times[-1]))
+    return Started(first, last, usage)
+
+
+def _time_of(path: Path) -> float:
+    return float(path.name.rpartition(".")[0].replace(",", "."))
