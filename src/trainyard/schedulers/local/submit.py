@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
@@ -31,6 +32,8 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         BackendError: the supervisor could not be started.
     """
     request = info.request
+    for warning in request.warnings:
+        warnings.warn(warning, RuntimeWarning, stacklevel=4)
     job = JobDir(request.job_dir)
     make_private_dir(os.path.dirname(job.path))
     try:
