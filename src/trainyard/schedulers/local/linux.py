@@ -14,6 +14,8 @@ import sys
 from collections import namedtuple
 from collections.abc import Sequence
 
+from trainyard.processes import stat_fields
+
 IS_LINUX = sys.platform.startswith("linux")
 
 IN_MODIFY = 0x2
@@ -44,6 +46,18 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
     """Have the kernel signal this process when its parent ends."""
     if IS_LINUX:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+
+
+def set_title(title: str) -> None:
+    """Show a process under this title in `ps`, in place of its command line; cut if it is longer."""
+    if not IS_LINUX:
+        return
+    fields = stat_fields(os.getpid())
+    if fields is not None:
+        start, end = int(fields[45]), int(fields[46])  # where the kernel reads the command line
+        if 0 < start < end:
+            size = end - start
+            ctypes.memmove(start, os.fsencode(title)[: size - 1].ljust(size, b"\0"), size)
 
 
 class Changes(namedtuple("Changes", "watches overflow")):

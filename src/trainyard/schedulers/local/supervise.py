@@ -64,6 +64,7 @@ def _detach_output(job_dir: str) -> None:
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     """Start the supervisor, wait for its end, and clean up behind it if it was killed."""
     linux.become_subreaper()
+    linux.set_title(f"trainyard: guard of {job.app_id}")
     guard = myself()
     supervisor = os.fork()
     if supervisor == 0:
@@ -85,6 +86,7 @@ def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) ->
     code = 1
     try:
         linux.become_subreaper()
+        linux.set_title(f"trainyard: supervisor of {job.app_id}")
         supervisor = Supervisor(job, plan, guard)
         try:
             supervisor.prepare()
