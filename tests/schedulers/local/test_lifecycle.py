@@ -38,11 +38,12 @@ def test_replicas_die_with_their_supervisor(jobs, killed):
 
 
 def test_replicas_die_even_if_nobody_looks(jobs):
-    app_id = jobs.submit(role("echo up; exec sleep 300", num_replicas=2))
-    jobs.wait_for_line(app_id)
-    pids = [replica["pid"] for replica in jobs.state(app_id)["roles"][0]["replicas"]]
+    app_id = jobs.submit(role(FAMILY, num_replicas=2))
+    jobs.wait_for_line(app_id, k=0)
+    jobs.wait_for_line(app_id, k=1)
     jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "the end of the replicas")
+    wait_until(lambda: members(app_id) == [], "the end of all that the replicas had started")
+    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the job's end")
 
 
 def test_job_goes_on_without_its_guard(jobs):

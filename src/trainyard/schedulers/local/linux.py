@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import struct
 import sys
 from collections import namedtuple
@@ -23,7 +22,6 @@ IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
 IN_Q_OVERFLOW = 0x4000
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _EVENT = struct.Struct("iIII")
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,12 +38,6 @@ def become_subreaper() -> None:
     """Let orphaned descendants become children of this process."""
     if IS_LINUX:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when its parent ends."""
-    if IS_LINUX:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
 
 
 def set_title(title: str) -> None:
