@@ -70,7 +70,7 @@ def freeze(jobs, app_id: str) -> None:
     """Kill everything of a job at once, leaving its state as it was."""
     before = jobs.state(app_id)
     jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: members(app_id) == [], "the end of the replicas")
+    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the sentinel's word")
     JobDir.of(app_id).write_state(before)
 
 
