@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -e . -e toolkit
+	$(BIN)/python -m compileall -q src toolkit/src  # as an ordinary installation would
 	touch $@
 
 $(VENV)/.demo: examples/requirements.txt $(VENV)/.dev
