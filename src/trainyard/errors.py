@@ -3,12 +3,12 @@
     TrainyardError                      exit code 1
     ├── UsageError                      2   the command or call is malformed
     │   ├── MalformedAppHandleException
+    │   ├── ComponentArgumentError
     │   └── MountParseError, OptionParseError
     ├── ConfigError                     3   a value, file or component is wrong
     │   ├── InvalidRunConfigException
     │   ├── ComponentNotFoundException
     │   ├── ComponentValidationException
-    │   ├── ComponentArgumentError
     │   └── UnknownSchedulerException
     ├── BackendError                    4   a scheduler refused or could not be reached
     │   └── StateStoreError                 the state directory cannot be read or written

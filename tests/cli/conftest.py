@@ -27,6 +27,10 @@ remote = tests.cli.remote:create_scheduler
 greet = tests.cli.remote:Greet
 broken = tests.cli.remote:Broken
 status = tests.cli.remote:Broken
+
+[torchx.cli.cmds]
+old = tests.cli.remote:Old
+greet = tests.cli.remote:Broken
 """
 
 

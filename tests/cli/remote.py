@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,9 @@ class RemoteScheduler(Scheduler[RemoteOpts]):
         request = dryrun_info.request
         if request["queue"] == "full":
             raise BackendError("the queue is full")
+        if request["queue"] == "slow":
+            (self._directory() / "gate").write_text("submitting")
+            time.sleep(300)
         (self._directory() / request["app_id"]).write_text(json.dumps({**request, "state": "RUNNING"}))
         return str(request["app_id"])
 
@@ -82,6 +86,16 @@ class Greet:
     def run(self, args: Any) -> int:
         print(f"hello {args.who}")
         return 0
+
+
+class Old:
+    """Leave with a message, as scripts do."""
+
+    def add_arguments(self, parser: Any) -> None:
+        pass
+
+    def run(self, args: Any) -> None:
+        raise SystemExit("no thanks")
 
 
 class Broken:

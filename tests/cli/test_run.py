@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import DEADLINE, Cli
 
 HANDLE = "local_cwd://trainyard/"
 
@@ -191,3 +193,20 @@ def test_logs_that_cannot_be_read_do_not_end_the_watching(cli: Cli) -> None:
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 0
     assert b"the logs cannot be followed: remote cannot read logs" in stderr
+
+
+def test_ctrl_c_while_submitting(cli: Cli) -> None:
+    cli.plugins()
+    gate = cli.remote_job("gate")
+    gate.parent.mkdir()
+    os.mkfifo(gate)
+    process = cli.start("run", "-s", "remote", "-cfg", "queue=slow", "utils.echo")
+    assert gate.read_text() == "submitting"  # blocks until the scheduler is at work
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, stdout) == (130, b"")
+    assert b"the submission was interrupted" in stderr
+    assert b"Traceback" not in stderr
+    gate.unlink()
+    rows = cli("list", "--json", "--all").json
+    assert [(row["name"], row["state"]) for row in rows] == [("echo", "UNSUBMITTED")]

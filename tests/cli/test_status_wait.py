@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 from tests.cli.conftest import DEADLINE, Cli
 
@@ -111,3 +113,12 @@ def test_ctrl_c_ends_the_waiting_only(cli: Cli) -> None:
     assert process.communicate(timeout=DEADLINE)[1].decode().strip() == f"no longer watching {handle}"
     assert process.returncode == 130
     assert cli("status", handle, "--json").json["state"] == "RUNNING"
+
+
+def test_a_job_that_its_scheduler_has_lost_is_not_waited_for(cli: Cli, home: Path) -> None:
+    handle = cli("run", "utils.echo").out.strip()
+    cli("log", "-f", handle)  # until it has ended, which the history does not learn from this
+    shutil.rmtree(home / "state" / "jobs" / handle.rpartition("/")[2])
+    for words in (["wait"], ["status", "--watch"]):
+        result = cli(*words, handle, code=5)
+        assert "its scheduler does not know the job any more" in result.err

@@ -56,6 +56,7 @@ def test_killed_around_the_request(
         assert (status.state, status.msg) == (AppState.UNSUBMITTED, INTERRUPTED)
 
 
+@pytest.mark.timeout(240)  # some 25 processes, one after the other
 def test_killed_at_every_statement_of_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = submit(tmp_path / "whole", "sql:100000")
     assert whole.returncode == 0, whole.stderr
@@ -91,7 +92,7 @@ def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: b
 
 
 def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeScheduler, home: Path) -> None:
-    from trainyard.runner.processes import identify
+    from trainyard.processes import identify
 
     columns = {
         "scheduler": "fake",
@@ -104,7 +105,7 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
         "user": "u",
         "host": os.uname().nodename,
     }
-    runner.history.add_intent(**columns, submitter=identify(), app_id="mine", handle="fake://sess/mine")
+    runner.history.add_intent(**columns, submitter=str(identify()), app_id="mine", handle="fake://sess/mine")
     (job,) = runner.jobs()
     assert (job.phase, job.state) == ("intent", AppState.UNSUBMITTED)
     status = runner.status("fake://sess/mine")
@@ -148,6 +149,7 @@ def test_whose_submitter_is_gone(runner: Runner, host: str, age: float, phase: s
     assert [job.phase for job in runner.jobs()] == [phase]
 
 
+@pytest.mark.timeout(240)  # 8 s on two idle cores
 def test_100_processes_at_once_lose_no_row(runner: Runner, home: Path) -> None:
     children = [
         subprocess.Popen(

@@ -20,7 +20,7 @@ from trainyard.errors import (
     UnknownSchedulerException,
     UsageError,
 )
-from trainyard.runner import Runner, get_runner
+from trainyard.runner import Runner, get_runner, submission
 from trainyard.schedulers.base import DescribeAppResponse, LogQuery
 from trainyard.specs import AppDef, AppState, BindMount, Role, parse_app_handle
 
@@ -349,6 +349,28 @@ def test_an_end_that_was_seen_stays(runner: Runner, fake: FakeScheduler, app: Ap
     record = runner.history.find(handle)
     assert record is not None
     assert record.state is AppState.SUCCEEDED
+
+
+def test_observing_works_where_the_history_cannot_be_written(
+    runner: Runner, fake: FakeScheduler, app: AppDef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = runner.run(app, "fake")
+    dead = runner.dryrun(app, "fake")
+    fake.schedule(dead)
+    columns = submission.describe_submission(fake, dead, "/")
+    runner.history.add_intent(**{**columns, "submitter": "1:1:another-boot"})
+    fake.set(app_id(handle), state="SUCCEEDED")
+
+    def fail(statements: object) -> None:
+        raise StateStoreError("attempt to write a readonly database")
+
+    monkeypatch.setattr(runner.history, "_write", fail)
+    intent, ended = runner.jobs()
+    assert (intent.phase, ended.state) == ("intent", AppState.SUCCEEDED)
+    for status in (runner.status(handle), runner.wait(handle), runner.statuses([handle])[handle]):
+        assert status is not None
+        assert status.state is AppState.SUCCEEDED
+    assert runner.resolve_handle("-") == handle
 
 
 def test_wait_goes_on_through_outages(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:

@@ -11,8 +11,8 @@ from trainyard.cli.console import OutputClosed, OutputError, note, out, paint, s
 from trainyard.errors import (
     EXIT_BACKEND,
     EXIT_INTERRUPTED,
+    EXIT_JOB_FAILED,
     EXIT_OK,
-    EXIT_USAGE,
     TrainyardError,
     UsageError,
     did_you_mean,
@@ -58,8 +58,11 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 def _guarded(argv: list[str], session: Session) -> int:
     try:
         return _dispatch(argv, session)
-    except SystemExit as stop:  # argparse, after printing a help
-        return stop.code if isinstance(stop.code, int) else EXIT_OK if stop.code is None else EXIT_USAGE
+    except SystemExit as stop:  # argparse, after printing a help; or a plugin
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or EXIT_OK
+        note(str(stop.code))
+        return EXIT_JOB_FAILED
     except KeyboardInterrupt:
         note("interrupted")
         return EXIT_INTERRUPTED

@@ -75,8 +75,3 @@ def plugin_commands() -> dict[str, EntryPoint]:
         if point.name not in COMMANDS:
             points.setdefault(point.name, point)
     return points
-
-
-def summary_of(command: Any) -> str:
-    """Return the first line of a plugin command's documentation."""
-    return ((command.__doc__ or "").strip().splitlines() or [""])[0]

@@ -10,7 +10,7 @@ import threading
 import time
 
 from trainyard.cli.console import note, paint_state, wants_colour, warn
-from trainyard.cli.jobs import status_of
+from trainyard.cli.jobs import check_not_gone, status_of
 from trainyard.cli.liveview import StatusLines
 from trainyard.cli.times import format_duration
 from trainyard.errors import BackendError
@@ -152,6 +152,7 @@ def wait_for_end(
             if lines is not None:
                 lines.end(status)
             return status
+        check_not_gone(runner, handle, status)
         if lines is not None:
             lines.show(status)
         if scheduler.is_local:

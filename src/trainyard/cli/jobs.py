@@ -6,6 +6,7 @@ from trainyard.errors import (
     EXIT_BACKEND,
     EXIT_JOB_FAILED,
     EXIT_OK,
+    BackendError,
     UnknownAppException,
     UsageError,
     did_you_mean,
@@ -33,6 +34,40 @@ def status_of(runner: Runner, handle: str) -> AppStatus:
     if status is None:
         raise unknown_job(handle)
     return status
+
+
+def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
+    """Refuse to watch a job that never came to be or that its scheduler has lost: it would never end.
+
+    Args:
+        runner: the runner.
+        handle: the job.
+        status: what `status_of` says of it.
+
+    Raises:
+        UnknownAppException: there is no such job any more.
+    """
+    if status.state not in (AppState.UNKNOWN, AppState.UNSUBMITTED, AppState.SUBMITTED):
+        return
+    if _is_gone(runner, handle, status.state):
+        reason = status.msg or "its scheduler does not know the job any more"
+        raise UnknownAppException(f"{handle}: {reason}", hint="`trainyard list --all` shows what is known.")
+
+
+def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
+    from trainyard.specs.handles import parse_app_handle
+
+    if state == AppState.UNSUBMITTED:
+        record = runner.history.find(handle)
+        return record is None or record.phase == "refused"
+    parsed = parse_app_handle(handle)
+    scheduler = runner.scheduler(parsed.scheduler_backend)
+    if state == AppState.SUBMITTED and not scheduler.is_local:
+        return False  # a scheduler elsewhere may take a while to show what it has accepted
+    try:
+        return not scheduler.exists(parsed.app_id)
+    except (BackendError, OSError):
+        return False
 
 
 def unknown_job(handle: str) -> UnknownAppException:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
-from typing import TYPE_CHECKING, Any, TextIO
 
 from trainyard.errors import ConfigError, UsageError, did_you_mean
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from typing import Any, TextIO
 
     from trainyard.runner import Runner
     from trainyard.runner.config import Config, Setting
@@ -106,6 +105,8 @@ def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
     Raises:
         UsageError: it is no JSON object, a key is unknown or missing, or a value has the wrong type.
     """
+    import json
+
     data = _read(stream)
     for key in data:
         if key not in _STDIN_KEYS:
@@ -129,6 +130,8 @@ def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
 
 
 def _read(stream: TextIO | None) -> dict[str, Any]:
+    import json
+
     try:
         data = json.loads(stream.read() if stream is not None else "")
     except ValueError as error:
@@ -142,6 +145,8 @@ def _read(stream: TextIO | None) -> dict[str, Any]:
 
 
 def _component_args(data: dict[str, Any]) -> dict[str, Any] | list[str]:
+    import shlex
+
     given, text = data.get("component_args"), data.get("component_args_str")
     if given and text:
         raise UsageError("--stdin: give component_args or component_args_str, not both")

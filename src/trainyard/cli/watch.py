@@ -7,7 +7,7 @@ import time
 
 from trainyard.cli.console import is_terminal, out
 from trainyard.cli.follow import FIRST_POLL, LOCAL_STEP, LONGEST_POLL, wait_locally
-from trainyard.cli.jobs import job_json, status_of
+from trainyard.cli.jobs import check_not_gone, job_json, status_of
 from trainyard.cli.liveview import Screen, changes
 
 TYPE_CHECKING = False
@@ -26,6 +26,7 @@ def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = 
         view.show(status)
         if status.is_terminal():
             return status
+        check_not_gone(runner, handle, status)
         if is_local:
             wait_locally(runner, handle, LOCAL_STEP)
         else:

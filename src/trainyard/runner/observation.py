@@ -158,11 +158,12 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
 def _submitter_is_gone(record: JobRecord) -> bool:
     import os
 
-    from trainyard.runner.processes import is_alive
+    from trainyard.processes import Process
 
     if record.host != os.uname().nodename:
         return time.time() - record.created_at > LONGEST_REMOTE_SUBMISSION
-    return not is_alive(record.submitter)
+    submitter = Process.parse(record.submitter)
+    return submitter is None or not submitter.is_alive()
 
 
 def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord]) -> None:

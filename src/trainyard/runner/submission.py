@@ -7,8 +7,8 @@ import sys
 import warnings
 
 from trainyard.errors import TrainyardError
+from trainyard.processes import myself
 from trainyard.runner.git import GitProbe
-from trainyard.runner.processes import identify
 from trainyard.specs.handles import make_app_handle
 
 TYPE_CHECKING = False
@@ -62,10 +62,16 @@ def submit(
 
 
 def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
-    """Add the facts that came late."""
+    """Add the facts that came late. A history that cannot take them now is no reason to warn."""
+    from trainyard.errors import StateStoreError
+
     commit, dirty = probe.facts()
-    if dirty is not None:
-        _record(history.amend, key, git_commit=commit, git_dirty=dirty)
+    if dirty is None:
+        return
+    try:
+        history.amend(key, git_commit=commit, git_dirty=dirty)
+    except StateStoreError:
+        return
 
 
 def describe_submission(
@@ -96,7 +102,7 @@ def describe_submission(
         "argv": redactor.args(sys.argv),
         "user": _user(),
         "host": os.uname().nodename,
-        "submitter": identify(),
+        "submitter": str(myself()),
         "rerun_of": record.get("rerun_of"),
         "parent_run_id": record.get("parent_run_id"),
     }

@@ -54,40 +54,56 @@ class NamedResources(Mapping[str, Resource]):
     """
 
     def __init__(self) -> None:
-        self._factories: dict[str, ResourceFactory] | None = None
-
-    def _load(self) -> dict[str, ResourceFactory]:
-        if self._factories is None:
-            from trainyard.specs import named_resources_aws, named_resources_generic
-
-            self._factories = {
-                **named_resources_generic.NAMED_RESOURCES,
-                **named_resources_aws.NAMED_RESOURCES,
-                "NULL": lambda: NULL_RESOURCE,
-                "MISSING": lambda: NULL_RESOURCE,
-            }
-        return self._factories
+        self._builtin: dict[str, ResourceFactory] | None = None
+        self._added: dict[str, ResourceFactory] | None = None
 
     def add(self, name: str, factory: ResourceFactory) -> None:
         """Add a name unless it is taken already."""
-        self._load().setdefault(name, factory)
+        if name not in self._ours():
+            self._plugins().setdefault(name, factory)
 
     def __getitem__(self, name: str) -> Resource:
-        factory = self._load().get(name)
+        factory = self._ours().get(name) or self._plugins().get(name)
         if factory is None:
-            raise UnknownResourceError(
-                f"there is no named resource {name!r}", hint=did_you_mean(name, self._load())
-            )
+            raise UnknownResourceError(f"there is no named resource {name!r}", hint=did_you_mean(name, self))
         return factory()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._load()
+        return name in self._ours() or name in self._plugins()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._load())
+        return iter({**self._ours(), **self._plugins()})
 
     def __len__(self) -> int:
-        return len(self._load())
+        return len({**self._ours(), **self._plugins()})
+
+    def _ours(self) -> dict[str, ResourceFactory]:
+        if self._builtin is None:
+            from trainyard.specs import named_resources_aws, named_resources_generic
+
+            self._builtin = {
+                **named_resources_generic.NAMED_RESOURCES,
+                **named_resources_aws.NAMED_RESOURCES,
+                "NULL": lambda: Resource.copy(NULL_RESOURCE),
+                "MISSING": lambda: Resource.copy(NULL_RESOURCE),
+            }
+        return self._builtin
+
+    def _plugins(self) -> dict[str, ResourceFactory]:
+        # looked for when a name is not one of ours
+        if self._added is None:
+            from trainyard.plugins import entry_points
+
+            self._added = {
+                point.name: _deferred(point.load)
+                for point in entry_points("named_resources")
+                if point.name not in self._ours()
+            }
+        return self._added
+
+
+def _deferred(load: Callable[[], ResourceFactory]) -> ResourceFactory:
+    return lambda: load()()
 
 
 class UnknownResourceError(ConfigError, KeyError):

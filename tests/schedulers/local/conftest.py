@@ -55,7 +55,7 @@ class Jobs:
         for app_id in self._ids:
             response = self.scheduler.describe(app_id)
             if response is not None and not is_terminal(response.state):
-                if response.state == AppState.UNREACHABLE:
+                if response.state in (AppState.UNREACHABLE, AppState.UNKNOWN):
                     continue
                 self.scheduler.cancel(app_id)
                 self.scheduler.wait(app_id, PATIENCE)

@@ -52,6 +52,14 @@ def test_job_goes_on_without_its_guard(jobs):
     assert jobs.log(app_id) == ["up\n", "done\n"]
 
 
+def test_keepers_are_told_apart_in_a_list_of_processes(jobs):
+    app_id = jobs.submit(role("exec sleep 300"))
+    state = jobs.state(app_id)
+    for keeper in ("guard", "supervisor"):
+        command = Path(f"/proc/{state[keeper][0]}/cmdline").read_bytes().rstrip(b"\0").decode()
+        assert command == f"trainyard: {keeper} of {app_id}"
+
+
 def edit_state(app_id: str, **changes) -> None:
     job = JobDir.of(app_id)
     job.write_state({**job.read_state(), **changes})
@@ -92,7 +100,7 @@ def test_submission_that_was_interrupted(jobs):
     job = JobDir.of(app_id)
     os.unlink(job.file("state.json"))
     document = job.read_job()
-    store.write_json(job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1]})
+    store.write_json(job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1, "a-boot"]})
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.FAILED
     assert "interrupted" in response.msg

@@ -61,7 +61,12 @@ def test_streams_are_combined_in_the_order_of_writing(jobs, how, follow):
 
 
 def test_prints_of_unbuffered_python_are_in_order(jobs):
-    script = "import sys\nfor i in range(5000): print(i, file=(sys.stdout, sys.stderr)[i % 3 == 0])"
+    script = (
+        "import sys, time\n"
+        "for i in range(5000):\n"
+        "    print(i, file=(sys.stdout, sys.stderr)[i % 3 == 0])\n"
+        "    if i % 50 == 3: time.sleep(0.001)\n"
+    )
     app_id, _ = jobs.run(python(script))
     lines = jobs.log(app_id)
     assert len(lines) == 5000

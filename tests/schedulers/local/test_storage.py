@@ -77,6 +77,7 @@ def test_damaged_state_is_not_a_failure(jobs):
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.UNKNOWN
     assert "cannot be read" in response.msg
+    assert jobs.scheduler.wait(app_id) == response
 
 
 def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
@@ -94,3 +95,12 @@ def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
     assert not (tmp_path / "logs" / old).exists()
     assert {row.app_id for row in jobs.scheduler.list()} == {new, running}
     assert {item.app_id for item in gc.find(0)} == {new}
+
+
+def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
+    app_id, _ = jobs.run(role("exit 0"))
+    for name, age in (("young-x", 0), ("old-x", 10_000)):
+        path = JobDir.of(name).path
+        os.mkdir(path)
+        os.utime(path, (time.time() - age,) * 2)
+    assert {item.app_id for item in gc.find(0)} == {app_id, "old-x"}

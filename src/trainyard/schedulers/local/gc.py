@@ -12,6 +12,9 @@ from trainyard.schedulers.local import status, store
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.status import AppState, is_terminal
 
+#: A submission takes no longer than this, so that what is older was interrupted.
+SUBMISSION_SECONDS = 3600.0
+
 
 class Garbage(NamedTuple):
     """A job that has ended long enough ago."""
@@ -32,6 +35,10 @@ def find(older_than_s: float) -> list[Garbage]:
             continue
         age = now - (state["ended_at"] or now)
         if age >= older_than_s:
+            garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
+    for job in store.interrupted_submissions():
+        age = now - os.stat(job.path).st_mtime
+        if age >= max(older_than_s, SUBMISSION_SECONDS):
             garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
     return garbage
 

@@ -13,6 +13,8 @@ import sys
 from collections import namedtuple
 from collections.abc import Sequence
 
+from trainyard.processes import stat_fields
+
 IS_LINUX = sys.platform.startswith("linux")
 
 IN_MODIFY = 0x2
@@ -36,6 +38,18 @@ def become_subreaper() -> None:
     """Let orphaned descendants become children of this process."""
     if IS_LINUX:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def set_title(title: str) -> None:
+    """Show a process under this title in `ps`, in place of its command line; cut if it is longer."""
+    if not IS_LINUX:
+        return
+    fields = stat_fields(os.getpid())
+    if fields is not None:
+        start, end = int(fields[45]), int(fields[46])  # where the kernel reads the command line
+        if 0 < start < end:
+            size = end - start
+            ctypes.memmove(start, os.fsencode(title)[: size - 1].ljust(size, b"\0"), size)
 
 
 class Changes(namedtuple("Changes", "watches overflow")):

@@ -3,7 +3,8 @@ r"""Putting a replica's stdout and stderr back together in the order in which th
 The index gives, for every few milliseconds, how much each file grew and the sequence of writes. Lines are
 laid along the writes. Where a program writes each line with the same number of writes (one, or two as
 unbuffered Python's ``print`` does) that is exact: line i of a stream stands where its write stands, and
-lines whose write has not been seen yet are held back until it has. Where a program writes blocks of many
+lines whose write has not been seen yet are held back until it has. (A flood that begins before that rhythm
+has been seen once is placed by a guess at it, for a few milliseconds.) Where a program writes blocks of many
 lines, only blocks that fell into the same few milliseconds are shared out, in proportion. The same
 holds for what was written while the kernel's queue overflowed (8,192 writes before the supervisor got a
 share of a cpu).
@@ -22,7 +23,7 @@ from trainyard.schedulers.local.logindex import Record
 #: More lines than this without their writes are not merely late: the rhythm is another.
 MAX_LATE = 20_000
 MAX_WRITES_PER_LINE = 4
-GUESS_TOLERANCE = 0.2
+FEW_LINES = 8
 MAX_LINE = 16 << 20
 
 
@@ -68,9 +69,10 @@ class StreamLines:
             return self.rhythm
         if self.rhythm and -1 <= self.lines - self.writes // self.rhythm <= MAX_LATE:
             return self.rhythm
-        guess = max(1, round(self.writes / self.lines))
-        is_near = abs(self.writes - guess * self.lines) <= GUESS_TOLERANCE * self.writes
-        return guess if guess <= MAX_WRITES_PER_LINE and is_near else 0
+        # Lines may be ahead of their writes, but not behind them.
+        guess = -(-self.writes // (self.lines + 1)) or 1
+        late = self.lines - self.writes // guess
+        return guess if guess <= MAX_WRITES_PER_LINE and late <= max(FEW_LINES, self.lines // 2) else 0
 
     def level(self) -> None:
         """Begin to count anew, from a moment at which every line has its writes."""

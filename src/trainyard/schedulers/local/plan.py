@@ -192,7 +192,7 @@ def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
 
 def _ignored(role: Role) -> list[str]:
     """Return which fields of a role mean nothing here, in words."""
-    ignored = [name for name in ("mounts", "port_map") if getattr(role, name)]
+    ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
     if role.min_replicas is not None:
         ignored.append("min_replicas")
     limits = Resource(cpu=-1, gpu=-1, memMB=-1)

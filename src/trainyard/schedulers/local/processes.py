@@ -1,63 +1,24 @@
-"""Processes of this machine: who is who, who is alive, and how to end them for certain.
-
-A process is identified by its pid together with its start time and the boot id, so that neither a reused
-pid nor a reboot can be mistaken for it.
-"""
+"""Ending the processes of a job, for certain."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections import namedtuple
+
+from trainyard.processes import Process, identify, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-HAS_PROC = os.path.exists("/proc/self/stat")
 
 #: In the environment of every replica: the job's directory. It marks all that a replica starts.
 JOB_VARIABLE = "TRAINYARD_LOCAL_JOB"
 
 
-class Process(namedtuple("Process", "pid start")):
-    """One process, for as long as the machine is up. ``start`` is in clock ticks since boot; 0 unknown."""
-
-    __slots__ = ()
-    pid: int
-    start: int
-
-
-def boot_id() -> str:
-    """Return what changes with every boot of this machine; "" where the system does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def hostname() -> str:
     """Return this machine's name."""
     return os.uname().nodename
-
-
-def identify(pid: int) -> Process | None:
-    """Return the identity of a running process, or None if there is no such process (or a zombie)."""
-    fields = _stat_fields(pid)
-    if fields is None:
-        return Process(pid, 0) if not HAS_PROC and _signal_reaches(pid) else None
-    return None if fields[0] in "ZX" else Process(pid, int(fields[19]))
-
-
-def myself() -> Process:
-    """Return the identity of this process."""
-    return identify(os.getpid()) or Process(os.getpid(), 0)
-
-
-def is_alive(process: Process) -> bool:
-    """Tell whether this very process still runs."""
-    return identify(process.pid) == process
 
 
 def send_signal(process: Process, signum: int) -> bool:
@@ -67,7 +28,7 @@ def send_signal(process: Process, signum: int) -> bool:
     except (AttributeError, OSError):
         handle = -1
     try:
-        if not is_alive(process):
+        if not process.is_alive():
             return False
         if handle >= 0:
             signal.pidfd_send_signal(handle, signum)
@@ -96,7 +57,7 @@ def children_of(pid: int) -> list[int]:
     """Return the pids of all descendants of a process."""
     parents: dict[int, list[int]] = {}
     for other in _pids():
-        fields = _stat_fields(other)
+        fields = stat_fields(other)
         if fields is not None:
             parents.setdefault(int(fields[1]), []).append(other)
     found: list[int] = []
@@ -174,13 +135,8 @@ def signal_name(signum: int) -> str:
         return f"signal {signum}"
 
 
-def to_json(process: Process | None) -> Any:
-    """Return the identity as JSON values."""
-    return None if process is None else list(process)
-
-
 def from_json(data: Any) -> Process | None:
-    """Rebuild what `to_json` wrote."""
+    """Rebuild a process's identity, which is a list in JSON."""
     return None if data is None else Process(*data)
 
 
@@ -202,22 +158,3 @@ def _pids() -> list[int]:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
-
-
-def _stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the command, which may itself hold spaces and brackets."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _signal_reaches(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -227,7 +227,8 @@ def _job_dir(app_id: str) -> JobDir | None:
 
 def _is_over(job: JobDir) -> bool:
     state = status.current_state(job)
-    return state is None or is_terminal(AppState[state["state"]])
+    # Of a damaged state (UNKNOWN) no more will ever be known: waiting would have no end.
+    return state is None or is_terminal(AppState[state["state"]]) or state["state"] == AppState.UNKNOWN.name
 
 
 def _user() -> str:

@@ -43,7 +43,7 @@ def _is_supervised(state: dict[str, Any]) -> bool:
     if state["host"] != here["host"] or state["boot_id"] != here["boot_id"]:
         return False
     keepers = [processes.from_json(state.get(name)) for name in ("supervisor", "guard")]
-    return any(keeper is not None and processes.is_alive(keeper) for keeper in keepers)
+    return any(keeper is not None and keeper.is_alive() for keeper in keepers)
 
 
 def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]
         lost = reasons.STATE_LOST
         return {**base, "state": reasons.state_of(lost).name, "msg": reasons.describe(lost)}
     submitter = processes.from_json(document["submitter"])
-    if base["boot_id"] == here["boot_id"] and submitter is not None and processes.is_alive(submitter):
+    if base["boot_id"] == here["boot_id"] and submitter is not None and submitter.is_alive():
         return {**base, "state": AppState.SUBMITTED.name}
     state = job.read_state()  # the submitter may have ended because all went well
     return state if state is not None else _end(job, reasons.NEVER_STARTED, base)

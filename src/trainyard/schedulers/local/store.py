@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 
 from trainyard.paths import jobs_dir, state_error
+from trainyard.processes import boot_id
 from trainyard.schedulers.local import processes
 
 TYPE_CHECKING = False
@@ -103,7 +104,16 @@ class JobDir:
 
 
 def all_jobs() -> Iterator[JobDir]:
-    """Yield the directories of all jobs, oldest name first."""
+    """Yield the directories of all jobs, in the order of their names."""
+    return (job for job in _all_directories() if job.exists())
+
+
+def interrupted_submissions() -> Iterator[JobDir]:
+    """Yield directories whose submission was interrupted before there was a job in them."""
+    return (job for job in _all_directories() if not job.exists())
+
+
+def _all_directories() -> Iterator[JobDir]:
     try:
         names = sorted(os.listdir(jobs_dir()))
     except FileNotFoundError:
@@ -111,9 +121,7 @@ def all_jobs() -> Iterator[JobDir]:
     except OSError as error:
         raise state_error("read the state directory", jobs_dir(), error) from error
     for name in names:
-        job = JobDir(os.path.join(jobs_dir(), name))
-        if job.exists():
-            yield job
+        yield JobDir(os.path.join(jobs_dir(), name))
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -145,4 +153,4 @@ def write_json(path: str, data: dict[str, Any]) -> None:
 
 def machine() -> dict[str, str]:
     """Return what tells this machine and its present boot from others."""
-    return {"host": processes.hostname(), "boot_id": processes.boot_id()}
+    return {"host": processes.hostname(), "boot_id": boot_id()}

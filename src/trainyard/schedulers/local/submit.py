@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
+from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.local import processes, store
 from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
@@ -30,6 +32,8 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         BackendError: the supervisor could not be started.
     """
     request = info.request
+    for warning in request.warnings:
+        warnings.warn(warning, RuntimeWarning, stacklevel=4)
     job = JobDir(request.job_dir)
     make_private_dir(os.path.dirname(job.path))
     try:
@@ -54,7 +58,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
         "cfg": redactor.json(dict(info.cfg)),
         "cwd": os.getcwd(),
         "created_at": time.time(),
-        "submitter": processes.to_json(processes.myself()),
+        "submitter": myself(),
         "submitted_from": store.machine(),
         "layout": [
             [role.name, index, replica.log_dir]

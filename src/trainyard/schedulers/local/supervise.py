@@ -26,6 +26,7 @@ import json
 import signal
 import time
 
+from trainyard.processes import Process, myself
 from trainyard.schedulers.local import linux, processes, reasons
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.local.supervisor import Supervisor
@@ -69,7 +70,8 @@ def _detach_output(job_dir: str) -> None:
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     """Start the supervisor, wait for its end, and clean up behind it if it was killed."""
     linux.become_subreaper()
-    guard = processes.myself()
+    linux.set_title(f"trainyard: guard of {job.app_id}")
+    guard = myself()
     lifeline, _kept_open = os.pipe()
     supervisor = os.fork()
     if supervisor == 0:
@@ -107,10 +109,11 @@ def _start_sentinel(job: JobDir, lifeline: int) -> int:
         os.close(lifeline)
 
 
-def _supervise(job: JobDir, plan: dict[str, Any], guard: processes.Process, ready: int) -> NoReturn:
+def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoReturn:
     code = 1
     try:
         linux.become_subreaper()
+        linux.set_title(f"trainyard: supervisor of {job.app_id}")
         supervisor = Supervisor(job, plan, guard)
         try:
             supervisor.prepare()

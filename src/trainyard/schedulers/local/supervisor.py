@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+from trainyard.processes import Process, myself
 from trainyard.schedulers.local import processes, reasons
 from trainyard.schedulers.local.oom import OomWatch
 from trainyard.schedulers.local.recorder import LogRecorder
@@ -41,7 +42,7 @@ class Supervisor:
         guard: the process that ends the replicas should this one be killed.
     """
 
-    def __init__(self, job: JobDir, plan: dict[str, Any], guard: processes.Process) -> None:
+    def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
         self.job = job
         self.plan = plan
         self.guard = guard
@@ -297,8 +298,8 @@ class Supervisor:
             "started_at": self.started_at,
             "ended_at": time.time() if final else None,
             **machine(),
-            "supervisor": processes.to_json(processes.myself()),
-            "guard": processes.to_json(self.guard),
+            "supervisor": myself(),
+            "guard": self.guard,
             "roles": [
                 {"role": name, "replicas": [r.to_json() for r in self.replicas if r.role == name]}
                 for name in self.roles

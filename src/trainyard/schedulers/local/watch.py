@@ -76,7 +76,7 @@ class JobWatch:
             handle = os.pidfd_open(supervisor.pid)
         except (AttributeError, OSError):
             return
-        if processes.is_alive(supervisor):
+        if supervisor.is_alive():
             self._supervisor = handle
             self._poller.register(handle, select.POLLIN)
         else:

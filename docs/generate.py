@@ -1,0 +1,232 @@
+"""Writes docs/reference/*.md from the code: what is declared there once is not written down again by hand.
+
+``python docs/generate.py`` writes the files; with ``--check`` it only tells which of them are out of date.
+Nothing of installed plugins gets into them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from trainyard.cli.catalog import COMMANDS
+from trainyard.cli.parser import Parser, add_common_options
+from trainyard.components.component import Component
+from trainyard.components.finder import BUILTINS, get_component
+from trainyard.components.help import read_docstring
+from trainyard.components.parameters import Parameter
+from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
+from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
+from trainyard.specs.decode import type_name
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTE = "<!-- Made by docs/generate.py from the code (`make docs`). Do not edit. -->"
+
+
+def schedulers() -> Iterator[str]:
+    """Yield the lines of the page on scheduler options."""
+    yield from heading("Options of schedulers")
+    yield "Given with `-cfg NAME=VALUE,...`, in the configuration as `[scheduler.NAME]`, or in Python as"
+    yield "`cfg`. `trainyard runopts` shows the same, and the options of plugins' schedulers too."
+    for name in DEFAULT_SCHEDULER_MODULES:
+        with closing(get_scheduler_factory(name)("docs")) as scheduler:
+            options = list(scheduler.run_opts())
+        yield from ("", f"## {name}", "")
+        rows = []
+        for key, option in options:
+            default = "required" if option.is_required else shown_default(option.default)
+            rows.append((code(key), code(option.opt_type_name), default, option.help))
+        yield from table(("option", "type", "default", "meaning"), rows)
+
+
+def resources() -> Iterator[str]:
+    """Yield the lines of the page on named resources."""
+    yield from heading("Named resources")
+    yield "Given to components as `-h NAME` (or `--h NAME`), in Python as `resource(h=NAME)`. Each is what"
+    yield "one replica needs. Memory is in MiB."
+    for title, group in (
+        ("Sizes", named_resources_generic.NAMED_RESOURCES),
+        ("AWS instance types", named_resources_aws.NAMED_RESOURCES),
+    ):
+        found = {name: factory() for name, factory in group.items()}
+        yield from ("", f"## {title}", "")
+        has_devices = any(resource.devices for resource in found.values())
+        rows = [resource_row(name, resource, has_devices) for name, resource in found.items()]
+        headers = (
+            ["name", "cpus", "gpus", "memory", "devices"]
+            if has_devices
+            else ["name", "cpus", "gpus", "memory"]
+        )
+        yield from table(headers, rows)
+    yield from ("", "`NULL` and `MISSING` leave everything open.")
+
+
+def resource_row(name: str, resource: Resource, has_devices: bool) -> list[str]:
+    """Return the table's row of one named resource."""
+    figures = (resource.cpu, resource.gpu, resource.memMB)
+    row = [code(name), *("open" if n == NULL_RESOURCE.cpu else str(n) for n in figures)]
+    devices = ", ".join(f"{count} {code(device)}" for device, count in resource.devices.items())
+    return [*row, devices] if has_devices else row
+
+
+def components() -> Iterator[str]:
+    """Yield the lines of the page on builtin components."""
+    yield from heading("Builtin components")
+    yield "`trainyard run NAME --help` shows the same. How arguments are written is told in"
+    yield "[components](../components.md)."
+    for module, functions in sorted(BUILTINS.items()):
+        for function in sorted(functions):
+            component = get_component(f"{module}.{function}")
+            yield from ("", f"## {component.name}", "", markup(component.summary), "")
+            yield from component_table(component)
+
+
+def component_table(component: Component) -> Iterator[str]:
+    """Yield the table of a component's parameters."""
+    _, docs = read_docstring(component.fn.__doc__)
+    rows = []
+    for parameter in component.parameters:
+        names = (
+            [code(f"*{parameter.name}")] if parameter.is_varargs else [code(o) for o in spellings(parameter)]
+        )
+        default = (
+            "required"
+            if parameter.required
+            else ""
+            if parameter.is_varargs
+            else shown_default(parameter.default)
+        )
+        rows.append(
+            (
+                ", ".join(names),
+                code(type_name(parameter.type)),
+                default,
+                docs.get(parameter.name, parameter.note),
+            )
+        )
+    return table(("argument", "type", "default", "meaning"), rows)
+
+
+def spellings(parameter: Parameter) -> Sequence[str]:
+    """Return the option to show, and what is more than another spelling of it."""
+    return (parameter.options[0], *parameter.aliases)
+
+
+def commands() -> Iterator[str]:
+    """Yield the lines of the page on the command line."""
+    yield from heading("Commands")
+    yield "`trainyard COMMAND --help` shows the same. Every command also takes `--debug` (show the traceback"
+    yield "of an error) and `--log_level LEVEL`. Exit codes: 0 ok, 1 the job failed, 2 usage,"
+    yield "3 configuration, 4 backend, 5 no such job, 130 interrupted."
+    common = Parser("")
+    add_common_options(common)
+    known = {option for action in common._actions for option in action.option_strings}
+    for name in COMMANDS:
+        command = import_module(f"trainyard.cli.commands.{name}")
+        parser = Parser(f"trainyard {name}", command.__doc__ or "")
+        command.add_arguments(parser)
+        yield from ("", f"## {name}", "", *described(parser.description or ""), "")
+        actions = [
+            a for a in parser._actions if not known & {*a.option_strings} and a.help != argparse.SUPPRESS
+        ]
+        yield from table(
+            ("argument", "meaning"), [(spelled(action), action.help or "") for action in actions]
+        )
+
+
+def described(text: str) -> Iterator[str]:
+    """Yield a description; indented or aligned lines stay as they are."""
+    for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
+        if number:
+            yield ""
+        if "   " in paragraph:
+            yield from ("```text", paragraph, "```")
+        else:
+            yield paragraph
+
+
+def spelled(action: argparse.Action) -> str:
+    """Return how an argument is written."""
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    if not metavar and action.choices:
+        metavar = "|".join(map(str, action.choices))
+    if not action.option_strings:
+        return code(metavar or action.dest)
+    # --exit_code_from is --exit-code-from, and needs no second mention
+    names = {option.replace("_", "-"): option for option in reversed(action.option_strings)}
+    shown = [option for option in action.option_strings if option in names.values()]
+    return ", ".join(code(f"{option} {metavar}" if action.nargs != 0 else option) for option in shown)
+
+
+def heading(title: str) -> Iterable[str]:
+    """Return the beginning of a page."""
+    return (NOTE, "", f"# {title}", "")
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table."""
+    yield f"| {' | '.join(headers)} |"
+    yield f"|{'---|' * len(headers)}"
+    for row in rows:
+        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
+        yield f"| {' | '.join(cells)} |"
+
+
+def shown_default(value: Any) -> str:
+    """Return a default as a cell; empty where there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    return code(str(value)) if value != "" else code('""')
+
+
+def markup(text: str) -> str:
+    """Return reStructuredText's literals as Markdown's."""
+    return text.replace("``", "`")
+
+
+def code(text: str) -> str:
+    """Return a text as code."""
+    return f"`{text}`"
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "schedulers.md": schedulers,
+    "resources.md": resources,
+    "components.md": components,
+    "commands.md": commands,
+}
+
+
+def page(name: str) -> str:
+    """Return what a page should hold."""
+    return "\n".join(PAGES[name]()) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the pages, or check them; returns 1 if one is out of date and was to be checked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if a page is out of date")
+    args = parser.parse_args(argv)
+    stale = 0
+    for name in PAGES:
+        path = REFERENCE / name
+        if path.exists() and path.read_text() == page(name):
+            continue
+        stale += 1
+        if not args.check:
+            REFERENCE.mkdir(exist_ok=True)
+            path.write_text(page(name))
+        sys.stdout.write(f"{path}: {'out of date' if args.check else 'written'}\n")
+    return 1 if args.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Which real backends this machine has. A test that needs one asks here.
+
+Where a backend is absent its tests are skipped with the reason, unless TRAINYARD_REQUIRE_BACKENDS (names
+separated by commas, or ``all``) says that it must be there: then they fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+# Read once, since tests run with an environment of their own.
+REQUIRED = frozenset(filter(None, os.environ.get("TRAINYARD_REQUIRE_BACKENDS", "").split(",")))
+
+
+def _program(*names: str) -> Callable[[], str]:
+    def probe() -> str:
+        search = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+        missing = [name for name in names if shutil.which(name, path=search) is None]
+        return f"{' and '.join(missing)} not installed" if missing else ""
+
+    return probe
+
+
+def _module(name: str) -> Callable[[], str]:
+    return lambda: "" if importlib.util.find_spec(name) else f"the package {name} is not installed"
+
+
+def _docker() -> str:
+    problem = _program("docker")()
+    if problem:
+        return problem
+    answer = subprocess.run(["docker", "version"], capture_output=True, text=True, check=False)
+    return "" if answer.returncode == 0 else "no Docker daemon answers"
+
+
+#: What is wrong with each backend; "" when it is there.
+PROBES: dict[str, Callable[[], str]] = {
+    "docker": _docker,
+    "fish": _program("fish"),
+    "moto": _module("moto"),
+    "mpi": _program("mpirun", "sshd", "ip"),
+    "torch": _module("torch"),
+    "zsh": _program("zsh"),
+}
+
+
+@functools.cache
+def problem_with(name: str) -> str:
+    """Return why a backend cannot be used; "" if it can."""
+    return PROBES[name]()
+
+
+def need(name: str) -> None:
+    """Skip the calling test without this backend, or fail it where the backend is required."""
+    backend(name, not problem_with(name), problem_with(name))
+
+
+def backend(name: str, available: bool, reason: str) -> None:
+    """Skip or fail the calling test unless the backend is available."""
+    if available:
+        return
+    if REQUIRED & {name, "all"}:
+        pytest.fail(f"{name} is required here, but {reason}")
+    pytest.skip(f"no {name}: {reason}")
+
+
+def summary() -> str:
+    """Return which backends are there and which are not, for the head of a test run."""
+    there = [name for name in PROBES if not problem_with(name)]
+    absent = [f"{name} ({problem_with(name)})" for name in PROBES if problem_with(name)]
+    return f"backends: {', '.join(there) or 'none'}; absent: {', '.join(absent) or 'none'}"

@@ -1,0 +1,40 @@
+"""The documents, and what a reader of each has before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+#: Commands that cannot be run here: they install, or run all there is, this test included.
+EXEMPT = ("make demo", "make test", "pip install", "git clone")
+
+#: Files that a document takes for granted.
+GIVEN = {
+    "docs/components.md": {"train.py": "import sys\nprint(sys.argv[1:])\n"},
+}
+
+#: Pages that are linked already and still being written.
+TO_COME = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "contract.md"}
+
+#: Checked by other tests, against the code that they are made from.
+GENERATED = ROOT / "docs" / "reference"
+
+
+def documents() -> list[Path]:
+    """Return all documents for users and developers."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def name_of(path: Path) -> str:
+    """Return a document's path within the project."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def with_commands() -> list[Path]:
+    """Return the documents whose commands are run: README.md and docs/."""
+    return [
+        path
+        for path in documents()
+        if path.name == "README.md" or (ROOT / "docs" in path.parents and GENERATED not in path.parents)
+    ]

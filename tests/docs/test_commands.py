@@ -1,0 +1,120 @@
+"""Every command that a document shows is run, and prints what the document says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import COMMAND, FILE, Step, read_steps
+from tests.docs.compare import Ids, differences
+from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
+from tests.docs.terminal import Terminal
+from trainyard.schedulers.local.scheduler import create_scheduler
+from trainyard.specs.status import is_terminal
+
+DOCUMENTS = [path for path in with_commands() if read_steps(path)]
+PATIENCE = 30
+USER = "/home/you"
+
+
+class Session:
+    """A reader, following a document from its beginning.
+
+    Args:
+        document: what is read.
+        user: the reader's home directory; the project is a directory in it.
+        state: where trainyard keeps things.
+    """
+
+    def __init__(self, document: Path, user: Path, state: Path) -> None:
+        self._name = name_of(document)
+        self._project = user / "project"
+        self._project.mkdir()
+        for name, text in GIVEN.get(self._name, {}).items():
+            (self._project / name).write_text(text)
+        self._scripts = user.parent / "scripts"
+        for usual, kind in ((".local/state", "state"), (".config", "config")):
+            (user / usual).mkdir(parents=True)
+            (user / usual / "trainyard").symlink_to(state / kind)
+        self._names = {
+            str(state / "state"): f"{USER}/.local/state/trainyard",
+            str(state / "config"): f"{USER}/.config/trainyard",
+            str(user): USER,
+        }
+        self._ids = Ids()
+        self._terminal = Terminal(self._project, _environ(self._scripts))
+
+    def follow(self, step: Step, then: Step | None) -> list[str]:
+        """Take a step; returns what went otherwise than the document says."""
+        if step.kind == FILE:
+            (self._project / step.name).write_text(step.text)
+            return []
+        if step.kind == COMMAND:
+            status, lines = self._terminal.run(self._ids.translate(step.text).replace(USER, self._user))
+        else:
+            script = self._scripts / f"line_{step.line}.py"
+            script.write_text(step.text)
+            status, lines = self._terminal.run(f"python - <{shlex.quote(str(script))}")
+        lines = [self._readable(line) for line in lines]
+        problems = differences(step.shown, lines, self._ids) if step.shown else []
+        if status != 0 and not _shows_status(then):
+            problems += [f"exit status {status}", *lines]
+        return problems and [f"{self._name}:{step.line}: {step.text.splitlines()[0]}", *problems]
+
+    def close(self) -> None:
+        """End the shell, and all jobs that still run."""
+        self._terminal.close()
+        scheduler = create_scheduler("docs")
+        for row in scheduler.list():
+            if not is_terminal(row.state):
+                scheduler.cancel(row.app_id)
+                scheduler.wait(row.app_id, PATIENCE)
+
+    @property
+    def _user(self) -> str:
+        return str(self._project.parent)
+
+    def _readable(self, line: str) -> str:
+        for path, name in self._names.items():
+            line = line.replace(path, name)
+        return line
+
+
+def _shows_status(step: Step | None) -> bool:
+    """Tell whether a command that may fail is followed by one that shows how."""
+    return step is not None and step.kind == COMMAND and step.text == "echo $?" and bool(step.shown)
+
+
+def _environ(scripts: Path) -> dict[str, str]:
+    """Return an environment in which ``trainyard`` and ``python`` are those that run this test."""
+    scripts.mkdir()
+    program = scripts / "trainyard"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom trainyard.cli import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    path = [str(scripts), os.path.dirname(sys.executable), os.environ["PATH"]]
+    left_out = ("VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE", "LOGLEVEL")
+    kept = {k: v for k, v in os.environ.items() if k not in left_out and not k.startswith("PYTEST_")}
+    return {**kept, "PATH": os.pathsep.join(path), "NO_COLOR": "1", "TERM": "xterm"}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_its_commands_do_what_it_says(document: Path, tmp_path: Path, home: Path) -> None:
+    steps = read_steps(document)
+    session = Session(document, tmp_path / "user", home)
+    problems: list[str] = []
+    try:
+        for step, then in zip(steps, [*steps[1:], None], strict=True):
+            if not (step.kind == COMMAND and step.text.startswith(EXEMPT)):
+                problems += session.follow(step, then)
+    finally:
+        session.close()
+    assert not problems, "\n".join(problems)
+
+
+def test_the_readme_is_among_them() -> None:
+    assert "README.md" in map(name_of, DOCUMENTS)

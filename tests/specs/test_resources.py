@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard import plugins
+from trainyard.errors import ConfigError
+from trainyard.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
+from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
+from trainyard.specs.resources import NamedResources
+
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "gpu", "memory"),
+    [
+        ("gpu.small", 8, 1, 32 * GIB),
+        ("gpu.medium", 16, 2, 64 * GIB),
+        ("gpu.large", 32, 4, 128 * GIB),
+        ("gpu.xlarge", 64, 8, 256 * GIB),
+        ("cpu.nano", 1, 0, 512),
+        ("cpu.micro", 1, 0, 1 * GIB),
+        ("cpu.small", 1, 0, 2 * GIB),
+        ("cpu.medium", 2, 0, 4 * GIB),
+        ("cpu.large", 2, 0, 8 * GIB),
+        ("cpu.xlarge", 8, 0, 32 * GIB),
+    ],
+)
+def test_generic_names(name: str, cpu: int, gpu: int, memory: int) -> None:
+    assert get_named_resources(name) == Resource(cpu, gpu, memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "gpu", "memory", "devices"),
+    [
+        ("t3.medium", 2, 0, 3932, {}),
+        ("m5.2xlarge", 8, 0, 31457, {}),
+        ("c5.18xlarge", 72, 0, 139591, {}),
+        ("p3.2xlarge", 8, 1, 59965, {}),
+        ("p3dn.24xlarge", 96, 8, 754974, {EFA_DEVICE: 1}),
+        ("p4d.24xlarge", 96, 8, 1132462, {EFA_DEVICE: 4}),
+        ("p5.48xlarge", 192, 8, 2013265, {EFA_DEVICE: 32}),
+        ("p5en.48xlarge", 192, 8, 2013265, {EFA_DEVICE: 16}),
+        ("g4dn.8xlarge", 32, 1, 125829, {EFA_DEVICE: 1}),
+        ("g5.4xlarge", 16, 1, 62914, {}),
+        ("g6e.48xlarge", 192, 8, 1509949, {EFA_DEVICE: 4}),
+        ("trn1.2xlarge", 8, 0, 31457, {NEURON_DEVICE: 1}),
+        ("trn1.32xlarge", 128, 0, 503316, {EFA_DEVICE: 8, NEURON_DEVICE: 16}),
+        ("inf2.24xlarge", 96, 0, 377487, {NEURON_DEVICE: 6}),
+    ],
+)
+def test_instance_types(name: str, cpu: int, gpu: int, memory: int, devices: dict[str, int]) -> None:
+    found = named_resources[f"aws_{name}"]
+    assert found == Resource(cpu, gpu, memory, {INSTANCE_TYPE: name}, devices)
+
+
+def test_every_name_makes_a_resource_of_its_own() -> None:
+    assert {"NULL", "MISSING", "cpu.nano", "aws_p5.48xlarge"} <= set(named_resources)
+    assert len(named_resources) == len(list(named_resources)) >= 50
+    for name in named_resources:
+        made = named_resources[name]
+        assert isinstance(made, Resource)
+        made.capabilities["mine"] = 1
+        assert "mine" not in named_resources[name].capabilities
+    assert NULL_RESOURCE.capabilities == {}
+
+
+def test_unknown_names_get_suggestions() -> None:
+    assert "aws_p5.48xlarge" in named_resources
+    assert "nope" not in named_resources
+    for call in (get_named_resources, named_resources.__getitem__, lambda name: resource(h=name)):
+        with pytest.raises(ConfigError, match=r"there is no named resource 'gpu\.smal'") as caught:
+            call("gpu.smal")
+        assert "Did you mean gpu.small" in caught.value.hint
+        assert isinstance(caught.value, KeyError)
+    assert named_resources.get("nope") is None
+
+
+def test_resource_from_figures_or_name() -> None:
+    assert resource() == Resource(2, 0, 1024)
+    assert resource(cpu=0, gpu=1, memMB=0) == Resource(0, 1, 0)
+    assert resource(cpu=99, gpu=99, memMB=99, h="cpu.nano") == Resource(1, 0, 512)
+
+
+def test_names_are_added_and_never_replaced() -> None:
+    names = NamedResources()
+    names.add("mine", lambda: Resource(7, 0, 7))
+    names.add("gpu.small", lambda: Resource(7, 0, 7))
+    assert names["mine"] == Resource(7, 0, 7)
+    assert names["gpu.small"].cpu == 8
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], NamedResources]]:
+    def install(group: str) -> NamedResources:
+        root = tmp_path
+        info = root / "plug-1.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text(
+            f"[{group}.named_resources]\nbig = plug_resources:big\ngpu.small = plug_resources:big\n"
+        )
+        (root / "plug_resources.py").write_text(
+            "from trainyard.specs import Resource\ndef big(): return Resource(999, 0, 1)\n"
+        )
+        monkeypatch.syspath_prepend(str(root))
+        monkeypatch.delitem(sys.modules, "plug_resources", raising=False)
+        plugins._all_entry_points.cache_clear()
+        return NamedResources()
+
+    yield install
+    plugins._all_entry_points.cache_clear()
+
+
+@pytest.mark.parametrize("group", ["trainyard", "torchx"])
+def test_plugins_add_names(plugin: Callable[[str], NamedResources], group: str) -> None:
+    names = plugin(group)
+    assert names["big"].cpu == 999
+    assert names["gpu.small"].cpu == 8
