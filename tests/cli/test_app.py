@@ -139,3 +139,12 @@ def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -
     before = (warnings.showwarning, signal.getsignal(signal.SIGINT), sys.argv)
     assert main(["list"]) == 0
     assert (warnings.showwarning, signal.getsignal(signal.SIGINT), sys.argv) == before
+
+
+def test_program_ends_with_the_code_and_what_was_registered_for_its_end():
+    program = (
+        "import atexit, sys; atexit.register(print, 'bye'); sys.argv[1:] = ['nonsense'];"
+        "from trainyard.cli import console_main; console_main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "bye\n")
