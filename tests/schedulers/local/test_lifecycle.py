@@ -1,5 +1,6 @@
 """How local jobs live and end: retries, signals, limits, and what happens when their keepers are killed."""
 
+import errno
 import json
 import os
 import signal
@@ -157,6 +158,24 @@ def test_replica_may_clean_up_when_cancelled(jobs):
     assert (lines[0], lines[-1]) == ("up\n", "saved\n")
 
 
+def test_time_limit_of_months(jobs):
+    _, response = jobs.run(role("true"), timeout="1e10")
+    assert response.state == AppState.SUCCEEDED
+
+
+def test_cancel_where_nothing_can_be_written(jobs, monkeypatch):
+    app_id = jobs.submit(role("echo up; exec sleep 300"))
+    jobs.wait_for_line(app_id)
+
+    def full(self, by):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(JobDir, "request_cancel", full)
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert (response.state, response.msg) == (AppState.CANCELLED, "cancelled")
+
+
 def test_timeout(jobs):
     _, response = jobs.run(role("exec sleep 300"), timeout="0.2")
     assert response.state == AppState.FAILED
@@ -275,7 +294,17 @@ def test_program_that_cannot_be_run(jobs, program):
     assert jobs.scheduler.list() == []
 
 
-@pytest.mark.parametrize("cfg", [{"timeout": 0}, {"grace_period": -1}, {"timeout": "soon"}])
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"timeout": 0},
+        {"grace_period": -1},
+        {"timeout": "soon"},
+        {"timeout": "nan"},
+        {"timeout": "inf"},
+        {"grace_period": "inf"},
+    ],
+)
 def test_option_out_of_range(jobs, cfg):
     with pytest.raises(ConfigError):
         jobs.submit(role("exit 0"), **cfg)
