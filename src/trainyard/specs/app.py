@@ -164,7 +164,8 @@ def _role_type_problems(role: Role) -> list[str]:
 
 
 def _wrong_items(name: str, items: Any, container: type, wanted: Any, what: str) -> list[str]:
-    if not isinstance(items, (list, tuple) if container is list else container):
+    taken: Any = (list, tuple) if container is list else container
+    if not isinstance(items, taken):
         return [f"{name} is {_a(items)}, it must be a {container.__name__}"]
     pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
     problems = []
