@@ -1,0 +1,100 @@
+"""Finds what went wrong in the last lines of stderr: the exception, its frames, the rank that raised it."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_HEAD = "Traceback (most recent call last):"
+# "[1,3]<stderr>:" of mpirun --tag-output, "[rank3]:" of torch, "[default3]:" of torchrun's tee.
+_PREFIX = re.compile(r"^(?:\[\d+,(?P<mpi>\d+)\]<std\w+>: ?|\[(?:rank|default)(?P<torch>\d+)\]:\s?)")
+_FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_ELASTIC = re.compile(r"^\s*(rank|exitcode|host)\s*:\s*(\S+)")
+_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
+MAX_FRAMES = 5
+
+
+class Trace:
+    """One traceback: exception type and message, the innermost frames, the rank if its lines name one."""
+
+    def __init__(self, kind: str, message: str, frames: list[dict[str, Any]], rank: int | None) -> None:
+        self.kind = kind
+        self.message = message
+        self.frames = frames
+        self.rank = rank
+
+    @property
+    def short_kind(self) -> str:
+        """The type without its module: ``torch.OutOfMemoryError`` -> ``OutOfMemoryError``."""
+        return self.kind.rpartition(".")[2]
+
+    def summary(self) -> str:
+        """One line: ``ValueError: the message``."""
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def find(text: str) -> Trace | None:
+    """The traceback that tells why a run failed: the last one that is not a launcher's own report.
+
+    Ranks that write at the same time mix their lines; each rank's lines are read as a stream of their own.
+    """
+    streams: dict[int | None, list[str]] = {}
+    for line in text.splitlines():
+        rank, rest = _rank_of(line)
+        streams.setdefault(rank, []).append(rest)
+    found = [trace for rank, lines in streams.items() for trace in _traces(lines, rank)]
+    own = [trace for trace in found if trace.short_kind not in _LAUNCHERS]
+    first_rank = [trace for trace in own if trace.rank is not None]
+    best = first_rank[:1] or own[-1:] or found[-1:]
+    return best[0] if best else None
+
+
+def _rank_of(line: str) -> tuple[int | None, str]:
+    match = _PREFIX.match(line)
+    if match is None:
+        return None, line
+    return int(match.group("mpi") or match.group("torch")), line[match.end() :]
+
+
+def _traces(lines: list[str], rank: int | None) -> list[Trace]:
+    heads = [i for i, line in enumerate(lines) if line.strip() == _HEAD]
+    return [trace for i in heads for trace in [_parse(lines[i + 1 :], rank)] if trace is not None]
+
+
+def _parse(lines: list[str], rank: int | None) -> Trace | None:
+    frames: list[dict[str, Any]] = []
+    for i, line in enumerate(lines):
+        frame = _FRAME.match(line)
+        if frame:
+            code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.match(lines[i + 1]) else ""
+            frames.append({**frame.groupdict(), "line": int(frame.group("line")), "code": code})
+        elif line and not line[0].isspace():
+            final = _FINAL.match(line.strip())
+            if final is None:
+                return None
+            message = [final.group("message") or "", *_rest_of_message(lines[i + 1 :])]
+            return Trace(final.group("type"), "\n".join(message).strip(), frames[-MAX_FRAMES:], rank)
+    return None
+
+
+def _rest_of_message(lines: list[str]) -> list[str]:
+    """Further lines of a message, up to an empty line or the next heading."""
+    rest: list[str] = []
+    for line in lines[:3]:
+        if not line.strip() or line.startswith(("Traceback", "-", "*", "=", "[", "During", "The above")):
+            break
+        rest.append(line)
+    return rest
+
+
+def elastic_failure(text: str) -> dict[str, str]:
+    """The first failed rank in torchrun's own report: ``{"rank": "1", "exitcode": "3", "host": "h2"}``."""
+    _, found, report = text.rpartition("Root Cause (first observed failure):")
+    if not found:
+        return {}
+    matches = (_ELASTIC.match(line) for line in report.splitlines()[:8])
+    return {match.group(1): match.group(2) for match in matches if match}
