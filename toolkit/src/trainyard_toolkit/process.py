@@ -76,6 +76,7 @@ class Outcome:
         status: the exit status; negative for a signal (-9 is SIGKILL).
         stop_signal: the signal that asked us to stop, or None.
         timed_out: the child was stopped because its time was up.
+        stopped_by_us: a stop was asked for by the toolkit itself, because another host failed or time was up.
         stderr: the last bytes that it wrote to stderr, at most 64 KiB.
         seconds: how long it ran.
     """
@@ -84,6 +85,7 @@ class Outcome:
         self.status = status
         self.stop_signal: int | None = None
         self.timed_out = False
+        self.stopped_by_us = False
         self.stderr = stderr
         self.seconds = seconds
 
@@ -191,6 +193,7 @@ class Supervisor:
         self.relays = dict(relays)
         self.owns_process = owns_process
         self.watched: dict[int, Callable[[], None]] = {}
+        self.told_to_stop: Callable[[int], object] = lambda number: None
         self.pid = 0
         self._status: int | None = None
         self._kill_at: float | None = None
@@ -223,6 +226,7 @@ class Supervisor:
         outcome = Outcome(self._status or 0, stderr, time.monotonic() - started)
         outcome.stop_signal = self._stop_signal
         outcome.timed_out = self._timed_out
+        outcome.stopped_by_us = self._kill_at is not None and self._stop_signal is None
         return outcome
 
     def stop(self, number: int = signal.SIGTERM) -> None:
@@ -234,6 +238,11 @@ class Supervisor:
                 self.policy.on_stop(self.pid)
         else:
             self._signal(number)
+
+    def close(self) -> None:
+        """Close what is left of the relays."""
+        for relay in self.relays.values():
+            relay.close()
 
     def _loop(self, signals: SignalPipe, deadline: float | None) -> None:
         open_relays = list(self.relays.values())
@@ -269,6 +278,8 @@ class Supervisor:
     def _take(self, signals: SignalPipe) -> None:
         for number in signals.take():
             if number in STOP_SIGNALS:
+                if self._stop_signal is None:
+                    self.told_to_stop(number)
                 self._stop_signal = self._stop_signal or number
                 self.stop(number)
             elif number in PASSED_SIGNALS:
@@ -340,5 +351,4 @@ def supervise(
         with SignalPipe() as signals:
             return supervisor.run(signals)
     finally:
-        for relay in supervisor.relays.values():
-            relay.close()
+        supervisor.close()

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HEAD = "Traceback (most recent call last):"
-# "[1,3]<stderr>:" of mpirun --tag-output, "[rank3]:" of torch, "[default3]:" of torchrun's tee.
-_PREFIX = re.compile(r"^(?:\[\d+,(?P<mpi>\d+)\]<std\w+>: ?|\[(?:rank|default)(?P<torch>\d+)\]:\s?)")
+# mpirun --tag-output puts "[1,3]<stderr>:" before each piece that a rank writes, also within a line.
+_MPI_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_TORCH_TAG = re.compile(r"^\[(?:rank|default)(\d+)\]:\s?")
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _ELASTIC = re.compile(r"^\s*(rank|exitcode|host)\s*:\s*(\S+)")
@@ -42,22 +43,28 @@ def find(text: str) -> Trace | None:
 
     Ranks that write at the same time mix their lines; each rank's lines are read as a stream of their own.
     """
-    streams: dict[int | None, list[str]] = {}
-    for line in text.splitlines():
-        rank, rest = _rank_of(line)
-        streams.setdefault(rank, []).append(rest)
-    found = [trace for rank, lines in streams.items() for trace in _traces(lines, rank)]
+    streams: dict[int | None, str] = {}
+    for line in text.splitlines(keepends=True):
+        for rank, piece in _pieces(line):
+            streams[rank] = streams.get(rank, "") + piece
+    found = [trace for rank, stream in streams.items() for trace in _traces(stream.splitlines(), rank)]
     own = [trace for trace in found if trace.short_kind not in _LAUNCHERS]
     first_rank = [trace for trace in own if trace.rank is not None]
     best = first_rank[:1] or own[-1:] or found[-1:]
     return best[0] if best else None
 
 
-def _rank_of(line: str) -> tuple[int | None, str]:
-    match = _PREFIX.match(line)
-    if match is None:
-        return None, line
-    return int(match.group("mpi") or match.group("torch")), line[match.end() :]
+def _pieces(line: str) -> list[tuple[int | None, str]]:
+    """(rank, text) of the pieces of a line; rank None where the line has no tag."""
+    words = _MPI_TAG.split(line)  # text, rank, text, rank, text, ...
+    pieces: list[tuple[int | None, str]] = [(None, words[0])] if words[0] else []
+    for i in range(1, len(words), 2):
+        pieces.append((int(words[i]), words[i + 1]))
+    if len(words) == 1:
+        match = _TORCH_TAG.match(line)
+        if match:
+            return [(int(match.group(1)), line[match.end() :])]
+    return pieces
 
 
 def _traces(lines: list[str], rank: int | None) -> list[Trace]:
