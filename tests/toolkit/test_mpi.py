@@ -100,7 +100,7 @@ def test_a_host_that_never_comes_is_named(hosts: Hosts) -> None:
 
 def test_a_lost_host_fails_the_job(hosts: Hosts) -> None:
     for tree in hosts.trees.values():
-        tree.script("import time; print('up', flush=True); time.sleep(100)")
+        tree.script("import os, time; os.write(1, b'up\\n'); time.sleep(100)")
     processes = {name: hosts.start(name) for name in hosts.names}
     first = processes["algo-1"]
     assert first.stdout is not None
@@ -122,7 +122,7 @@ def test_stop_reaches_every_rank(hosts: Hosts) -> None:
             sys.exit(0)
         signal.signal(signal.SIGTERM, save)
         os.makedirs(os.environ["SM_MODEL_DIR"], exist_ok=True)
-        print("up", flush=True)
+        os.write(1, b"up\\n")
         while True:
             time.sleep(1)
     """
