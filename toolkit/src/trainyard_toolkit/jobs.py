@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 from trainyard_toolkit import channels, config, log, metrics
 from trainyard_toolkit.errors import ConfigError
@@ -193,15 +194,19 @@ class Job:
                 resource["current_instance_type"] = own[0].get("instance_type", "local")
         return resource
 
-    def start_stop_hook(self, pid: int) -> None:
-        """Run the stop hook, if there is one, beside the script that is being stopped; its pid is in SCRIPT_PID."""
-        if self.stop_hook:
-            import subprocess
+    def start_stop_hook(self, pid: int) -> int | None:
+        """Run the stop hook, if there is one, beside the script that is being stopped; return the hook's pid.
 
-            try:
-                subprocess.Popen(self.stop_hook, env={**os.environ, "TRAINYARD_SCRIPT_PID": str(pid)})
-            except OSError as error:
-                log.warning(f"Cannot run the stop hook {self.stop_hook[0]}: {error.strerror}")
+        The script's pid is in its TRAINYARD_SCRIPT_PID.
+        """
+        if not self.stop_hook:
+            return None
+        env = {**os.environ, "TRAINYARD_SCRIPT_PID": str(pid)}
+        try:
+            return os.posix_spawnp(self.stop_hook[0], self.stop_hook, env, setsigdef=[signal.SIGPIPE])
+        except OSError as error:
+            log.warning(f"Cannot run the stop hook {self.stop_hook[0]}: {error.strerror}")
+            return None
 
 
 def _interface() -> str:

@@ -52,7 +52,8 @@ class Policy:
     Args:
         grace: seconds between passing on a stop and SIGKILL.
         timeout: seconds that the child may run, or None.
-        on_stop: called once when a stop begins, with the child's pid.
+        on_stop: called once when a stop begins, with the child's pid; it may return the pid of a helper process,
+            which then has the rest of the grace to end.
         on_start: called once when the child runs, with its pid. The place to start threads: forking comes first.
     """
 
@@ -60,7 +61,7 @@ class Policy:
         self,
         grace: float = DEFAULT_GRACE,
         timeout: float | None = None,
-        on_stop: Callable[[int], None] | None = None,
+        on_stop: Callable[[int], int | None] | None = None,
         on_start: Callable[[int], None] | None = None,
     ) -> None:
         self.grace = grace
@@ -198,6 +199,7 @@ class Supervisor:
         self._status: int | None = None
         self._kill_at: float | None = None
         self._stop_signal: int | None = None
+        self._helper: int | None = None
         self._timed_out = False
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
@@ -219,6 +221,7 @@ class Supervisor:
             self.policy.on_start(self.pid)
         deadline = None if self.policy.timeout is None else started + self.policy.timeout
         self._loop(signals, deadline)
+        self._await_helper(signals)
         self._clear_up(signals)
         stderr = self.relays[2].tail if 2 in self.relays else b""
         if 2 not in self.relays and is_regular_file(2):
@@ -235,7 +238,8 @@ class Supervisor:
             self._kill_at = time.monotonic() + self.policy.grace
             self._signal(number)
             if self.policy.on_stop is not None:
-                self.policy.on_stop(self.pid)
+                self._helper = self.policy.on_stop(self.pid)
+                orphans.keep(self._helper or 0)
         else:
             self._signal(number)
 
@@ -311,6 +315,23 @@ class Supervisor:
                 self._status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 return True
             orphans.note_exit(pid)
+
+    def _await_helper(self, signals: SignalPipe) -> None:
+        """Let the helper of a stop end within the grace; kill it after."""
+        poll = select.poll()
+        poll.register(signals.read_end, select.POLLIN)
+        while self._helper:
+            try:
+                ended, _ = os.waitpid(self._helper, os.WNOHANG)
+            except ChildProcessError:
+                return  # collected with the others already
+            remaining = (self._kill_at or 0.0) - time.monotonic()
+            if ended:
+                return
+            if remaining <= 0:
+                os.kill(self._helper, signal.SIGKILL)
+            poll.poll(max(1.0, remaining * 1000))
+            signals.take()
 
     def _clear_up(self, signals: SignalPipe) -> None:
         """End what the child left behind, then hand on the last of its output."""

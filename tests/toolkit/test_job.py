@@ -1,0 +1,412 @@
+"""The job document: the base directory prepared, and results sent, off SageMaker. S3 is a moto server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import DUMP, Tree, backend
+
+
+class Bucket:
+    """A bucket of its own on a moto server of its own."""
+
+    def __init__(self, endpoint: str) -> None:
+        import boto3
+
+        self.env = {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test-secret-key",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id="test",
+            aws_secret_access_key="test-secret-key",
+            region_name="us-east-1",
+        )
+        self.client.create_bucket(Bucket="jobs")
+
+    def put(self, key: str, body: bytes) -> None:
+        self.client.put_object(Bucket="jobs", Key=key, Body=body)
+
+    def get(self, key: str) -> bytes:
+        body: bytes = self.client.get_object(Bucket="jobs", Key=key)["Body"].read()
+        return body
+
+    def keys(self, prefix: str = "") -> list[str]:
+        listing = self.client.list_objects_v2(Bucket="jobs", Prefix=prefix)
+        return sorted(entry["Key"] for entry in listing.get("Contents", ()))
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    import importlib.util
+
+    backend("moto", importlib.util.find_spec("moto") is not None, "moto[server,s3] is not installed")
+    code = (
+        "from moto.server import DomainDispatcherApplication, create_backend_app\n"
+        "from werkzeug.serving import make_server\n"
+        "server = make_server('127.0.0.1', 0, DomainDispatcherApplication(create_backend_app), threaded=True)\n"
+        "print(server.server_port, flush=True)\n"
+        "server.serve_forever()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> Bucket:
+    import urllib.request
+
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")).close()
+    return Bucket(endpoint)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Tree:
+    """A base directory in which nothing has been prepared."""
+    tree = Tree(tmp_path / "ml")
+    for name in ("hyperparameters", "inputdataconfig", "resourceconfig"):
+        (tree.base / f"input/config/{name}.json").unlink()
+    return tree
+
+
+def run(tree: Tree, document: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]:
+    return tree.train(TRAINYARD_JOB=json.dumps({"program": "train.py", "name": "j1", **document}), **env)
+
+
+def test_local_channels_are_linked_and_configuration_is_written(bare: Tree, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.csv").write_text("1")
+    bare.script(DUMP)
+    done = run(
+        bare,
+        {
+            "hyperparameters": {"lr": 0.1, "name": "x", "deep": {"a": [1]}},
+            "channels": {"training": str(data), "copied": {"uri": f"file://{data}", "mode": "copy"}},
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    env = bare.dump()["env"]
+    assert env["SM_CHANNELS"] == '["copied","training"]'
+    assert json.loads(env["SM_HPS"]) == {"lr": 0.1, "name": "x", "deep": {"a": [1]}}
+    assert os.path.realpath(env["SM_CHANNEL_TRAINING"]) == str(data)
+    assert (bare.base / "input/data/copied/a.csv").read_text() == "1"
+    assert not (bare.base / "input/data/copied").is_symlink()
+    raw = json.loads((bare.base / "input/config/hyperparameters.json").read_text())
+    assert raw["lr"] == "0.1"
+    assert raw["name"] == '"x"'
+
+
+def test_arguments_are_passed_exactly(bare: Tree) -> None:
+    bare.script(DUMP)
+    assert run(bare, {"arguments": ["--a b", ""], "hyperparameters": {"x": 1}}).returncode == 0
+    assert bare.dump()["argv"] == ["--a b", ""]
+
+
+def test_document_from_a_file_and_code_from_a_folder(bare: Tree, tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "main.py").write_text("print('from folder')")
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"program": "main.py", "code": str(source)}))
+    done = bare.train("--job", str(path))
+    assert (done.returncode, done.stdout) == (0, "from folder\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"chanels": {}}, "Did you mean 'channels'"),
+        ({"channels": {"a": {"url": "x"}}}, 'an object with a "uri"'),
+        ({"channels": {"a": {"uri": "x", "mode": "move"}}}, "link or copy"),
+        ({"channels": {"a": "/no/such/folder"}}, "nothing at /no/such/folder"),
+        ({"channels": {"../a": "/tmp"}}, "one path segment"),
+        ({"channels": {"a": "ftp://x"}}, "s3://bucket/prefix"),
+        ({"hosts": ["a", "b"]}, "Cannot tell which host"),
+        ({"version": 9}, "version 9"),
+        ({"timeout_seconds": "1"}, "must be int or float"),
+        ({"distribution": {"kind": "smp"}}, "none, torchrun or mpi"),
+        ({"metrics": [{"name": "x", "regex": "("}]}, "is wrong"),
+        ({"metrics": [{"name": "x", "regex": "loss"}]}, "has no group"),
+        ({"output": {"uri": "/tmp/x", "compression": "zip"}}, "gzip"),
+    ],
+)
+def test_mistakes_in_the_document(bare: Tree, document: dict[str, Any], words: str) -> None:
+    bare.script("pass")
+    done = run(bare, document)
+    assert done.returncode == 1
+    assert words in bare.failure
+    assert bare.report["class"] == "client_error"
+    assert "Traceback" not in done.stderr
+
+
+def test_malformed_and_missing_documents(bare: Tree) -> None:
+    assert bare.train(TRAINYARD_JOB="{bad").returncode == 1
+    assert "not valid JSON" in bare.failure
+    assert bare.train(TRAINYARD_JOB="/no/job.json").returncode == 2
+    assert "no such file" in bare.failure
+
+
+def test_time_limit(bare: Tree) -> None:
+    bare.script("import time; time.sleep(100)")
+    assert run(bare, {"timeout_seconds": 0.3}).returncode == 143
+    assert bare.report["class"] == "timeout"
+    assert bare.report["outcome"] == "failed"
+    assert bare.failure.startswith("Timeout: train.py was stopped after")
+
+
+def test_s3_channels_whole_and_sharded(bare: Tree, bucket: Bucket) -> None:
+    for i in range(7):
+        bucket.put(f"data/part-{i}", bytes([i]) * 10)
+    bucket.put("data/deep/er", b"x")
+    bucket.put("database/other", b"x")
+    bucket.put("single.csv", b"one")
+    bare.script(DUMP)
+    sharded = {"uri": "s3://jobs/data", "distribution": "ShardedByS3Key"}
+    done = run(
+        bare,
+        {
+            "channels": {"all": "s3://jobs/data/", "mine": sharded, "one": "s3://jobs/single.csv"},
+            "hosts": ["h1", "h2", "h3"],
+            "current_host": "h2",
+        },
+        **bucket.env,
+    )
+    assert done.returncode == 0, done.stderr
+    data = bare.base / "input/data"
+    assert sorted(p.name for p in (data / "all").iterdir()) == ["deep", *(f"part-{i}" for i in range(7))]
+    assert (data / "all/part-3").read_bytes() == b"\3" * 10
+    assert sorted(p.name for p in (data / "mine").iterdir()) == ["part-0", "part-3", "part-6"]
+    assert (data / "one/single.csv").read_bytes() == b"one"
+    config = json.loads((bare.base / "input/config/inputdataconfig.json").read_text())
+    assert config["mine"]["S3DistributionType"] == "ShardedByS3Key"
+
+
+@pytest.mark.parametrize("uri", ["s3://jobs/nothing", "s3://no-such-bucket/x"])
+def test_s3_channel_with_nothing_behind_it(bare: Tree, bucket: Bucket, uri: str) -> None:
+    bare.script("pass")
+    done = run(bare, {"channels": {"a": uri}}, **bucket.env)
+    assert done.returncode == 1
+    assert uri in bare.failure
+    assert bare.report["class"] == "client_error"
+
+
+def test_download_goes_on_where_it_stopped(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard_toolkit.store import S3Store
+
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    body = os.urandom(3_000_000)
+    bucket.put("big", body)
+    store = S3Store("jobs")
+    asked: list[str] = []
+    real = store._client.get_object
+
+    def broken(**kwargs: Any) -> Any:
+        answer = real(**kwargs)
+        asked.append(kwargs.get("Range", ""))
+        if len(asked) == 1:
+            blocks = [answer["Body"].read(1_000_000)]
+            answer["Body"].close()
+
+            class Cut:
+                def iter_chunks(self, size: int) -> Iterator[bytes]:
+                    yield from blocks
+                    raise OSError("connection reset")
+
+            answer["Body"] = Cut()
+        return answer
+
+    monkeypatch.setattr(store._client, "get_object", broken)
+    store.download("big", str(tmp_path / "big"))
+    assert asked == ["", "bytes=1000000-"]
+    assert (tmp_path / "big").read_bytes() == body
+    assert [p.name for p in tmp_path.iterdir()] == ["big"]
+
+
+def test_damage_is_found_by_checksum(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard_toolkit.errors import StoreError
+    from trainyard_toolkit.store import S3Store
+
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    bucket.put("x", b"right")
+    tag = hashlib.md5(b"right").hexdigest()
+    (tmp_path / f"x.{tag[:16]}.partial").write_bytes(b"wrong")
+    with pytest.raises(StoreError, match="checksum"):
+        S3Store("jobs").download("x", str(tmp_path / "x"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_code_from_s3(bare: Tree, bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print('from s3')")
+    with tarfile.open(tmp_path / "s.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "main.py", "main.py")
+    bucket.put("src/sourcedir.tar.gz", (tmp_path / "s.tar.gz").read_bytes())
+    done = run(bare, {"program": "main.py", "code": "s3://jobs/src/sourcedir.tar.gz"}, **bucket.env)
+    assert (done.returncode, done.stdout) == (0, "from s3\n"), done.stderr
+
+
+RESULTS = """
+import os, sys
+for folder, name in (("SM_MODEL_DIR", "model.bin"), ("SM_OUTPUT_DATA_DIR", "eval.json")):
+    open(os.path.join(os.environ[folder], name), "w").write(name)
+sys.exit(int(os.environ.get("CODE", "0")))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_model_and_data_are_sent_as_on_sagemaker(bare: Tree, bucket: Bucket, tmp_path: Path, code: int) -> None:
+    bare.script(RESULTS)
+    done = run(bare, {"output": {"uri": "s3://jobs/out"}}, CODE=str(code), **bucket.env)
+    assert done.returncode == code, done.stderr
+    expected = ["out/j1/output/output.tar.gz"]
+    assert bucket.keys("out/") == (["out/j1/output/model.tar.gz"] if code == 0 else []) + expected
+    if code == 0:
+        (tmp_path / "m.tar.gz").write_bytes(bucket.get("out/j1/output/model.tar.gz"))
+        with tarfile.open(tmp_path / "m.tar.gz") as tar:
+            assert tar.getnames() == ["model.bin"]
+
+
+def test_plain_results_to_a_folder(bare: Tree, tmp_path: Path) -> None:
+    bare.script(RESULTS)
+    done = run(bare, {"output": {"uri": f"file://{tmp_path}/out", "compression": "none"}})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/j1/output/model/model.bin").read_text() == "model.bin"
+    assert (tmp_path / "out/j1/output/data/eval.json").read_text() == "eval.json"
+
+
+def test_results_that_cannot_be_sent_fail_the_job(bare: Tree, bucket: Bucket) -> None:
+    bare.script(RESULTS)
+    done = run(bare, {"output": {"uri": "s3://no-such-bucket/out"}}, **bucket.env)
+    assert done.returncode == 1
+    assert bare.report["class"] == "client_error"
+    assert "no-such-bucket" in bare.failure
+
+
+CHECKPOINTS = """
+import os, sys, time
+folder = os.environ["SAGEMAKER_BASE_DIR"] + "/checkpoints/"
+print(sorted(os.listdir(folder)), flush=True)
+os.makedirs(folder + "epoch", exist_ok=True)
+for name in ("epoch/a", "b"):
+    with open(folder + name + ".tmp", "w") as file:
+        file.write(name)
+    os.replace(folder + name + ".tmp", folder + name)
+print("written", flush=True)
+if sys.stdin.readline():
+    pass
+"""
+
+
+def test_checkpoints_go_out_during_the_run_and_come_back(bare: Tree, bucket: Bucket) -> None:
+    bucket.put("ckpt/old", b"old")
+    bare.script(CHECKPOINTS)
+    document = {"program": "train.py", "checkpoints": {"uri": "s3://jobs/ckpt"}}
+    command = bare.command()
+    env = bare.env(TRAINYARD_JOB=json.dumps(document), **bucket.env)
+    first = bucket.client.head_object(Bucket="jobs", Key="ckpt/old")["LastModified"]
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "['old']\n"
+        assert process.stdout.readline() == "written\n"
+        deadline = time.monotonic() + 20
+        wanted = ["ckpt/b", "ckpt/epoch/a", "ckpt/old"]
+        while bucket.keys("ckpt/") != wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert bucket.keys("ckpt/") == wanted  # while the script still runs, put in place by rename, no .tmp
+        process.communicate("\n", timeout=30)
+        assert process.returncode == 0
+    assert bucket.get("ckpt/epoch/a") == b"epoch/a"
+    assert bucket.client.head_object(Bucket="jobs", Key="ckpt/old")["LastModified"] == first
+
+
+def test_checkpoint_of_a_stopped_job_is_kept(bare: Tree, tmp_path: Path) -> None:
+    bare.script(
+        """
+        import os, signal, sys, time
+        def save(number, frame):
+            open(os.environ["SAGEMAKER_BASE_DIR"] + "/checkpoints/last", "w").write("saved")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(100)
+        """
+    )
+    hook = [sys.executable, "-c", f"import os; open({str(tmp_path / 'hook')!r}, 'w').write(os.environ['TRAINYARD_SCRIPT_PID'])"]
+    document = {"program": "train.py", "checkpoints": {"uri": f"{tmp_path}/kept"}, "stop_hook": hook}
+    process = bare.start(TRAINYARD_JOB=json.dumps(document))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert bare.report["outcome"] == "stopped"
+    assert (tmp_path / "kept/last").read_text() == "saved"
+    assert (tmp_path / "hook").read_text().isdigit()
+
+
+def test_intermediate_output_on_sagemaker(tree: Tree, bucket: Bucket) -> None:
+    tree.hyperparameters(sagemaker_s3_output='"s3://jobs/res"')
+    tree.script(
+        """
+        import os
+        folder = os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]
+        for i in range(20):
+            path = os.path.join(folder, f"{i}.txt")
+            open(path + ".tmp", "w").write(str(i))
+            os.replace(path + ".tmp", path)
+        """
+    )
+    started = time.monotonic()
+    done = tree.train(TRAINING_JOB_NAME="tj", **bucket.env)
+    assert done.returncode == 0, done.stderr
+    assert len(bucket.keys("res/tj/output/intermediate/")) == 20
+    assert time.monotonic() - started < 20
+
+
+def test_intermediate_folder_of_the_platform_is_left_alone(tree: Tree, bucket: Bucket) -> None:
+    tree.hyperparameters(sagemaker_s3_output='"s3://jobs/res"')
+    (tree.base / "output/intermediate").mkdir(parents=True)
+    tree.script("import os; open(os.environ['SM_OUTPUT_INTERMEDIATE_DIR'] + '/x', 'w').close()")
+    assert tree.train(**bucket.env).returncode == 0
+    assert bucket.keys("res/") == []
+
+
+def test_missing_boto3_names_what_to_add(bare: Tree, tmp_path: Path) -> None:
+    (tmp_path / "boto3.py").write_text("raise ImportError('not here')")
+    bare.script("pass")
+    assert run(bare, {"channels": {"a": "s3://b/c"}}, PYTHONPATH=str(tmp_path)).returncode == 1
+    assert "pip install boto3" in bare.failure
+
+
+def test_host_count_and_replica_index(bare: Tree) -> None:
+    bare.script(DUMP)
+    assert run(bare, {"host_count": 3}, TORCHX_REPLICA_IDX="1").returncode == 0
+    env = bare.dump()["env"]
+    assert env["SM_HOSTS"] == '["algo-1","algo-2","algo-3"]'
+    assert env["SM_CURRENT_HOST"] == "algo-2"
