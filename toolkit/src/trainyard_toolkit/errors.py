@@ -97,15 +97,20 @@ class InstallError(ClientError):
 
 
 class ExecuteUserScriptError(ClientError):
-    """The script ran and failed. ``return_code`` is its exit status, negative for a signal."""
+    """The script ran and failed.
+
+    Attributes:
+        return_code: its exit status, negative for a signal.
+        details: what ``failure.json`` would hold.
+    """
 
     failure_class = USER_ERROR
 
-    def __init__(self, message: str = "", return_code: int = 1, **details: Any) -> None:
+    def __init__(self, message: str = "", return_code: int = 1, details: dict[str, Any] | None = None) -> None:
         super().__init__(message or f"The training script ended with status {return_code}.")
         self.return_code = return_code
         self.exit_code = 128 - return_code if return_code < 0 else return_code
-        self.details = details
+        self.details = details or {}
 
 
 class ClusterError(ToolkitError):

@@ -56,7 +56,7 @@ def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str)
         verb = [*verb, "--python", sys.executable]
         if sys.prefix == sys.base_prefix:
             verb.append("--break-system-packages")
-    log.info(f"Installing {what} with {' '.join(start[-2:])}")
+    log.info(f"Installing {what} with {start[-1] if start[0] != 'uv' else 'uv'}")
     environment = {**env, **_index_of_repository(env)}
     relays = {1: Relay(1), 2: Relay(2)}
     outcome = process.supervise(process.Command([*start, *verb, *rest], environment, code_dir), relays=relays)
@@ -73,8 +73,11 @@ def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str)
 def _reason(output: str) -> str:
     """The installer's own words for what went wrong: its first error line, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith(("error:", "× ", "no solution"))]
-    return (errors or lines[-1:] or ["it printed nothing"])[0]
+    for start in ("ERROR:", "error:", "No solution", "Caused by"):
+        found = [line for line in lines if line.startswith(start) and "subprocess-exited" not in line]
+        if found:
+            return found[0]
+    return (lines or ["it printed nothing"])[-1]
 
 
 def _last(output: str) -> list[str]:

@@ -143,10 +143,6 @@ def python_path(code_dir: str, base: Mapping[str, str]) -> str:
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.isfile(home):
         parts.append(home)
-    if config.is_true(base.get("TRAINYARD_ALIASES", "")):
-        from trainyard_toolkit import aliases
-
-        parts.append(aliases.path_for_children(home))
     return os.pathsep.join(part for part in parts if part)
 
 
