@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RESOURCE = {
     "current_host": "algo-1",
@@ -62,7 +64,9 @@ class Tree:
         return path
 
     def env(self, **extra: str) -> dict[str, str]:
-        return clean_environment(SAGEMAKER_BASE_DIR=str(self.base), DUMP=str(self.base / "dump.json"), **extra)
+        return clean_environment(
+            SAGEMAKER_BASE_DIR=str(self.base), DUMP=str(self.base / "dump.json"), **extra
+        )
 
     def command(self, *args: str) -> list[str]:
         return [self.python, "-m", "trainyard_toolkit", "train", *args]

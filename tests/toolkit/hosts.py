@@ -16,7 +16,9 @@ def require_hosts(name: str) -> None:
     usable = os.geteuid() == 0 and shutil.which("ip") is not None
     if usable:
         probe = f"ty{uuid.uuid4().hex[:6]}"
-        usable = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
+        usable = (
+            subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
+        )
         subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
     backend(name, usable, "network namespaces cannot be made here (root and iproute2 are needed)")
 

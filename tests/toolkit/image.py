@@ -13,7 +13,16 @@ from .conftest import backend
 
 DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 SYSTEM_PYTHON = "/usr/bin/python3"
-_LEFT_OUT = ("__pycache__", "test", "idlelib", "tkinter", "ensurepip", "lib2to3", "config-*", "EXTERNALLY-MANAGED")
+_LEFT_OUT = (
+    "__pycache__",
+    "test",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
+    "config-*",
+    "EXTERNALLY-MANAGED",
+)
 
 
 def docker(*words: str, check: bool = True, **kwargs: object) -> subprocess.CompletedProcess[str]:
@@ -30,7 +39,9 @@ def require_docker() -> None:
     except (OSError, subprocess.TimeoutExpired):
         up = False
     parts = os.path.exists(SYSTEM_PYTHON) and os.path.exists("/bin/busybox")
-    backend("docker", up and parts, "no Docker daemon answers, or /usr/bin/python3 or /bin/busybox is missing")
+    backend(
+        "docker", up and parts, "no Docker daemon answers, or /usr/bin/python3 or /bin/busybox is missing"
+    )
 
 
 def make_image(tag: str) -> None:
@@ -47,7 +58,20 @@ def make_image(tag: str) -> None:
 
 
 def _skeleton(root: Path) -> None:
-    for name in ("bin", "usr/bin", "usr/lib", "usr/local/bin", "lib64", "etc", "tmp", "proc", "sys", "dev", "root", "opt"):
+    for name in (
+        "bin",
+        "usr/bin",
+        "usr/lib",
+        "usr/local/bin",
+        "lib64",
+        "etc",
+        "tmp",
+        "proc",
+        "sys",
+        "dev",
+        "root",
+        "opt",
+    ):
         (root / name).mkdir(parents=True)
     (root / "tmp").chmod(0o1777)
     (root / "lib").symlink_to("usr/lib")
@@ -88,7 +112,18 @@ def _shared_libraries(root: Path, programs: list[str]) -> None:
 def make_wheel(folder: Path) -> Path:
     """Build the toolkit's wheel with the hatchling that is installed here."""
     source = Path(__file__).parents[2] / "toolkit"
-    line = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
+    line = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        str(source),
+    ]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return next(folder.glob("*.whl"))

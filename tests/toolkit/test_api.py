@@ -6,17 +6,24 @@ import subprocess
 import textwrap
 import venv
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .conftest import Tree, clean_environment
 from .image import make_wheel
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 def python(tree: Tree, code: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [tree.python, "-c", textwrap.dedent(code)], env=tree.env(**env), capture_output=True, text=True, check=False
+        [tree.python, "-c", textwrap.dedent(code)],
+        env=tree.env(**env),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -159,7 +166,11 @@ except ImportError:
 def test_aliases(installed: Path) -> None:
     def run(**env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(installed / "bin/python"), "-c", ALIASES], env=clean_environment(**env), capture_output=True, text=True, check=False
+            [str(installed / "bin/python"), "-c", ALIASES],
+            env=clean_environment(**env),
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     done = run(TRAINYARD_ALIASES="1")
@@ -171,7 +182,11 @@ def test_aliases_never_hide_an_original(installed: Path, tmp_path: Path) -> None
     (tmp_path / "sagemaker_training").mkdir()
     (tmp_path / "sagemaker_training/__init__.py").write_text("original = True")
     done = subprocess.run(
-        [str(installed / "bin/python"), "-c", "import sagemaker_training; print(sagemaker_training.original)"],
+        [
+            str(installed / "bin/python"),
+            "-c",
+            "import sagemaker_training; print(sagemaker_training.original)",
+        ],
         env=clean_environment(TRAINYARD_ALIASES="1", PYTHONPATH=str(tmp_path)),
         capture_output=True,
         text=True,
@@ -195,11 +210,17 @@ def test_importing_nothing_heavy(tree: Tree) -> None:
         import sys
         from trainyard_toolkit.train import train
         assert train() == 0
-        heavy = {"argparse", "logging", "typing", "dataclasses", "subprocess", "socket", "threading", "tarfile",
+        heavy = {"argparse", "logging", "email",
+                  "typing", "dataclasses", "subprocess", "socket", "threading", "tarfile",
                  "shutil", "tempfile", "urllib", "asyncio", "boto3", "hashlib", "inspect", "concurrent"}
         print(sorted(heavy & set(sys.modules)))
         """,
     )
-    loaded_anyway = subprocess.run([tree.python, "-c", "import sys; print(sorted(sys.modules))"], capture_output=True, text=True, check=True)
+    loaded_anyway = subprocess.run(
+        [tree.python, "-c", "import sys; print(sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     extra = [name for name in eval(done.stdout.splitlines()[-1]) if repr(name) not in loaded_anyway.stdout]
     assert extra == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from trainyard_toolkit.metrics import Definition, Recorder, parse_definitions
 
-from .conftest import Tree
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Tree
 
 METRICS = json.dumps([{"Name": "loss", "Regex": r"loss[=:] ?([0-9.e+-]+)"}])
 
@@ -130,8 +133,13 @@ def test_a_slow_reader_does_not_delay_a_stop(tree: Tree, tmp_path: Path) -> None
 words = st.text(alphabet="ab=1 .\n\r,", max_size=60)
 
 
-@given(st.lists(words, max_size=6), st.sampled_from([r"a=(\d)", r"^b (\d)", r"(\d)$", r"[^b](\d)\s", r"\Aa(\d)", r"(?!b)(\d)"]))
-def test_block_search_finds_what_line_search_finds(tmp_path_factory: pytest.TempPathFactory, pieces: list[str], regex: str) -> None:
+@given(
+    st.lists(words, max_size=6),
+    st.sampled_from([r"a=(\d)", r"^b (\d)", r"(\d)$", r"[^b](\d)\s", r"\Aa(\d)", r"(?!b)(\d)"]),
+)
+def test_block_search_finds_what_line_search_finds(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str], regex: str
+) -> None:
     path = tmp_path_factory.mktemp("m") / "metrics.jsonl"
     recorder = Recorder([Definition("m", regex)], str(path), "stdout")
     for piece in pieces:
@@ -151,5 +159,3 @@ def test_block_search_finds_what_line_search_finds(tmp_path_factory: pytest.Temp
 def test_definitions_in_both_spellings() -> None:
     both = parse_definitions([{"Name": "a", "Regex": "(1)"}, {"name": "b", "regex": "(2)"}])
     assert [definition.name for definition in both] == ["a", "b"]
-
-

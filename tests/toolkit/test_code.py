@@ -7,13 +7,15 @@ import os
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from trainyard_toolkit import archive
 from trainyard_toolkit.errors import CodeError
 
-from .conftest import Tree
+if TYPE_CHECKING:
+    from .conftest import Tree
 
 
 def make_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
@@ -170,7 +172,7 @@ SETUP = "from setuptools import setup; setup(name='{name}', version='1', py_modu
 
 
 def _package(tree: Tree, name: str) -> None:
-    tree.script(f"import sys; print('module of the package', sys.argv[1:])", f"{name}.py")
+    tree.script("import sys; print('module of the package', sys.argv[1:])", f"{name}.py")
     tree.script(SETUP.format(name=name, module=name), "setup.py")
 
 
@@ -194,7 +196,9 @@ def make_package(folder: Path, name: str) -> Path:
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr(f"{name}.py", "value = 42")
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
     return path
 

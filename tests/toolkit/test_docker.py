@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .conftest import Tree
 from .image import DOCKER, docker, make_image, make_wheel, require_docker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("docker")]
 
@@ -69,7 +72,10 @@ class Container:
         self.name = f"trainyard-test-{uuid.uuid4().hex[:8]}"
 
     def words(self, *options: str) -> list[str]:
-        mounts = [f"-v{self.tree.base}/{name}:/opt/ml/{name}" for name in ("input", "output", "model", "checkpoints")]
+        mounts = [
+            f"-v{self.tree.base}/{name}:/opt/ml/{name}"
+            for name in ("input", "output", "model", "checkpoints")
+        ]
         code = f"-v{self.tree.base}/code:/opt/ml/code"
         for name in ("output", "model", "checkpoints"):
             (self.tree.base / name).mkdir(exist_ok=True)
@@ -107,7 +113,11 @@ def test_the_seeds_readme(container: Container) -> None:
     tree.configure(
         "hyperparameters", {"batch-size": "256", "learning-rate": "0.0001", "communicator": '"pure_nccl"'}
     )
-    channel = {"RecordWrapperType": "None", "S3DistributionType": "FullyReplicated", "TrainingInputMode": "File"}
+    channel = {
+        "RecordWrapperType": "None",
+        "S3DistributionType": "FullyReplicated",
+        "TrainingInputMode": "File",
+    }
     tree.configure("inputdataconfig", {"training": channel, "testing": channel})
     done = container.run()
     assert done.returncode == 0, done.stderr
@@ -171,7 +181,8 @@ def test_shell_entry_point_passes_the_stop_to_its_python(container: Container) -
 
 def test_a_script_that_ignores_the_stop_is_killed_after_the_grace(container: Container) -> None:
     container.tree.script(
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(100)"
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print('ready', flush=True); time.sleep(100)"
     )
     container.start("-e", "TRAINYARD_GRACE_SECONDS=1")
     docker("stop", "-t", "20", container.name)
@@ -199,7 +210,12 @@ def test_orphans_are_collected(container: Container) -> None:
             os.wait()
         deadline = time.monotonic() + 20
         def zombies():
-            stats = [open(f"/proc/{p}/stat").read().split()[2] for p in os.listdir("/proc") if p.isdigit()]
+            stats = []
+            for name in os.listdir("/proc"):
+                try:
+                    stats.append(open(f"/proc/{int(name)}/stat").read().split()[2])
+                except (ValueError, OSError):
+                    pass
             return stats.count("Z"), len(stats)
         while zombies() != (0, 2) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -222,7 +238,12 @@ def test_one_file_in_an_image_without_the_package(container: Container, tmp_path
     subprocess.run([sys.executable, str(builder), str(app)], check=True)
     assert app.read_bytes() == first
     container.tree.script("import trainyard_toolkit; print(trainyard_toolkit.__file__)")
-    line = [*container.words(f"-v{app}:/toolkit/train.pyz", "--entrypoint", "python")[:-1], "-S", "/toolkit/train.pyz", "train"]
+    line = [
+        *container.words(f"-v{app}:/toolkit/train.pyz", "--entrypoint", "python")[:-1],
+        "-S",
+        "/toolkit/train.pyz",
+        "train",
+    ]
     done = docker(*line, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "/toolkit/train.pyz/trainyard_toolkit/__init__.py\n"

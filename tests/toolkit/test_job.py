@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .conftest import DUMP, Tree, backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Bucket:
@@ -60,12 +62,16 @@ def endpoint() -> Iterator[str]:
     code = (
         "from moto.server import DomainDispatcherApplication, create_backend_app\n"
         "from werkzeug.serving import make_server\n"
-        "server = make_server('127.0.0.1', 0, DomainDispatcherApplication(create_backend_app), threaded=True)\n"
+        "app = DomainDispatcherApplication(create_backend_app)\n"
+        "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
         "print(server.server_port, flush=True)\n"
         "server.serve_forever()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-W", "ignore", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as server:
         assert server.stdout is not None
         try:
@@ -213,7 +219,9 @@ def test_s3_channel_with_nothing_behind_it(bare: Tree, bucket: Bucket, uri: str)
     assert bare.report["class"] == "client_error"
 
 
-def test_download_goes_on_where_it_stopped(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_goes_on_where_it_stopped(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from trainyard_toolkit.store import S3Store
 
     for name, value in bucket.env.items():
@@ -278,7 +286,9 @@ sys.exit(int(os.environ.get("CODE", "0")))
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_model_and_data_are_sent_as_on_sagemaker(bare: Tree, bucket: Bucket, tmp_path: Path, code: int) -> None:
+def test_model_and_data_are_sent_as_on_sagemaker(
+    bare: Tree, bucket: Bucket, tmp_path: Path, code: int
+) -> None:
     bare.script(RESULTS)
     done = run(bare, {"output": {"uri": "s3://jobs/out"}}, CODE=str(code), **bucket.env)
     assert done.returncode == code, done.stderr
@@ -357,7 +367,11 @@ def test_checkpoint_of_a_stopped_job_is_kept(bare: Tree, tmp_path: Path) -> None
         time.sleep(100)
         """
     )
-    hook = [sys.executable, "-c", f"import os; open({str(tmp_path / 'hook')!r}, 'w').write(os.environ['TRAINYARD_SCRIPT_PID'])"]
+    hook = [
+        sys.executable,
+        "-c",
+        f"import os; open({str(tmp_path / 'hook')!r}, 'w').write(os.environ['TRAINYARD_SCRIPT_PID'])",
+    ]
     document = {"program": "train.py", "checkpoints": {"uri": f"{tmp_path}/kept"}, "stop_hook": hook}
     process = bare.start(TRAINYARD_JOB=json.dumps(document))
     assert process.stdout is not None

@@ -6,13 +6,16 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .conftest import backend
 from .hosts import Hosts, require_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SCRIPT = """
 import os, sys
@@ -26,13 +29,19 @@ os.write(1, line.encode())
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     sshd = os.access("/usr/sbin/sshd", os.X_OK)
-    backend("mpi", bool(shutil.which("mpirun")) and sshd, "mpirun and sshd are needed (openmpi-bin, openssh-server)")
+    backend(
+        "mpi",
+        bool(shutil.which("mpirun")) and sshd,
+        "mpirun and sshd are needed (openmpi-bin, openssh-server)",
+    )
     require_hosts("mpi")
     with Hosts(tmp_path, ["algo-1", "algo-2"]) as made:
         for tree in made.trees.values():
             tree.script(SCRIPT)
             tree.hyperparameters(
-                sagemaker_mpi_enabled="true", sagemaker_mpi_num_of_processes_per_host="2", note='"it\'s $HOME"'
+                sagemaker_mpi_enabled="true",
+                sagemaker_mpi_num_of_processes_per_host="2",
+                note='"it\'s $HOME"',
             )
         yield made
 

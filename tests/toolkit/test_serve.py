@@ -11,11 +11,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .conftest import Tree, backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def _free_port() -> int:
@@ -48,9 +51,10 @@ class Served:
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 self.get("/ping")
-                return
             except OSError:
                 time.sleep(0.02)
+            else:
+                return
         raise AssertionError((self.tree.base / "serve.log").read_text())
 
     def get(self, path: str) -> tuple[int, bytes]:
@@ -94,7 +98,7 @@ def model_fn(model_dir):
 
 
 def test_content_types_with_default_functions(served: Served) -> None:
-    import numpy
+    import numpy as np
 
     served.tree.script(MODEL, "inference.py")
     served.start()
@@ -102,9 +106,9 @@ def test_content_types_with_default_functions(served: Served) -> None:
     assert served.invoke(b"[[1, 2], [3, 4]]", "application/json") == (200, b"[[2.0, 4.0], [6.0, 8.0]]")
     assert served.invoke(b"1,2\n3,4\n", "text/csv", "text/csv") == (200, b"2.0,4.0\n6.0,8.0\n")
     npy = io.BytesIO()
-    numpy.save(npy, numpy.array([1.5]))
+    np.save(npy, np.array([1.5]))
     status, body = served.invoke(npy.getvalue(), "application/x-npy", "application/x-npy")
-    assert (status, numpy.load(io.BytesIO(body)).tolist()) == (200, [3.0])
+    assert (status, np.load(io.BytesIO(body)).tolist()) == (200, [3.0])
     assert served.invoke(b"x", "application/zip")[0] == 415
     assert served.invoke(b"[1]", "application/json", "image/png")[0] == 406
     assert served.invoke(b"{bad", "application/json")[0] == 400
@@ -113,12 +117,12 @@ def test_content_types_with_default_functions(served: Served) -> None:
 
 
 def test_pickled_arrays_are_refused(served: Served) -> None:
-    import numpy
+    import numpy as np
 
     served.tree.script(MODEL, "inference.py")
     served.start()
     npy = io.BytesIO()
-    numpy.save(npy, numpy.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.save(npy, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     assert served.invoke(npy.getvalue(), "application/x-npy")[0] == 400
 
 
@@ -147,7 +151,8 @@ def output_fn(prediction, accept):
 
 def test_transform_fn(served: Served) -> None:
     served.tree.script(
-        MODEL + "def transform_fn(model, data, content_type, accept):\n    return str(model(len(data))), accept\n",
+        MODEL
+        + "def transform_fn(model, data, content_type, accept):\n    return str(model(len(data))), accept\n",
         "inference.py",
     )
     served.start()
@@ -157,7 +162,8 @@ def test_transform_fn(served: Served) -> None:
 def test_workers_answer_side_by_side_and_stop(served: Served) -> None:
     served.tree.script(
         "import os\ndef model_fn(d): return 0\n"
-        "def transform_fn(model, data, c, a):\n    import time; time.sleep(0.2)\n    return str(os.getpid()), 'text/plain'\n",
+        "def transform_fn(model, data, c, a):\n    import time; time.sleep(0.2)\n"
+        "    return str(os.getpid()), 'text/plain'\n",
         "inference.py",
     )
     served.start()
@@ -180,7 +186,11 @@ def test_workers_answer_side_by_side_and_stop(served: Served) -> None:
 )
 def test_mistakes(tree: Tree, env: dict[str, str], words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainyard_toolkit", "serve"], env=tree.env(**env), capture_output=True, text=True, check=False
+        [sys.executable, "-m", "trainyard_toolkit", "serve"],
+        env=tree.env(**env),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert words in done.stderr
@@ -189,7 +199,8 @@ def test_mistakes(tree: Tree, env: dict[str, str], words: str) -> None:
 
 def test_own_application(served: Served) -> None:
     served.tree.script(
-        "def app(environ, start_response):\n    start_response('200 OK', [])\n    return [b'mine']\n", "mine.py"
+        "def app(environ, start_response):\n    start_response('200 OK', [])\n    return [b'mine']\n",
+        "mine.py",
     )
     served.start(SAGEMAKER_SERVING_MODULE="mine:app", PYTHONPATH=str(served.tree.base / "code"))
     assert served.get("/anything") == (200, b"mine")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .conftest import Tree, backend
 from .hosts import Hosts, require_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # torch may live in an environment of its own: it is ten times the size of everything else.
 PYTHON = os.environ.get("TRAINYARD_TORCH_PYTHON", "")

@@ -70,7 +70,7 @@ def test_failure_names_the_error_first(tree: Tree) -> None:
     assert tree.train().returncode == 1
     lines = tree.failure.splitlines()
     assert lines[0] == "ValueError: learning rate must be positive, not -1"
-    assert 'line 4, in check' in tree.failure
+    assert "line 4, in check" in tree.failure
     assert len(tree.failure) <= 1024
     report = tree.report
     assert report["outcome"] == "failed"
@@ -208,7 +208,7 @@ def test_explicit_arguments_are_passed_exactly(tree: Tree) -> None:
 
 def test_secrets_are_masked(tree: Tree) -> None:
     tree.script("import sys; sys.exit('bad token hunter2-hunter2 at https://u:pw@host/x')")
-    tree.hyperparameters(**{"hf_token": "hunter2-hunter2", "pad_token": "<pad>", "url": "https://me:pw@host/x"})
+    tree.hyperparameters(hf_token="hunter2-hunter2", pad_token="<pad>", url="https://me:pw@host/x")
     done = tree.train(DB_PASSWORD="swordfish-swordfish")
     head = done.stderr.split("bad token")[0]
     assert done.returncode == 1

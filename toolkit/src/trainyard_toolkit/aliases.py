@@ -1,7 +1,8 @@
 """Serves this package under the predecessors' names, where they are not installed and it is asked for.
 
-``TRAINYARD_ALIASES=1`` switches it on: a ``.pth`` file of the wheel then calls :func:`install` at the start of each
-Python of that environment. (In the zipapp there is no such file; a script can call it itself.) The finder stands last in line: an installed original is always found first.
+``TRAINYARD_ALIASES=1`` switches it on: a ``.pth`` file of the wheel then calls :func:`install` at the start
+of each Python of that environment. (In the zipapp there is no such file; a script can call it itself.) The
+finder stands last in line: an installed original is always found first.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 # What the predecessors call a module, where it is not what we call it.
 _PREFIXES = ("sagemaker_containers.beta.framework", "sagemaker_containers", "sagemaker_training")
 _RENAMED = {
-    "_" + name: name for name in ("errors", "files", "mapping", "runner", "entry_point_type", "intermediate_output")
+    "_" + name: name
+    for name in ("errors", "files", "mapping", "runner", "entry_point_type", "intermediate_output")
 }
-_RENAMED.update(_env="environment", env="environment", _trainer="train", trainer="train", modules="entry_point")
+_RENAMED.update(
+    _env="environment", env="environment", _trainer="train", trainer="train", modules="entry_point"
+)
 _SERVING = ("encoders", "decoders", "transformer", "worker", "content_types", "server")
 
 

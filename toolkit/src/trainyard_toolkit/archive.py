@@ -31,7 +31,8 @@ def extract(archive: str, folder: str) -> None:
                 tar.extract(member, root, set_attrs=True, **_FILTER)  # type: ignore[arg-type]
     except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, ValueError) as error:
         raise CodeError(
-            f"Cannot unpack {archive}: {str(error) or type(error).__name__}. It must be a whole tar.gz archive, "
+            f"Cannot unpack {archive}: {str(error) or type(error).__name__}. "
+            "It must be a whole tar.gz archive, "
             "made for example with `tar czf sourcedir.tar.gz -C src .`."
         ) from None
 
@@ -81,7 +82,8 @@ def _refuse_crossing(member: tarfile.TarInfo, root: str, archive: str) -> None:
     for path in (parent, linked):
         if path != root and not path.startswith(root + os.sep):
             raise CodeError(
-                f"Refused to unpack {archive}: member {member.name!r} goes through a link out of the directory. "
+                f"Refused to unpack {archive}: member {member.name!r} goes through a link "
+                "out of the directory. "
                 "Make the archive without such links."
             )
     target = os.path.join(root, member.name)
@@ -96,10 +98,14 @@ def pack(folder: str, archive: str) -> None:
     """
     partial = f"{archive}.partial"
     with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:
-        with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for path, name in _tree(folder):
-                tar.add(path, name, recursive=False, filter=_anonymous)
+        _add_all(zipped, folder)
     os.replace(partial, archive)
+
+
+def _add_all(target: gzip.GzipFile, folder: str) -> None:
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path, name in _tree(folder):
+            tar.add(path, name, recursive=False, filter=_anonymous)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -1,7 +1,8 @@
-"""Puts the data of a channel where the contract says: links, copies or downloads, sharded by host if asked."""
+"""Puts the data of a channel where the contract says: linked, copied or downloaded, sharded if asked."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -128,11 +129,11 @@ def _download(origin: store.Store, items: list[store.Item], prefix: str, target:
 
 
 def _mark(path: str, tag: str) -> None:
-    """Note on the file itself which content it is; where the file system cannot, it is fetched again next time."""
-    try:
+    """Note on the file itself which content it is; where the file system cannot, it is fetched again next
+    time.
+    """
+    with contextlib.suppress(OSError, AttributeError):
         os.setxattr(path, "user.trainyard.tag", tag.encode())
-    except (OSError, AttributeError):
-        pass
 
 
 def _marked(path: str) -> str:

@@ -1,4 +1,7 @@
-"""The command line: ``train``, ``serve`` and a few helpers. Parsed by hand: argparse costs more than all the rest."""
+"""The command line: ``train``, ``serve`` and a few helpers.
+
+Parsed by hand: argparse costs more than all the rest.
+"""
 
 from __future__ import annotations
 

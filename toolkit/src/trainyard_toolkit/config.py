@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Taken by the toolkit, never shown to the script. Other names that start with the prefix go to SM_FRAMEWORK_PARAMS.
+# Taken by the toolkit, never shown to the script. Other names that start with the prefix go to
+# SM_FRAMEWORK_PARAMS.
 RESERVED_PREFIX = "sagemaker_"
 CORE_PARAMETERS = frozenset(
     {

@@ -41,7 +41,8 @@ def run(
         args: the script's arguments, passed exactly as they are.
         env_vars: further variables for the script.
         wait: False starts the script on a thread and returns at once; its ``wait()`` gives the outcome.
-        capture_error: kept for callers of the predecessors; the error always carries the last lines of stderr.
+        capture_error: kept for callers of the predecessors; the error always carries the last lines of
+            stderr.
         runner: how to start it: plainly, under MPI or under torchrun.
         extra_opts: ``grace`` and ``timeout`` in seconds.
 
@@ -76,7 +77,8 @@ def install(name: str, path: str | None = None, capture_error: bool = False) -> 
     Args:
         name: the entry point.
         path: the folder; default: the code directory.
-        capture_error: kept for callers of the predecessors; the error always carries the installer's last lines.
+        capture_error: kept for callers of the predecessors; the error always carries the installer's last
+            lines.
 
     Raises:
         InstallError: the installer failed or is missing.

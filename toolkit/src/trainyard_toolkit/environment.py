@@ -116,9 +116,7 @@ class Environment(mapping.MappingMixin):
         self.instance_groups = list(groups)
         self.instance_groups_dict = groups
         self.is_hetero = len(groups) > 1
-        self.current_instance_group_hosts = (
-            self._hosts_of(self.current_instance_group) if groups else self.hosts
-        )
+        self.current_instance_group_hosts = self._hosts_of(self.current_instance_group) if groups else []
         self.distribution_instance_groups = self._distribution_groups()
         self.distribution_hosts = self._distribution_hosts()
         self.master_hostname = (self.distribution_hosts or self.hosts or [self.current_host])[0]
@@ -133,18 +131,16 @@ class Environment(mapping.MappingMixin):
         return [self.current_instance_group] if asked else []
 
     def _distribution_hosts(self) -> list[str]:
-        groups = self.distribution_instance_groups
-        if not groups:
-            return []
         if not self.instance_groups_dict:
             return list(self.hosts)
-        return [host for group in groups for host in self._hosts_of(group)]
+        return [host for group in self.distribution_instance_groups for host in self._hosts_of(group)]
 
     def _hosts_of(self, group: str) -> list[str]:
         if group not in self.instance_groups_dict:
             known = ", ".join(self.instance_groups) or "none"
             raise ConfigError(
-                f"Cannot lay out the cluster: instance group {group!r} is not in resourceconfig.json (it has {known})."
+                f"Cannot lay out the cluster: instance group {group!r} is not in "
+                f"resourceconfig.json (it has {known})."
             )
         return _list_of_names(self.instance_groups_dict[group].get("hosts", []), f"hosts of {group}")
 
@@ -180,7 +176,9 @@ class Environment(mapping.MappingMixin):
         return mapping.to_cmd_args(self.hyperparameters)
 
     def to_env_vars(self) -> dict[str, str]:
-        """Every ``SM_*`` variable of the contract, with a legal alias for each name that no shell can spell."""
+        """Every ``SM_*`` variable of the contract, with a legal alias for each name that no shell can
+        spell.
+        """
         named = {name: getattr(self, name) for name in _EXPORTED}
         named.update(
             framework_module=self.framework_module,
@@ -303,7 +301,8 @@ def _text(resource: dict[str, Any], name: str) -> str:
     if isinstance(value, str) and value:
         return value
     raise ConfigError(
-        f'Cannot lay out the cluster: resourceconfig.json needs "{name}", a name such as "algo-1"; it has {value!r}.'
+        f"Cannot lay out the cluster: resourceconfig.json needs "
+        f'"{name}", a name such as "algo-1"; it has {value!r}.'
     )
 
 

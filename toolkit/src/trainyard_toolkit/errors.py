@@ -9,7 +9,7 @@
     │   ├── InstallError               requirements or the package could not be installed
     │   └── ExecuteUserScriptError     the script ran and failed
     ├── ClusterError                   the hosts of the job did not come together
-    ├── Stopped                        a stop was asked for before or after the script ran
+    ├── StoppedError                   a stop was asked for before or after the script ran
     ├── ChannelDoesNotExistError
     └── UnsupportedFormatError         serving: no encoder or decoder for a content type
 
@@ -87,7 +87,9 @@ class StoreError(ClientError):
 
 
 class InstallError(ClientError):
-    """Installing the requirements or the user's package failed; ``output`` holds the installer's last lines."""
+    """Installing the requirements or the user's package failed; ``output`` holds the installer's last
+    lines.
+    """
 
     failure_class = INSTALL_ERROR
 
@@ -106,7 +108,9 @@ class ExecuteUserScriptError(ClientError):
 
     failure_class = USER_ERROR
 
-    def __init__(self, message: str = "", return_code: int = 1, details: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, message: str = "", return_code: int = 1, details: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(message or f"The training script ended with status {return_code}.")
         self.return_code = return_code
         self.exit_code = 128 - return_code if return_code < 0 else return_code
@@ -117,7 +121,7 @@ class ClusterError(ToolkitError):
     """The hosts of the job did not find each other, or one of them was lost."""
 
 
-class Stopped(ToolkitError):
+class StoppedError(ToolkitError):
     """A signal asked the job to stop while no script was running that could take it."""
 
     failure_class = PREEMPTED

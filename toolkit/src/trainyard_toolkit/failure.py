@@ -1,7 +1,8 @@
-"""The failure report: ``output/failure`` for people and the platform, ``output/failure.json`` for programs."""
+"""The failure report: ``output/failure`` for people and the platform, ``failure.json`` for programs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -78,12 +79,14 @@ def _first_line(reason: str) -> str:
 
 
 def from_error(error: BaseException) -> Report:
-    """The report on an error of the toolkit's own work: configuration, code, installation, storage, cluster."""
+    """The report on an error of the toolkit's own work: configuration, code, installation, storage,
+    cluster.
+    """
     if isinstance(error, errors.ToolkitError):
         report = Report(error.failure_class, str(error), error.exit_code)
         report.fields["exception"] = type(error).__name__
         report.fields["stderr"] = getattr(error, "output", "").splitlines()[-STDERR_LINES:]
-        if isinstance(error, errors.Stopped):
+        if isinstance(error, errors.StoppedError):
             report.fields["signal"] = signal.Signals(error.number).name
         return report
     if isinstance(error, OSError):
@@ -125,7 +128,7 @@ def from_outcome(outcome: Outcome, name: str, memory_kills: int = 0) -> Report:
 
 
 def _status(outcome: Outcome, elastic: dict[str, str]) -> int:
-    """The script's own status; torchrun always ends with 1 and reports that of the rank which failed first."""
+    """The script's own status; torchrun always ends with 1 and reports that of the first rank that failed."""
     try:
         return int(elastic["exitcode"]) or outcome.status
     except (KeyError, ValueError):
@@ -146,7 +149,7 @@ def _judge(
         )
     if outcome.timed_out:
         return errors.TIMEOUT, f"Timeout: {name} was stopped after {outcome.seconds:.0f} s", code or 124
-    if status == -signal.SIGKILL and memory_kills or code == 137 and memory_kills:
+    if memory_kills and code == 128 + signal.SIGKILL:
         return (
             errors.OUT_OF_MEMORY,
             f"Out of memory: the kernel killed {name} at the container's memory limit",
@@ -205,7 +208,9 @@ class Writer:
         _write(self.layout.success, "")
 
     def fail(self, report: Report, masker: Masker | None) -> None:
-        """Write ``failure.json``, and ``failure`` unless the script wrote its own or the job was only stopped."""
+        """Write ``failure.json``, and ``failure`` unless the script wrote its own or the job was only
+        stopped.
+        """
         _remove(self._reserve)
         fields = {**report.fields, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         text = report.text()
@@ -242,7 +247,5 @@ def _read(path: str) -> str:
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass

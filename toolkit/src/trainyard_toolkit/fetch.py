@@ -15,8 +15,8 @@ def fetch_code(uri: str, code_dir: str) -> None:
     """Put the code that ``uri`` names into ``code_dir``, unless there is code there already.
 
     Args:
-        uri: a folder, an archive or a file on this machine (with or without ``file://``); ``s3://`` or ``https://``
-            with an archive behind it. Empty, or the code directory itself: nothing to do.
+        uri: a folder, an archive or a file on this machine (with or without ``file://``); ``s3://`` or
+            ``https://`` with an archive behind it. Empty, or the code directory itself: nothing to do.
         code_dir: the folder to fill. Code that is there already (baked into the image) wins, with a warning.
 
     Raises:
@@ -88,5 +88,6 @@ def _download(uri: str, target: str) -> None:
             shutil.copyfileobj(response, file)
     except (OSError, ValueError) as error:
         raise CodeError(
-            f"Cannot fetch the code from {uri}: {error}. Check that the address is right and reachable from here."
+            f"Cannot fetch the code from {uri}: {error}. "
+            "Check that the address is right and reachable from here."
         ) from None

@@ -1,4 +1,4 @@
-"""Runs a framework's own entry function (``SAGEMAKER_TRAINING_MODULE=package.module:function``) in a child."""
+"""Runs a framework's own entry function in a child: ``SAGEMAKER_TRAINING_MODULE=package.module:function``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from trainyard_toolkit import log, process, program, resources
-from trainyard_toolkit.errors import InstallError, Stopped
+from trainyard_toolkit.errors import InstallError, StoppedError
 from trainyard_toolkit.program import REQUIREMENTS
 from trainyard_toolkit.relay import Relay
 
@@ -18,7 +18,8 @@ _SHOWN_LINES = 12
 
 
 def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
-    """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is one.
+    """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is
+    one.
 
     Uses uv where it is on PATH, pip otherwise; both read their usual variables and files for private indexes.
 
@@ -43,7 +44,8 @@ def installer(env: Mapping[str, str]) -> list[str]:
 
     if importlib.util.find_spec("pip") is None:
         raise InstallError(
-            f"Cannot install {REQUIREMENTS}: {sys.executable} has no pip, and uv is not on PATH. Add one to the image, "
+            f"Cannot install {REQUIREMENTS}: {sys.executable} has no pip, "
+            "and uv is not on PATH. Add one to the image, "
             f"or install the packages when the image is built and leave {REQUIREMENTS} out."
         )
     return [sys.executable, "-m", "pip"]
@@ -61,7 +63,7 @@ def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str)
     relays = {1: Relay(1), 2: Relay(2)}
     outcome = process.supervise(process.Command([*start, *verb, *rest], environment, code_dir), relays=relays)
     if outcome.stop_signal is not None:
-        raise Stopped(outcome.stop_signal)
+        raise StoppedError(outcome.stop_signal)
     if outcome.status != 0:
         output = (relays[1].tail + relays[2].tail).decode("utf-8", "replace")
         raise InstallError(

@@ -13,7 +13,10 @@ SUCCESS_FILE = "success"
 
 
 class IntermediateSync:
-    """A running synchronisation. ``join()`` sends the rest and ends it, as joining the predecessors' process does."""
+    """A running synchronisation.
+
+    ``join()`` sends the rest and ends it, as joining the predecessors' process does.
+    """
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror: Mirror | None = mirror
@@ -45,7 +48,8 @@ def start_sync(
         intermediate_path: the folder; default: ``output/intermediate``.
 
     Returns:
-        The running synchronisation, or None: nowhere to send to, or the platform has made the folder and sees to it.
+        The running synchronisation, or None: nowhere to send to, or the platform has made the folder and
+        sees to it.
 
     Raises:
         ValueError: the location is neither.
@@ -54,7 +58,9 @@ def start_sync(
     if not s3_output_location or s3_output_location.startswith("file://") or os.path.isdir(folder):
         return None
     if not s3_output_location.startswith("s3://"):
-        raise ValueError(f"Cannot send intermediate output to {s3_output_location!r}: expected s3://bucket/prefix.")
+        raise ValueError(
+            f"Cannot send intermediate output to {s3_output_location!r}: expected s3://bucket/prefix."
+        )
     if region:
         os.environ.setdefault("AWS_DEFAULT_REGION", region)
     if endpoint_url:

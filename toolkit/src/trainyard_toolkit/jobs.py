@@ -41,9 +41,9 @@ _KEYS: dict[str, tuple[type, ...]] = {
     "grace_seconds": _NUMBER,
     "stop_hook": (list,),
 }
-_CHANNEL_KEYS: dict[str, tuple[type, ...]] = {
-    name: (str,) for name in ("uri", "mode", "distribution", "content_type")
-}
+_CHANNEL_KEYS: dict[str, tuple[type, ...]] = dict.fromkeys(
+    ("uri", "mode", "distribution", "content_type"), (str,)
+)
 _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
     "kind": (str,),
     "processes_per_host": (int,),
@@ -112,7 +112,9 @@ class Job:
         ]
 
     def _current_host(self) -> str:
-        """Which of the hosts this is: as said, by the replica's number, by the machine's name, or the only one."""
+        """Which of the hosts this is: as said, by the replica's number, by the machine's name, or the only
+        one.
+        """
         said = self.document.get("current_host") or os.environ.get("TRAINYARD_CURRENT_HOST")
         index = os.environ.get("TORCHX_REPLICA_IDX", "")
         name = os.uname().nodename

@@ -12,7 +12,7 @@ _threshold = INFO
 
 def set_level(level: int) -> None:
     """Show messages of this level and above. Default: 20 (INFO)."""
-    global _threshold  # noqa: PLW0603
+    global _threshold
     _threshold = level
 
 

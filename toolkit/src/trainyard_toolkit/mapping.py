@@ -34,17 +34,21 @@ def to_env_value(value: Any) -> str:
 
 
 def to_env_vars(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """Name every entry ``SM_<UPPER NAME>`` and decode nothing: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS": "2"}``."""
+    """Name every entry ``SM_<UPPER NAME>`` and decode nothing: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS":
+    "2"}``.
+    """
     return {f"SM_{str(name).upper()}": to_env_value(value) for name, value in mapping.items()}
 
 
 def with_legal_aliases(env: Mapping[str, str]) -> dict[str, str]:
-    """Add, beside each name that no shell can spell, the same with ``_``: ``SM_HP_BATCH-SIZE``, ``SM_HP_BATCH_SIZE``.
+    """Add, beside each name that no shell can spell, the same with ``_``.
 
-    A name that is really there is never replaced by an alias.
+    ``SM_HP_BATCH-SIZE`` is joined by ``SM_HP_BATCH_SIZE``. A name that is really there is never replaced by an
+    alias. A name with ``=`` or NUL, which no environment can carry, leaves only its alias.
     """
     aliases = {re.sub(r"[^A-Za-z0-9_]", "_", name): value for name, value in env.items()}
-    return {**aliases, **env}
+    exact = {name: value for name, value in env.items() if "=" not in name and "\0" not in name}
+    return {**aliases, **exact}
 
 
 def to_cmd_args(mapping: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,6 @@
-"""Keeps secrets out of what the toolkit prints and writes: by the names that hold them, and by their values."""
+"""Keeps secrets out of what the toolkit prints and writes: by the names that hold them, and by their
+values.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 MASK = "******"
 _SHORTEST_VALUE = 6  # shorter values are masked where their name is shown, but not searched for in text
 _SECRET_WORDS = frozenset(
-    (
+    [
         "password",
         "passwd",
         "passphrase",
@@ -24,8 +26,10 @@ _SECRET_WORDS = frozenset(
         "token",
         "credential",
         "credentials",
-    )
-    + ("auth", "apikey", "sas")
+        "auth",
+        "apikey",
+        "sas",
+    ]
 )
 _KEY_OWNERS = frozenset(("api", "access", "private", "secret", "account"))
 # Tokens of text, not of access; and the shell's working directory.
@@ -36,7 +40,9 @@ _HARMLESS_NAMES = frozenset(("pwd", "oldpwd"))
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or hyperparameter of this name holds a secret: ``HF_TOKEN``, ``db-password``, ``api_key``."""
+    """Whether a variable or hyperparameter of this name holds a secret: ``HF_TOKEN``, ``db-password``,
+    ``api_key``.
+    """
     lower = name.lower()
     words = lower.replace("-", "_").replace(".", "_").split("_")
     if lower in _HARMLESS_NAMES or ("token" in words and not _HARMLESS_WORDS.isdisjoint(words)):

@@ -1,4 +1,6 @@
-"""MetricDefinitions: finds values in the script's output as it passes, and appends them to ``metrics.jsonl``."""
+"""MetricDefinitions: finds values in the script's output as it passes, and appends them to
+``metrics.jsonl``.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def parse_definitions(value: Any) -> list[Definition]:
         return [Definition(*(item.get(k) or item[k.lower()] for k in ("Name", "Regex"))) for item in value]
     except (TypeError, KeyError, AttributeError):
         raise ConfigError(
-            f'Cannot use the metric definitions {value!r}: write [{{"Name": "loss", "Regex": "loss: ([0-9.]+)"}}].'
+            f"Cannot use the metric definitions {value!r}: "
+            f'write [{{"Name": "loss", "Regex": "loss: ([0-9.]+)"}}].'
         ) from None
 
 

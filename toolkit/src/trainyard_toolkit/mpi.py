@@ -1,7 +1,9 @@
-"""Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can enter.
+"""Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can
+enter.
 
-The hosts come together over :mod:`trainyard_toolkit.muster`; keys, ports and addresses travel that way, so an image
-needs OpenSSH and Open MPI but neither keys nor a configuration, and host names need not match what ``gethostname``
+The hosts come together over :mod:`trainyard_toolkit.muster`; keys, ports and addresses travel that way, so
+an image needs OpenSSH and Open MPI but neither keys nor a configuration, and host names need not match what
+``gethostname``
 says: addresses are used. When mpirun ends, the others hear of it at once.
 """
 
@@ -16,7 +18,7 @@ import subprocess
 from trainyard_toolkit import launch as launching
 from trainyard_toolkit import muster, process, program, rank, ssh, together
 from trainyard_toolkit.errors import ClientError
-from trainyard_toolkit.process import Outcome, SignalPipe, Supervisor
+from trainyard_toolkit.process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +138,9 @@ def _default_exports(launch: Launch) -> dict[str, str]:
 
 
 def _custom_options(text: str) -> tuple[list[str], dict[str, str]]:
-    """The job's own options, and what of them is exported to the ranks (``-x NAME=value``, ``--NCCL_DEBUG value``)."""
+    """The job's own options, and what of them is exported to the ranks (``-x NAME=value``, ``--NCCL_DEBUG
+    value``).
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -156,7 +160,9 @@ def _custom_options(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _script(launch: Launch) -> list[str]:
-    """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at once."""
+    """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at
+    once.
+    """
     import importlib.util
 
     line = launch.script()
@@ -212,7 +218,9 @@ class _RankHost(Supervisor):
 
     def __init__(self, launch: Launch, command: process.Command, keys: ssh.Keys) -> None:
         super().__init__(command, launch.policy, launch.relays(), launch.owns_process)
-        self._ranks = rank.Server(keys.path(_SOCKET), {**launch.env, rank.DIRECTORY_VARIABLE: launch.code_dir})
+        self._ranks = rank.Server(
+            keys.path(_SOCKET), {**launch.env, rank.DIRECTORY_VARIABLE: launch.code_dir}
+        )
         self.watch(self._ranks.fileno(), self._ranks.serve)
 
     def _signal(self, number: int, whole_group: bool = False) -> None:
@@ -286,9 +294,10 @@ def _await_listening(port: int) -> None:
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
         except OSError:
             time.sleep(0.01)
+        else:
+            return
 
 
 def _minimal(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Brings the hosts of a job together, and lets them end together.
 
-The first host listens, the others connect and stay connected while the job runs. Each says how its part ended; the
-first host tells all of them how the job ended. A connection that breaks is a host that was lost. So any failing rank
-or host fails the job on every host, and nobody waits longer than the news needs to travel.
+The first host listens, the others connect and stay connected while the job runs. Each says how its part
+ended; the first host tells all of them how the job ended. A connection that breaks is a host that was lost.
+So any failing rank or host fails the job on every host, and nobody waits longer than the news needs to
+travel.
 
 Messages are JSON objects, one per line. They carry no command and no secret.
 """
@@ -136,13 +137,15 @@ class Chief:
         pending: list[Line] = []
         while self.missing:
             poll = select.poll()
-            for item in (self._listener, *pending):
-                poll.register(item, select.POLLIN)
+            poll.register(self._listener, select.POLLIN)
+            for line in pending:
+                poll.register(line, select.POLLIN)
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ClusterError(
-                    f"Hosts that did not come within {wait_seconds():.0f} s: {', '.join(self.missing)}. Check that "
-                    f"they were started and can reach port {port()} of this host, or set TRAINYARD_HOST_WAIT_SECONDS."
+                    f"Hosts that did not come within {wait_seconds():.0f} s: {', '.join(self.missing)}. "
+                    f"Check that they were started and can reach port {port()} of this host, "
+                    "or set TRAINYARD_HOST_WAIT_SECONDS."
                 )
             ready = {descriptor for descriptor, _ in poll.poll(remaining * 1000)}
             if self._listener.fileno() in ready:

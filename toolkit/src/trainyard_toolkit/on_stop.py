@@ -1,7 +1,7 @@
 """For scripts: save your state when the job is asked to stop.
 
-    from trainyard_toolkit.on_stop import on_stop
-    on_stop(lambda: model.save(checkpoint_path))
+from trainyard_toolkit.on_stop import on_stop
+on_stop(lambda: model.save(checkpoint_path))
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def on_stop(save: Callable[[], object], exit_code: int | None = None) -> None:
 
     Args:
         save: called in the main thread, between two steps of Python code.
-        exit_code: what the script ends with; default 143 (128 + SIGTERM). 0 tells schedulers that the job is done.
+        exit_code: what the script ends with; default 143 (128 + SIGTERM). 0 tells schedulers that the job
+            is done.
     """
 
     def handle(number: int, frame: object) -> None:
@@ -29,5 +30,3 @@ def on_stop(save: Callable[[], object], exit_code: int | None = None) -> None:
             raise SystemExit(143 if exit_code is None else exit_code)
 
     signal.signal(signal.SIGTERM, handle)
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ _services: set[int] = set()
 
 def prepare() -> None:
     """Load what a forked child needs before it execs. A system without prctl does without."""
-    global _prctl  # noqa: PLW0603
+    global _prctl
     if _prctl is None:
         try:
             import ctypes
@@ -44,7 +45,9 @@ def adopt() -> None:
 
 
 def die_with_parent() -> None:
-    """In a fresh child: get SIGKILL when the parent dies, so that killing ``train`` leaves no script running."""
+    """In a fresh child: get SIGKILL when the parent dies, so that killing ``train`` leaves no script
+    running.
+    """
     assert _prctl is not None
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
@@ -121,19 +124,18 @@ def _left(group: int, everything: bool) -> bool:
 
 
 def _signal_all(group: int, number: int, everything: bool) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        pass
     for pid in children() if everything else ():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def _await_end(group: int, deadline: float, wake: int, relays: Collection[Relay], everything: bool) -> None:
-    """Wait until nothing is left or the deadline. Ends of adopted children wake us; others are looked for every 20 ms."""
+    """Wait until nothing is left or the deadline.
+
+    Ends of adopted children wake us; others are looked for every 20 ms.
+    """
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     while _left(group, everything):
@@ -142,10 +144,8 @@ def _await_end(group: int, deadline: float, wake: int, relays: Collection[Relay]
             return
         for descriptor, _ in poll.poll(min(remaining, 0.02) * 1000):
             if descriptor == wake:
-                try:
+                with contextlib.suppress(BlockingIOError):
                     os.read(wake, 4096)
-                except BlockingIOError:
-                    pass
         for relay in relays:
             if not relay.ended:
                 relay.drain()

@@ -60,7 +60,9 @@ class Results:
             self._send(self.layout.model, "model.tar.gz", "model")
 
     def _intermediate_uri(self) -> str | None:
-        """Where intermediate output goes; None if nowhere, or if the platform has made the folder and sees to it."""
+        """Where intermediate output goes; None if nowhere, or if the platform has made the folder and sees
+        to it.
+        """
         if self.job is not None:
             return self._output_uri("intermediate")
         output = self.environment.sagemaker_s3_output()
@@ -75,7 +77,9 @@ class Results:
         return "/".join([self.job.output["uri"].rstrip("/"), self.job.name, "output", *parts])
 
     def _send(self, folder: str, archive_name: str, plain_name: str) -> None:
-        """Send one folder; hosts other than the first do so under their own name, and only if there is something."""
+        """Send one folder; hosts other than the first do so under their own name, and only if there is
+        something.
+        """
         assert self.job is not None
         first = self.job.host_index == 0
         if not (os.path.isdir(folder) and os.listdir(folder)) and not (first and plain_name == "model"):

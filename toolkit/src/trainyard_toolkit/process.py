@@ -1,7 +1,7 @@
 """Starts one child and looks after it: signals go down, output comes up, nothing stays behind.
 
-``supervise`` is what ``train`` does as PID 1 (or anywhere): one poll loop over the signal pipe and the relays,
-so that a SIGTERM is passed on at once and the end of the child is seen at once.
+``supervise`` is what ``train`` does as PID 1 (or anywhere): one poll loop over the signal pipe and the
+relays, so that a SIGTERM is passed on at once and the end of the child is seen at once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Command:
         argv: the program and its arguments; no shell reads them.
         env: the complete environment.
         cwd: the working directory.
-        whole_group: pass signals to every process of the child's group. Right for a shell, which would not hand
-            them on itself; wrong for Python, whose data-loader workers should outlive the signal.
+        whole_group: pass signals to every process of the child's group. Right for a shell, which would not
+            hand them on itself; wrong for Python, whose data-loader workers should outlive the signal.
     """
 
     def __init__(
@@ -52,9 +52,10 @@ class Policy:
     Args:
         grace: seconds between passing on a stop and SIGKILL.
         timeout: seconds that the child may run, or None.
-        on_stop: called once when a stop begins, with the child's pid; it may return the pid of a helper process,
-            which then has the rest of the grace to end.
-        on_start: called once when the child runs, with its pid. The place to start threads: forking comes first.
+        on_stop: called once when a stop begins, with the child's pid; it may return the pid of a helper
+            process, which then has the rest of the grace to end.
+        on_start: called once when the child runs, with its pid. The place to start threads: forking comes
+            first.
     """
 
     def __init__(

@@ -61,7 +61,8 @@ def check(code_dir: str, name: str) -> None:
         )
     if name.startswith("-") or os.path.isabs(name) or ".." in name.split("/"):
         raise CodeError(
-            f"Cannot run {name!r}: an entry point is a path under the code directory ({code_dir}), such as train.py."
+            f"Cannot run {name!r}: an entry point is a path "
+            f"under the code directory ({code_dir}), such as train.py."
         )
     if kind_of(code_dir, name) == PYTHON_PACKAGE:
         return

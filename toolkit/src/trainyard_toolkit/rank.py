@@ -1,8 +1,8 @@
 """What each MPI rank on another host runs first: it takes that host's own environment and becomes the script.
 
-Exporting the first host's variables to every rank, as ``mpirun -x`` would, tells each rank that it is on the first
-host, and shows them on the command line. So each host hands its ranks their environment itself, through a socket that
-only this user can open.
+Exporting the first host's variables to every rank, as ``mpirun -x`` would, tells each rank that it is on
+the first host, and shows them on the command line. So each host hands its ranks their environment itself,
+through a socket that only this user can open.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 def command(home: str, script: list[str]) -> list[str]:
     """The command line that runs a script through this module, from a folder or a zipapp."""
-    code = f"import sys; sys.path.insert(0, {home!r}); from trainyard_toolkit.rank import main; main(sys.argv[1:])"
-    return [sys.executable, "-c", code, *script]
+    load = f"import sys; sys.path.insert(0, {home!r}); from trainyard_toolkit.rank import main"
+    return [sys.executable, "-c", f"{load}; main(sys.argv[1:])", *script]
 
 
 def main(script: list[str]) -> None:

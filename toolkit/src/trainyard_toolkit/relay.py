@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -94,7 +95,9 @@ class Relay:
             self._pending = memoryview(b"")
 
     def drain(self) -> None:
-        """Pass on all that is left in the pipe, waiting for the target where it must, but not for more input."""
+        """Pass on all that is left in the pipe, waiting for the target where it must, but not for more
+        input.
+        """
         import select
 
         poll = select.poll()
@@ -133,7 +136,8 @@ def _nonblocking_view(target: int) -> tuple[int, int]:
     """A descriptor for ``target`` that never blocks, and how much may be written at once.
 
     O_NONBLOCK belongs to the open file, which is shared with the child and with whoever started us, so it is
-    set on a second opening of the same pipe or terminal. What cannot be opened again is written in small pieces.
+    set on a second opening of the same pipe or terminal. What cannot be opened again is written in small
+    pieces.
     """
     mode = os.fstat(target).st_mode
     if stat.S_ISREG(mode):
@@ -147,10 +151,8 @@ def _nonblocking_view(target: int) -> tuple[int, int]:
 
 
 def _widen(pipe: int) -> None:
-    try:
+    with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB serve too
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, WIDE_READ_BYTES)
-    except OSError:
-        pass  # over the user's limit: the usual 64 KiB serve too
 
 
 def is_regular_file(descriptor: int) -> bool:

@@ -69,7 +69,9 @@ def _folders(root: str, controller: str) -> list[str]:
 
 
 def oom_kills(root: str = _CGROUP) -> int:
-    """How many processes of this cgroup the kernel has killed for memory so far (0 where it cannot be read)."""
+    """How many processes of this cgroup the kernel has killed for memory so far (0 where it cannot be
+    read).
+    """
     candidates = [os.path.join(folder, "memory.events") for folder in reversed(_folders(root, ""))]
     candidates += [
         os.path.join(folder, "memory.oom_control") for folder in reversed(_folders(root, "memory"))
@@ -95,7 +97,9 @@ def num_gpus(run: Callable[[list[str]], str | None] | None = None) -> int:
 
 
 def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] | None = None) -> int:
-    """AWS Neuron cores: the sum of ``nc_count`` in ``neuron-ls -j``; 64 on trn2.48xlarge; 0 where there is none."""
+    """AWS Neuron cores: the sum of ``nc_count`` in ``neuron-ls -j``; 64 on trn2.48xlarge; 0 where there is
+    none.
+    """
     if instance_type.endswith("trn2.48xlarge"):
         return 64
     listing = (run or _output)(["neuron-ls", "-j"])

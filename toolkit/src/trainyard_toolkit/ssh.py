@@ -1,4 +1,7 @@
-"""An sshd and keys for one job: made when it starts, kept in memory, gone when it ends. No key is baked into an image."""
+"""An sshd and keys for one job: made when it starts, kept in memory, gone when it ends.
+
+No key is baked into an image.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ class Keys:
             subprocess.run(line, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         except (OSError, subprocess.CalledProcessError) as error:
             raise ClusterError(
-                f"Cannot make an ssh key: {error}. MPI on several hosts needs OpenSSH: install openssh-server and "
+                f"Cannot make an ssh key: {error}. MPI on several hosts needs OpenSSH: "
+                "install openssh-server and "
                 "openssh-client in the image."
             ) from None
         with open(self.path(f"{name}.pub"), encoding="ascii") as file:
@@ -98,7 +102,8 @@ def server_command(keys: Keys, port: int, variables: Mapping[str, str]) -> list[
     ]
     text = (
         f"Port {port}\nHostKey {keys.path('host')}\nAuthorizedKeysFile {keys.path('authorized_keys')}\n"
-        f"PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
+        f"PidFile none\nUsePAM no\nStrictModes no\n"
+        "PasswordAuthentication no\nPermitRootLogin prohibit-password\n"
         f"KbdInteractiveAuthentication no\nX11Forwarding no\nPrintMotd no\nLogLevel ERROR\nMaxStartups 200\n"
         f"SetEnv {' '.join(settings)}\n"
     )

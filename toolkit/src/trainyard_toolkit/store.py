@@ -22,7 +22,9 @@ _BLOCK = 1024 * 1024
 
 
 class Item:
-    """One object: its key, size in bytes, and the store's tag of its content (an MD5 where it is 32 hex digits)."""
+    """One object: its key, size in bytes, and the store's tag of its content (an MD5 where it is 32 hex
+    digits).
+    """
 
     def __init__(self, key: str, size: int, tag: str) -> None:
         self.key = key
@@ -67,7 +69,7 @@ class Store:
     """The three things that the toolkit asks of a store. Keys are full: the store has no current folder."""
 
     def listing(self, prefix: str) -> list[Item]:
-        """What lies under a prefix taken as a folder, or the one object of exactly that key; sorted by key."""
+        """What lies under a prefix taken as a folder, or the one object of that key; sorted by key."""
         raise NotImplementedError
 
     def download(self, key: str, path: str) -> None:
@@ -108,7 +110,10 @@ class FolderStore(Store):
 
 
 class S3Store(Store):
-    """One S3 bucket. Credentials, region and endpoint come from boto3's usual places, or ``S3_ENDPOINT_URL``."""
+    """One S3 bucket.
+
+    Credentials, region and endpoint come from boto3's usual places, or ``S3_ENDPOINT_URL``.
+    """
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -117,7 +122,8 @@ class S3Store(Store):
             import botocore.config  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
             raise StoreError(
-                f"Cannot reach s3://{bucket}: this image has no boto3. Add it (`pip install boto3`) in the image."
+                f"Cannot reach s3://{bucket}: this image has no boto3. "
+                "Add it (`pip install boto3`) in the image."
             ) from None
         settings = botocore.config.Config(
             max_pool_connections=THREADS, retries={"mode": "standard", "max_attempts": 5}
@@ -150,7 +156,10 @@ class S3Store(Store):
         return sorted(self._asked(f"list s3://{self.bucket}/{prefix}", pages), key=lambda item: item.key)
 
     def download(self, key: str, path: str) -> None:
-        """See :meth:`Store.download`. What an earlier attempt fetched of the same content is not fetched again."""
+        """See :meth:`Store.download`.
+
+        What an earlier attempt fetched of the same content is not fetched again.
+        """
         where = f"fetch s3://{self.bucket}/{key}"
         head = self._asked(where, lambda: self._client.head_object(Bucket=self.bucket, Key=key))
         item = Item(key, head["ContentLength"], head["ETag"])
@@ -231,7 +240,9 @@ def _size(path: str) -> int:
 
 
 def in_parallel(work: Callable[[T], None], items: Iterable[T], threads: int = THREADS) -> None:
-    """Do the work for every item on a few threads; the first error is raised, and what has not begun is dropped."""
+    """Do the work for every item on a few threads; the first error is raised, and what has not begun is
+    dropped.
+    """
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     with ThreadPoolExecutor(threads, thread_name_prefix="trainyard-store") as pool:

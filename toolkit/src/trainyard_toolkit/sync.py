@@ -22,8 +22,9 @@ LONGEST_WAIT = 2.0  # ... but a folder that never rests is sent this often
 class Mirror:
     """Sends the files of a folder that changed, once they are complete.
 
-    A file counts as complete when its writer has closed it or renamed it into place. A file that changes while
-    it is sent is sent again. Deletions are not mirrored: an object store is where old checkpoints are kept.
+    A file counts as complete when its writer has closed it or renamed it into place. A file that changes
+    while it is sent is sent again. Deletions are not mirrored: an object store is where old checkpoints are
+    kept.
 
     Args:
         folder: made if it is not there.

@@ -44,9 +44,7 @@ def ending(launch: Launch, outcome: Outcome) -> dict[str, Any]:
     return {"exit": code, "class": report.fields["class"], "reason": report.fields["reason"]}
 
 
-def lead(
-    launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others: bool = True
-) -> Outcome:
+def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others: bool = True) -> Outcome:
     """The first host: stop when another fails, and tell all how the job ended.
 
     Args:
@@ -113,7 +111,10 @@ def accept(launch: Launch, outcome: Outcome, verdict: list[dict[str, Any]]) -> O
         ClusterError: it failed, or the first host was lost.
     """
     hosts = launch.environment.distribution_hosts
-    lost = {"host": hosts[0], "verdict": {"exit": 1, "reason": f"the connection to host {hosts[0]} was lost"}}
+    lost: dict[str, Any] = {
+        "host": hosts[0],
+        "verdict": {"exit": 1, "reason": f"the connection to host {hosts[0]} was lost"},
+    }
     told = verdict[0] if verdict else lost
     if told["verdict"]["exit"] != 0:
         raise muster.other_host_failed(told["host"], told["verdict"])

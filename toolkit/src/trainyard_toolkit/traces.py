@@ -58,8 +58,7 @@ def _pieces(line: str) -> list[tuple[int | None, str]]:
     """(rank, text) of the pieces of a line; rank None where the line has no tag."""
     words = _MPI_TAG.split(line)  # text, rank, text, rank, text, ...
     pieces: list[tuple[int | None, str]] = [(None, words[0])] if words[0] else []
-    for i in range(1, len(words), 2):
-        pieces.append((int(words[i]), words[i + 1]))
+    pieces += [(int(words[i]), words[i + 1]) for i in range(1, len(words), 2)]
     if len(words) == 1:
         match = _TORCH_TAG.match(line)
         if match:

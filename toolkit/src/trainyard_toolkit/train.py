@@ -9,8 +9,6 @@ from trainyard_toolkit import (
     config,
     errors,
     failure,
-    fetch,
-    install,
     launch,
     log,
     orphans,
@@ -197,7 +195,10 @@ class Training:
             report.fields["host"] = report.fields["host"] or self.environment.current_host
 
     def _finish(self, report: failure.Report | None) -> failure.Report | None:
-        """Send the results. Failing at that fails a run that went well; one that failed already stays as it is."""
+        """Send the results.
+
+        Failing at that fails a run that went well; one that failed already stays as it is.
+        """
         _on_stop(_note_stop)
         if self.results is None:
             return report
@@ -216,7 +217,7 @@ def _on_stop(handler: object) -> None:
 
 
 def _raise_stopped(number: int, frame: object) -> NoReturn:
-    raise errors.Stopped(number)
+    raise errors.StoppedError(number)
 
 
 def _note_stop(number: int, frame: object) -> None:

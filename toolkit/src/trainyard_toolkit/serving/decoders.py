@@ -1,4 +1,7 @@
-"""Bytes of a request to an array: JSON, CSV and NPY. NumPy has to be in the image, as it is where models are."""
+"""Bytes of a request to an array: JSON, CSV and NPY.
+
+NumPy has to be in the image, as it is where models are.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from trainyard_toolkit.serving import content_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -35,17 +39,22 @@ def json_to_numpy(data: str | bytes, dtype: Any = None) -> Any:
 
 
 def csv_to_numpy(data: str | bytes, dtype: Any = None) -> Any:
-    """Lines of numbers with commas to an array of shape (rows, columns), squeezed; ``dtype``: default float."""
+    """Lines of numbers with commas to an array of shape (rows, columns), squeezed; ``dtype``: default
+    float.
+    """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     return _numpy().genfromtxt(io.StringIO(text), dtype=dtype or float, delimiter=",", comments=None)
 
 
 def npy_to_numpy(data: bytes) -> Any:
-    """An NPY file to its array. Arrays of Python objects are refused: reading them would run code of the sender's."""
+    """An NPY file to its array.
+
+    Arrays of Python objects are refused: reading them would run code of the sender's.
+    """
     return _numpy().load(io.BytesIO(data), allow_pickle=False)
 
 
-_DECODERS = {
+_DECODERS: dict[str, Callable[[Any], Any]] = {
     content_types.JSON: json_to_numpy,
     content_types.CSV: csv_to_numpy,
     content_types.NPY: npy_to_numpy,
@@ -54,9 +63,10 @@ _DECODERS = {
 
 def _numpy() -> Any:
     try:
-        import numpy  # type: ignore[import-not-found, unused-ignore]
+        import numpy as np  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ClientError(
-            "Cannot decode without NumPy. Add it to the image, or define input_fn, which gets the bytes as they are."
+            "Cannot decode without NumPy. Add it to the image, "
+            "or define input_fn, which gets the bytes as they are."
         ) from None
-    return numpy
+    return np

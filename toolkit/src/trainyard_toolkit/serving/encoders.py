@@ -46,11 +46,11 @@ def array_to_csv(array: Any) -> bytes:
 def array_to_npy(array: Any) -> bytes:
     """An NPY file."""
     try:
-        import numpy  # type: ignore[import-not-found, unused-ignore]
+        import numpy as np  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ClientError("Cannot encode NPY without NumPy. Add it to the image.") from None
     out = io.BytesIO()
-    numpy.save(out, numpy.asarray(array), allow_pickle=False)
+    np.save(out, np.asarray(array), allow_pickle=False)
     return out.getvalue()
 
 

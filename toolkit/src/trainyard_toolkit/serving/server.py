@@ -19,7 +19,8 @@ class Settings:
         address: ``0.0.0.0:8080``; the port from ``SAGEMAKER_BIND_TO_PORT``, or the first of
             ``SAGEMAKER_SAFE_PORT_RANGE``.
         workers: ``SAGEMAKER_MODEL_SERVER_WORKERS``, default: the CPUs of this container.
-        timeout: seconds that a worker may take over a request, ``SAGEMAKER_MODEL_SERVER_TIMEOUT``, default 60.
+        timeout: seconds that a worker may take over a request, ``SAGEMAKER_MODEL_SERVER_TIMEOUT``, default
+            60.
 
     Raises:
         ConfigError: one of them is not a positive number.
@@ -43,7 +44,10 @@ def _positive(name: str, text: str) -> int:
 
 
 def serve() -> int:
-    """Serve until SIGTERM; return the exit code. As PID 1 it takes signals and collects its workers itself."""
+    """Serve until SIGTERM; return the exit code.
+
+    As PID 1 it takes signals and collects its workers itself.
+    """
     try:
         settings = Settings()
         if not os.environ.get("SAGEMAKER_SERVING_MODULE"):

@@ -1,7 +1,8 @@
 """Answers one request with the user's functions.
 
-A module defines ``model_fn(model_dir)`` and any of ``input_fn(data, content_type)``, ``predict_fn(data, model)``,
-``output_fn(prediction, accept)``; or ``transform_fn(model, data, content_type, accept)`` in place of those three.
+A module defines ``model_fn(model_dir)`` and any of ``input_fn(data, content_type)``, ``predict_fn(data,
+model)``, ``output_fn(prediction, accept)``; or ``transform_fn(model, data, content_type, accept)`` in place
+of those three.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ class Answer:
 
 def default_model_fn(model_dir: str) -> Any:
     """There is no way to load a model that fits all."""
-    raise ClientError("Cannot load the model: define model_fn(model_dir) in the entry point; it returns the model.")
+    raise ClientError(
+        "Cannot load the model: define model_fn(model_dir) in the entry point; it returns the model."
+    )
 
 
 def default_predict_fn(data: Any, model: Any) -> Any:
     """Call the model, or its ``predict``."""
     predict = getattr(model, "predict", model)
     if not callable(predict):
-        raise ClientError("Cannot predict: define predict_fn(data, model), or return from model_fn what can be called.")
+        raise ClientError(
+            "Cannot predict: define predict_fn(data, model), or return from model_fn what can be called."
+        )
     return predict(data)
 
 
@@ -62,14 +67,19 @@ class Transformer:
         self._transform_fn = getattr(module, "transform_fn", None)
         replaced = [name for name in ("input_fn", "predict_fn", "output_fn") if hasattr(module, name)]
         if self._transform_fn is not None and replaced:
-            raise ClientError(f"transform_fn stands for all three, so remove {', '.join(replaced)}, or remove it.")
+            raise ClientError(
+                f"transform_fn stands for all three, so remove {', '.join(replaced)}, or remove it."
+            )
 
     def initialize(self, model_dir: str) -> None:
         """Load the model."""
         self.model = self._model_fn(model_dir)
 
     def transform(self, data: bytes, content_type: str, accept: str) -> Answer:
-        """Answer one request. Errors of the user's code become an answer with status 500; nothing is raised."""
+        """Answer one request.
+
+        Errors of the user's code become an answer with status 500; nothing is raised.
+        """
         try:
             return self._transform(data, content_type, accept)
         except UnsupportedFormatError as error:
@@ -102,7 +112,9 @@ def _answer(result: Any, accept: str) -> Answer:
 
 
 def failed(status: int, error: Exception) -> Answer:
-    """An answer that names the error; the traceback goes to the log, and to the client only with SERVE_DEBUG."""
+    """An answer that names the error; the traceback goes to the log, and to the client only with
+    SERVE_DEBUG.
+    """
     import traceback
 
     trace = traceback.format_exc()

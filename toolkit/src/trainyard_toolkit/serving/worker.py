@@ -39,6 +39,7 @@ class Worker:
         self._execution_parameters = execution_parameters
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request, as WSGI has it."""
         answer = self._route(environ)
         reason = _REASONS.get(answer.status, "Status")
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
@@ -67,7 +68,8 @@ class Worker:
 
 
 def application() -> Callable[..., Any]:
-    """The application that the server runs: ``SAGEMAKER_SERVING_MODULE`` (``module:app``), or the user's functions.
+    """The application that the server runs: ``SAGEMAKER_SERVING_MODULE`` (``module:app``), or the user's
+    functions.
 
     Raises:
         ClientError: the entry point is missing, or its model cannot be loaded.
