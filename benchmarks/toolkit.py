@@ -1,9 +1,10 @@
 """The toolkit beside sagemaker-training, as ratios on this machine.
 
-Usage: ``python benchmarks/toolkit.py [--oracle DIR]``, where DIR is an environment in which sagemaker-training is
-installed (its ``bin/train`` and ``bin/python`` are run). Without it the toolkit's own figures are shown. The toolkit
-is measured as it is installed beside the Python that runs this; each pair is measured in turn, round by round, so
-that a busy machine slows both alike. A bare ``python train.py`` is the yardstick.
+Usage: ``python benchmarks/toolkit.py [--oracle DIR]``, where DIR is an environment in which sagemaker-
+    training is installed (its ``bin/train`` and ``bin/python`` are run). Without it the toolkit's own
+    figures are shown. The toolkit is measured as it is installed beside the Python that runs this; each
+    pair is measured in turn, round by round, so that a busy machine slows both alike. A bare ``python
+    train.py`` is the yardstick.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ CAPTURE = (
     "env = environment.Environment()\n"
     "entry_point.run(env.module_dir, 'train.py', [], capture_error=True)\n"
 )
-WRITER = f"import sys\nline = 'x' * 92 + '{{}}\\n'\nfor i in range({LINES}): sys.stdout.write(line.format(i % 10))\n"
+WRITER = (
+    f"import sys\nlines = ['x' * 92 + str(i) + '\\n' for i in range(10)]\n"
+    f"for i in range({LINES}): sys.stdout.write(lines[i % 10])\n"
+)
 
 
 class Case:

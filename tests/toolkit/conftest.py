@@ -9,7 +9,14 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
+
+# A busy machine is no reason to fail.
+hypothesis.settings.register_profile(
+    "trainyard", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("trainyard")
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -111,6 +111,9 @@ def _shared_libraries(root: Path, programs: list[str]) -> None:
 
 def make_wheel(folder: Path) -> Path:
     """Build the toolkit's wheel with the hatchling that is installed here."""
+    import importlib.util
+
+    backend("hatchling", importlib.util.find_spec("hatchling") is not None, "hatchling is not installed")
     source = Path(__file__).parents[2] / "toolkit"
     line = [
         sys.executable,

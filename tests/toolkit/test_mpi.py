@@ -94,6 +94,7 @@ def test_a_failing_rank_fails_every_host(hosts: Hosts, bad: int) -> None:
     report = hosts.trees["algo-1"].report
     assert report["exception"] == "ValueError"
     assert report["rank"] == bad
+    assert report["host"] == ("algo-1" if bad == 0 else "algo-2")
     other = hosts.trees["algo-2"]
     assert other.report["class"] == "user_error"
     assert "ValueError: rank is unwell" in other.failure.splitlines()[0]

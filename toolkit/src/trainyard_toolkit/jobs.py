@@ -11,6 +11,7 @@ import signal
 
 from trainyard_toolkit import channels, config, log, metrics
 from trainyard_toolkit.errors import ConfigError
+from trainyard_toolkit.launch import PROCESSES_PARAMETER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,10 +54,6 @@ _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
 _OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,)}
 _CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
 _FLAGS = {"mpi": "sagemaker_mpi_enabled", "torchrun": "sagemaker_torch_distributed_enabled"}
-PROCESSES_PARAMETER = {
-    "mpi": "sagemaker_mpi_num_of_processes_per_host",
-    "torchrun": "sagemaker_torch_distributed_processes_per_host",
-}
 
 
 def load(source: str) -> Job:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 PLAIN = "none"
 TORCHRUN = "torchrun"
 MPI = "mpi"
+PROCESSES_PARAMETER = {
+    MPI: "sagemaker_mpi_num_of_processes_per_host",
+    TORCHRUN: "sagemaker_torch_distributed_processes_per_host",
+}
 
 
 class Launch:
@@ -112,12 +116,13 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
     raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun or mpi.")
 
 
-def processes_per_host(environment: Environment, parameter: str) -> int:
+def processes_per_host(environment: Environment, distribution: str) -> int:
     """How many processes each host runs: as asked for, else one per GPU, per Neuron core, or one.
 
     Raises:
         ConfigError: the parameter is not a positive number.
     """
+    parameter = PROCESSES_PARAMETER[distribution]
     asked = environment.additional_framework_parameters.get(parameter)
     if asked in (None, ""):
         return environment.num_gpus or environment.num_neurons or 1
@@ -128,6 +133,16 @@ def processes_per_host(environment: Environment, parameter: str) -> int:
     if count < 1:
         raise ConfigError(f"Cannot use {parameter}={asked!r}: it must be a whole number, 1 or more.")
     return count
+
+
+def host_of_rank(environment: Environment, rank: int | None) -> str:
+    """The host that a rank runs on: ranks are dealt host by host. Without a rank, this host."""
+    kind = distribution_of(environment)
+    if rank is None or kind == PLAIN:
+        return environment.current_host
+    place = rank // processes_per_host(environment, kind)
+    hosts = environment.distribution_hosts
+    return hosts[place] if place < len(hosts) else environment.current_host
 
 
 def script_environment(environment: Environment, base: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from trainyard_toolkit.launch import Launch
 
-PROCESSES_PARAMETER = "sagemaker_mpi_num_of_processes_per_host"
 TOTAL_PARAMETER = "sagemaker_mpi_num_processes"
 OPTIONS_PARAMETER = "sagemaker_mpi_custom_mpi_options"
 # Open MPI 4 spells the runtime's parameters --mca; 5 moved the runtime to PRRTE and them to --prtemca.
@@ -89,7 +88,7 @@ def command(launch: Launch, major: int, hosts: list[str], ssh_config: str | None
         hostfile: the file that lists the addresses with their slots.
     """
     asked = launch.environment.additional_framework_parameters
-    count = launching.processes_per_host(launch.environment, PROCESSES_PARAMETER)
+    count = launching.processes_per_host(launch.environment, launching.MPI)
     total = int(asked.get(TOTAL_PARAMETER) or count * len(hosts))
     custom, exports = _custom_options(str(asked.get(OPTIONS_PARAMETER) or ""))
     line = ["mpirun", "--hostfile", hostfile, "-np", str(total), "--allow-run-as-root", "--tag-output"]
@@ -176,7 +175,7 @@ def _lead(launch: Launch, keys: ssh.Keys) -> Outcome:
     """The first host: gather the others, run mpirun, tell them how it ended."""
     major = version()
     hosts = launch.environment.distribution_hosts
-    count = launching.processes_per_host(launch.environment, PROCESSES_PARAMETER)
+    count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
         hostfile = keys.write("hostfile", f"localhost slots={count}\n")
         line = command(launch, major, ["localhost"], None, hostfile)

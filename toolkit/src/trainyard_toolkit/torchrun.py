@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from trainyard_toolkit.process import Outcome
 
 MASTER_PORT = "7777"
-PROCESSES_PARAMETER = "sagemaker_torch_distributed_processes_per_host"
 
 
 def command(launch: Launch) -> list[str]:
@@ -25,7 +24,7 @@ def command(launch: Launch) -> list[str]:
     """
     environment = launch.environment
     hosts = environment.distribution_hosts
-    count = launching.processes_per_host(environment, PROCESSES_PARAMETER)
+    count = launching.processes_per_host(environment, launching.TORCHRUN)
     script = launch.script()
     if program.kind_of(launch.code_dir, launch.name) == program.COMMAND:
         raise ClientError(

@@ -48,6 +48,7 @@ class Training:
         self.masker = Masker()
         self.results: Results | None = None
         self.memory_kills = 0
+        self.command: str | None = None
 
     def run(self) -> int:
         """Do it all; return the exit code. Nothing is raised."""
@@ -182,7 +183,8 @@ class Training:
         show = self.masker.variable
         lines = [f"{n}={show(n, v)}" for n, v in sorted(variables.items()) if n.startswith("SM_")]
         log.info(f"Environment of the script on {env.current_host}:\n" + "\n".join(lines))
-        log.info(f"Running {self._shown(line)}")
+        self.command = self._shown(line)
+        log.info(f"Running {self.command}")
 
     def _shown(self, line: Sequence[str]) -> str:
         return self.masker.text(
@@ -191,8 +193,10 @@ class Training:
 
     def _complete(self, report: failure.Report) -> None:
         """Add what only the run knows to a report."""
-        if self.environment is not None:
-            report.fields["host"] = report.fields["host"] or self.environment.current_host
+        fields = report.fields
+        fields["command"] = self.command
+        if self.environment is not None and fields["host"] is None:
+            fields["host"] = launch.host_of_rank(self.environment, fields["rank"])
 
     def _finish(self, report: failure.Report | None) -> failure.Report | None:
         """Send the results.
