@@ -108,9 +108,8 @@ def overhead(folder: Path, oracle: Path | None) -> None:
     for case in cases:
         print(f"  {case.name:28} {case.wall * 1000:7.1f} ms  {case.memory:6.1f} MB")
     if oracle:
-        print(
-            f"  ratio: {cases[2].wall / cases[1].wall:.1f} x wall, {cases[2].memory / cases[1].memory:.1f} x memory"
-        )
+        wall, memory = cases[2].wall / cases[1].wall, cases[2].memory / cases[1].memory
+        print(f"  ratio: {wall:.1f} x wall, {memory:.1f} x memory")
 
 
 def capture(folder: Path, oracle: Path | None) -> None:

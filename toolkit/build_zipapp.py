@@ -21,7 +21,8 @@ def build() -> bytes:
     """The archive's bytes."""
     files = sorted(path for path in SOURCE.rglob("*") if path.suffix == ".py" or path.name == "py.typed")
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    # Stored, not compressed: compressed bytes differ between versions of zlib.
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "__main__.py", MAIN)
         for path in files:
             _add(archive, path.relative_to(SOURCE).as_posix(), path.read_bytes())
@@ -32,7 +33,6 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry = zipfile.ZipInfo(name, EPOCH)
     entry.external_attr = 0o644 << 16
     entry.create_system = 3
-    entry.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(entry, content)
 
 

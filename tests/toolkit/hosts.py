@@ -32,6 +32,7 @@ class Hosts:
         self.tag = f"ty{uuid.uuid4().hex[:6]}"
         self.net = f"10.{os.getpid() % 200 + 20}.{uuid.uuid4().int % 250}"
         self.trees: dict[str, Tree] = {}
+        self.env: dict[str, str] = {}
 
     def __enter__(self) -> Hosts:
         self._ip("link", "add", self.tag, "type", "bridge")

@@ -92,6 +92,8 @@ def test_framework_module(tree: Tree, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "ran by the framework\n"), done.stderr
     assert tree.train(SAGEMAKER_TRAINING_MODULE="my_framework:bad", **env).returncode == 1
     assert tree.failure.startswith("ValueError: framework is unwell")
+    tree.script("import sys; sys.exit('own words') if len(sys.argv) > 9 else sys.exit(6)")
+    assert tree.train(SAGEMAKER_TRAINING_MODULE="my_framework:main", **env).returncode == 6
     assert tree.train(SAGEMAKER_TRAINING_MODULE="import os", **env).returncode == 1
     assert "package.module:function" in tree.failure
 

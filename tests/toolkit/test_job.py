@@ -5,100 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import DUMP, Tree, backend
+from .conftest import DUMP, Tree
+from .objects import Bucket, bare, bucket, endpoint, run
+
+__all__ = ["bare", "bucket", "endpoint"]  # fixtures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-class Bucket:
-    """A bucket of its own on a moto server of its own."""
-
-    def __init__(self, endpoint: str) -> None:
-        import boto3
-
-        self.env = {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test-secret-key",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        self.client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            aws_access_key_id="test",
-            aws_secret_access_key="test-secret-key",
-            region_name="us-east-1",
-        )
-        self.client.create_bucket(Bucket="jobs")
-
-    def put(self, key: str, body: bytes) -> None:
-        self.client.put_object(Bucket="jobs", Key=key, Body=body)
-
-    def get(self, key: str) -> bytes:
-        body: bytes = self.client.get_object(Bucket="jobs", Key=key)["Body"].read()
-        return body
-
-    def keys(self, prefix: str = "") -> list[str]:
-        listing = self.client.list_objects_v2(Bucket="jobs", Prefix=prefix)
-        return sorted(entry["Key"] for entry in listing.get("Contents", ()))
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    import importlib.util
-
-    backend("moto", importlib.util.find_spec("moto") is not None, "moto[server,s3] is not installed")
-    code = (
-        "from moto.server import DomainDispatcherApplication, create_backend_app\n"
-        "from werkzeug.serving import make_server\n"
-        "app = DomainDispatcherApplication(create_backend_app)\n"
-        "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
-        "print(server.server_port, flush=True)\n"
-        "server.serve_forever()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        finally:
-            server.kill()
-
-
-@pytest.fixture
-def bucket(endpoint: str) -> Bucket:
-    import urllib.request
-
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")).close()
-    return Bucket(endpoint)
-
-
-@pytest.fixture
-def bare(tmp_path: Path) -> Tree:
-    """A base directory in which nothing has been prepared."""
-    tree = Tree(tmp_path / "ml")
-    for name in ("hyperparameters", "inputdataconfig", "resourceconfig"):
-        (tree.base / f"input/config/{name}.json").unlink()
-    return tree
-
-
-def run(tree: Tree, document: dict[str, Any], **env: str) -> subprocess.CompletedProcess[str]:
-    return tree.train(TRAINYARD_JOB=json.dumps({"program": "train.py", "name": "j1", **document}), **env)
 
 
 def test_local_channels_are_linked_and_configuration_is_written(bare: Tree, tmp_path: Path) -> None:
@@ -275,140 +194,6 @@ def test_code_from_s3(bare: Tree, bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("src/sourcedir.tar.gz", (tmp_path / "s.tar.gz").read_bytes())
     done = run(bare, {"program": "main.py", "code": "s3://jobs/src/sourcedir.tar.gz"}, **bucket.env)
     assert (done.returncode, done.stdout) == (0, "from s3\n"), done.stderr
-
-
-RESULTS = """
-import os, sys
-for folder, name in (("SM_MODEL_DIR", "model.bin"), ("SM_OUTPUT_DATA_DIR", "eval.json")):
-    open(os.path.join(os.environ[folder], name), "w").write(name)
-sys.exit(int(os.environ.get("CODE", "0")))
-"""
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_model_and_data_are_sent_as_on_sagemaker(
-    bare: Tree, bucket: Bucket, tmp_path: Path, code: int
-) -> None:
-    bare.script(RESULTS)
-    done = run(bare, {"output": {"uri": "s3://jobs/out"}}, CODE=str(code), **bucket.env)
-    assert done.returncode == code, done.stderr
-    expected = ["out/j1/output/output.tar.gz"]
-    assert bucket.keys("out/") == (["out/j1/output/model.tar.gz"] if code == 0 else []) + expected
-    if code == 0:
-        (tmp_path / "m.tar.gz").write_bytes(bucket.get("out/j1/output/model.tar.gz"))
-        with tarfile.open(tmp_path / "m.tar.gz") as tar:
-            assert tar.getnames() == ["model.bin"]
-
-
-def test_plain_results_to_a_folder(bare: Tree, tmp_path: Path) -> None:
-    bare.script(RESULTS)
-    done = run(bare, {"output": {"uri": f"file://{tmp_path}/out", "compression": "none"}})
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out/j1/output/model/model.bin").read_text() == "model.bin"
-    assert (tmp_path / "out/j1/output/data/eval.json").read_text() == "eval.json"
-
-
-def test_results_that_cannot_be_sent_fail_the_job(bare: Tree, bucket: Bucket) -> None:
-    bare.script(RESULTS)
-    done = run(bare, {"output": {"uri": "s3://no-such-bucket/out"}}, **bucket.env)
-    assert done.returncode == 1
-    assert bare.report["class"] == "client_error"
-    assert "no-such-bucket" in bare.failure
-
-
-CHECKPOINTS = """
-import os, sys, time
-folder = os.environ["SAGEMAKER_BASE_DIR"] + "/checkpoints/"
-print(sorted(os.listdir(folder)), flush=True)
-os.makedirs(folder + "epoch", exist_ok=True)
-for name in ("epoch/a", "b"):
-    with open(folder + name + ".tmp", "w") as file:
-        file.write(name)
-    os.replace(folder + name + ".tmp", folder + name)
-print("written", flush=True)
-if sys.stdin.readline():
-    pass
-"""
-
-
-def test_checkpoints_go_out_during_the_run_and_come_back(bare: Tree, bucket: Bucket) -> None:
-    bucket.put("ckpt/old", b"old")
-    bare.script(CHECKPOINTS)
-    document = {"program": "train.py", "checkpoints": {"uri": "s3://jobs/ckpt"}}
-    command = bare.command()
-    env = bare.env(TRAINYARD_JOB=json.dumps(document), **bucket.env)
-    first = bucket.client.head_object(Bucket="jobs", Key="ckpt/old")["LastModified"]
-    with subprocess.Popen(
-        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "['old']\n"
-        assert process.stdout.readline() == "written\n"
-        deadline = time.monotonic() + 20
-        wanted = ["ckpt/b", "ckpt/epoch/a", "ckpt/old"]
-        while bucket.keys("ckpt/") != wanted and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert bucket.keys("ckpt/") == wanted  # while the script still runs, put in place by rename, no .tmp
-        process.communicate("\n", timeout=30)
-        assert process.returncode == 0
-    assert bucket.get("ckpt/epoch/a") == b"epoch/a"
-    assert bucket.client.head_object(Bucket="jobs", Key="ckpt/old")["LastModified"] == first
-
-
-def test_checkpoint_of_a_stopped_job_is_kept(bare: Tree, tmp_path: Path) -> None:
-    bare.script(
-        """
-        import os, signal, sys, time
-        def save(number, frame):
-            open(os.environ["SAGEMAKER_BASE_DIR"] + "/checkpoints/last", "w").write("saved")
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        print("ready", flush=True)
-        time.sleep(100)
-        """
-    )
-    hook = [
-        sys.executable,
-        "-c",
-        f"import os; open({str(tmp_path / 'hook')!r}, 'w').write(os.environ['TRAINYARD_SCRIPT_PID'])",
-    ]
-    document = {"program": "train.py", "checkpoints": {"uri": f"{tmp_path}/kept"}, "stop_hook": hook}
-    process = bare.start(TRAINYARD_JOB=json.dumps(document))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert bare.report["outcome"] == "stopped"
-    assert (tmp_path / "kept/last").read_text() == "saved"
-    assert (tmp_path / "hook").read_text().isdigit()
-
-
-def test_intermediate_output_on_sagemaker(tree: Tree, bucket: Bucket) -> None:
-    tree.hyperparameters(sagemaker_s3_output='"s3://jobs/res"')
-    tree.script(
-        """
-        import os
-        folder = os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]
-        for i in range(20):
-            path = os.path.join(folder, f"{i}.txt")
-            open(path + ".tmp", "w").write(str(i))
-            os.replace(path + ".tmp", path)
-        """
-    )
-    started = time.monotonic()
-    done = tree.train(TRAINING_JOB_NAME="tj", **bucket.env)
-    assert done.returncode == 0, done.stderr
-    assert len(bucket.keys("res/tj/output/intermediate/")) == 20
-    assert time.monotonic() - started < 20
-
-
-def test_intermediate_folder_of_the_platform_is_left_alone(tree: Tree, bucket: Bucket) -> None:
-    tree.hyperparameters(sagemaker_s3_output='"s3://jobs/res"')
-    (tree.base / "output/intermediate").mkdir(parents=True)
-    tree.script("import os; open(os.environ['SM_OUTPUT_INTERMEDIATE_DIR'] + '/x', 'w').close()")
-    assert tree.train(**bucket.env).returncode == 0
-    assert bucket.keys("res/") == []
 
 
 def test_missing_boto3_names_what_to_add(bare: Tree, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
-from trainyard_toolkit.errors import ConfigError
+from trainyard_toolkit.errors import ConfigError, ExecuteUserScriptError
 from trainyard_toolkit.process import Command
 
 TYPE_CHECKING = False
@@ -24,6 +25,18 @@ def command(name: str, env: Mapping[str, str], cwd: str) -> Command:
     if not _NAME.match(name):
         raise ConfigError(f"Cannot use SAGEMAKER_TRAINING_MODULE={name!r}: write package.module:function.")
     module, _, function = name.partition(":")
-    code = f"import sys, {module}; sys.exit({module}.{function}())"
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    load = f"import sys; sys.path.append({home!r}); from trainyard_toolkit.framework import call"
     # The framework starts the script itself and passes signals on to it.
-    return Command([sys.executable, "-c", code], env, cwd)
+    return Command([sys.executable, "-c", f"{load}; call({module!r}, {function!r})"], env, cwd)
+
+
+def call(module: str, function: str) -> None:
+    """Import the module, call the function, and end as the script that it ran has ended. Does not return."""
+    import importlib
+
+    try:
+        result = getattr(importlib.import_module(module), function)()
+    except ExecuteUserScriptError as error:
+        sys.exit(error.exit_code)  # the script's own traceback is on stderr already
+    sys.exit(result if isinstance(result, int) else 0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 
 from trainyard_toolkit import log, store, sync
+from trainyard_toolkit.errors import StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from trainyard_toolkit.environment import Environment
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.layout import Layout
@@ -50,14 +53,13 @@ class Results:
         Raises:
             StoreError: a store refused.
         """
-        for mirror in self.mirrors:
-            mirror.finish()
+        steps = [mirror.finish for mirror in self.mirrors]
         self.mirrors = []
-        if self.job is None or not self.job.output.get("uri"):
-            return
-        self._send(self.layout.output_data, "output.tar.gz", "data")
-        if succeeded:
-            self._send(self.layout.model, "model.tar.gz", "model")
+        if self.job is not None and self.job.output.get("uri"):
+            steps.append(lambda: self._send(self.layout.output_data, "output.tar.gz", "data"))
+            if succeeded:
+                steps.append(lambda: self._send(self.layout.model, "model.tar.gz", "model"))
+        _do_all(steps)
 
     def _intermediate_uri(self) -> str | None:
         """Where intermediate output goes; None if nowhere, or if the platform has made the folder and sees
@@ -109,3 +111,15 @@ class Results:
         store.in_parallel(
             lambda path: target.upload(path, store.join(prefix, os.path.relpath(path, folder))), paths
         )
+
+
+def _do_all(steps: Sequence[Callable[[], None]]) -> None:
+    """Do every step, also after one has failed; then raise the first error."""
+    first: Exception | None = None
+    for step in steps:
+        try:
+            step()
+        except (StoreError, OSError) as error:
+            first = first or error
+    if first is not None:
+        raise first

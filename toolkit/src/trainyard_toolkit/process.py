@@ -234,15 +234,20 @@ class Supervisor:
         return outcome
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ask the child to end: pass the signal on, and kill the group when the grace is over."""
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + self.policy.grace
-            self._signal(number)
-            if self.policy.on_stop is not None:
-                self._helper = self.policy.on_stop(self.pid)
-                orphans.keep(self._helper or 0)
-        else:
-            self._signal(number)
+        """Ask the child to end: pass the signal on, and kill the group when the grace is over.
+
+        The child hears it once, however many tell us: a second SIGTERM would interrupt it while it saves its state,
+        or meet a Python that has put the signal's default back on its way out. Ctrl-C may be repeated.
+        """
+        if self._kill_at is not None:
+            if number == signal.SIGINT:
+                self._signal(number)
+            return
+        self._kill_at = time.monotonic() + self.policy.grace
+        self._signal(number)
+        if self.policy.on_stop is not None:
+            self._helper = self.policy.on_stop(self.pid)
+            orphans.keep(self._helper or 0)
 
     def close(self) -> None:
         """Close what is left of the relays."""

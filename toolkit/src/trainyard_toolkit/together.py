@@ -97,7 +97,7 @@ def _follow(launch: Launch, command: process.Command, line: muster.Line) -> Outc
     outcome = run_part(part)
     end = ending(launch, outcome)
     line.send(end)
-    if end["exit"] != 0 and not (verdict and _stopped_by_us(outcome)):
+    if end["exit"] != 0 and not _stopped_by_us(outcome):
         return outcome
     while not verdict and not line.lost:
         verdict.extend(message for message in line.wait(3600.0) if "verdict" in message)
@@ -135,5 +135,5 @@ def run_part(part: Supervisor) -> Outcome:
 
 
 def _stopped_by_us(outcome: Outcome) -> bool:
-    """Whether a part ended because we stopped it, not by itself and not by a signal from outside."""
-    return outcome.stopped_by_us and outcome.stop_signal is None
+    """Whether a part was ended for another host's sake, not by a signal from outside or its time limit."""
+    return outcome.stopped_by_us and outcome.stop_signal is None and not outcome.timed_out
