@@ -87,7 +87,12 @@ def _by_parent(parent: int) -> Iterable[int]:
 
 
 def end_group(
-    group: int, grace: float, wake: int, relays: Collection[Relay] = (), everything: bool = False
+    group: int,
+    grace: float,
+    wake: int,
+    relays: Collection[Relay] = (),
+    everything: bool = False,
+    told: bool = False,
 ) -> None:
     """End what is left of a process group: SIGTERM, up to ``grace`` seconds, SIGKILL.
 
@@ -97,11 +102,13 @@ def end_group(
         wake: a descriptor that becomes readable when a child ends.
         relays: output of the group, passed on meanwhile.
         everything: also end orphans that left the group, and collect them all.
+        told: the group has had its SIGTERM already; a second one could interrupt who is saving state.
     """
     for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
         if not _left(group, everything):
             return
-        _signal_all(group, number, everything)
+        if number == signal.SIGKILL or not told:
+            _signal_all(group, number, everything)
         _await_end(group, time.monotonic() + patience, wake, relays, everything)
 
 
