@@ -142,3 +142,31 @@ def test_kinds_of_entry_point(tmp_path: Path, files: dict[str, str], name: str, 
     for path, content in files.items():
         (tmp_path / path).write_text(content)
     assert entry_point_type.get(str(tmp_path), name).value == kind
+
+
+def test_who_saves_under_a_shell_is_told_once_and_gets_the_grace(tree: Tree) -> None:
+    tree.script(
+        """
+        import os, signal, time
+        def save(number, frame):
+            with open(os.environ["SM_MODEL_DIR"] + "/saved", "a") as file:
+                file.write("begun ")
+                time.sleep(1)
+                file.write("done ")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        while True:
+            time.sleep(100)
+        """
+    )
+    tree.script(f"{sys.executable} train.py\n", "run.sh")
+    tree.hyperparameters("run.sh")
+    process = tree.start()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert (tree.base / "model/saved").read_text() == "begun done "
+    assert tree.report["outcome"] == "stopped"

@@ -236,8 +236,8 @@ class Supervisor:
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Ask the child to end: pass the signal on, and kill the group when the grace is over.
 
-        The child hears it once, however many tell us: a second SIGTERM would interrupt it while it saves its state,
-        or meet a Python that has put the signal's default back on its way out. Ctrl-C may be repeated.
+        The child hears it once, however many tell us: a second SIGTERM would interrupt it while it saves its
+        state, or meet a Python that has put the signal's default back on its way out. Ctrl-C may be repeated.
         """
         if self._kill_at is not None:
             if number == signal.SIGINT:
@@ -342,9 +342,9 @@ class Supervisor:
     def _clear_up(self, signals: SignalPipe) -> None:
         """End what the child left behind, then hand on the last of its output."""
         grace = LEFTOVER_GRACE if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
-        orphans.end_group(
-            self.pid, grace, signals.read_end, self.relays.values(), everything=self.owns_process
-        )
+        told = self._kill_at is not None and self.command.whole_group
+        relays = self.relays.values()
+        orphans.end_group(self.pid, grace, signals.read_end, relays, everything=self.owns_process, told=told)
         for relay in self.relays.values():
             relay.drain()
 
