@@ -150,3 +150,12 @@ def test_stop_reaches_every_rank(hosts: Hosts) -> None:
     for name, ranks in {"algo-1": ["rank0", "rank1"], "algo-2": ["rank2", "rank3"]}.items():
         assert sorted(os.listdir(hosts.trees[name].base / "model")) == ranks
         assert hosts.trees[name].report["outcome"] == "stopped"
+
+
+@pytest.mark.parametrize("bad", ["algo-1", "algo-2"])
+def test_a_host_that_cannot_get_ready_fails_all_at_once(hosts: Hosts, bad: str) -> None:
+    (hosts.trees[bad].base / "code/train.py").unlink()
+    results = hosts.run(timeout=25)
+    assert [code for code, _, _ in results.values()] == [1, 1], results
+    for tree in hosts.trees.values():
+        assert "is not in the code directory" in tree.failure

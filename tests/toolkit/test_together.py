@@ -98,3 +98,14 @@ def test_a_stop_of_one_host_stops_all(hosts: Hosts) -> None:
         process.communicate(timeout=20)
         assert os.path.exists(hosts.trees[name].base / "model/saved")
         assert hosts.trees[name].report["outcome"] == "stopped", name
+
+
+@pytest.mark.parametrize("bad", ["algo-1", "algo-2"])
+def test_a_host_that_cannot_get_ready_fails_all_at_once(hosts: Hosts, bad: str) -> None:
+    scripts(hosts, "import time; time.sleep(100)")
+    (hosts.trees[bad].base / "code/train.py").unlink()
+    results = hosts.run(timeout=25, **hosts.env)
+    assert [code for code, _, _ in results.values()] == [1, 1, 1], results
+    for tree in hosts.trees.values():
+        assert "is not in the code directory" in tree.failure.splitlines()[0]
+        assert tree.report["class"] == "client_error"

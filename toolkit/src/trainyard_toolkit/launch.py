@@ -37,6 +37,7 @@ class Launch:
         code_dir: its working directory.
         owns_process: see :func:`trainyard_toolkit.process.supervise`.
         observers: by descriptor (1, 2), who sees the output as it passes.
+        prepare: brings the code and what it needs; called once, before anything looks at the script.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Launch:
         code_dir: str,
         owns_process: bool = False,
         observers: Mapping[int, Callable[[bytes], None]] | None = None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self.environment = environment
         self.name = name
@@ -58,6 +60,7 @@ class Launch:
         self.code_dir = code_dir
         self.owns_process = owns_process
         self.observers = dict(observers or {})
+        self.prepare = prepare
 
     def script(self) -> list[str]:
         """The command line of the script by itself."""
@@ -104,6 +107,7 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
     """
     kind = distribution or distribution_of(launch.environment)
     if kind == PLAIN:
+        launch.prepare()
         return launch.supervise(program.command(launch.code_dir, launch.name, launch.args, launch.env))
     if kind == TORCHRUN:
         from trainyard_toolkit import torchrun

@@ -47,10 +47,11 @@ def run(launch: Launch) -> Outcome:
         ClientError: no Open MPI here.
         ClusterError: the hosts did not come together, or another host failed.
     """
+    major = version()
     keys = ssh.Keys()
     try:
         if launch.environment.is_master:
-            return _lead(launch, keys)
+            return _lead(launch, keys, major)
         return _serve(launch, keys)
     finally:
         keys.remove()
@@ -171,19 +172,21 @@ def _script(launch: Launch) -> list[str]:
     return [line[0], "-m", "mpi4py", *line[1:]]
 
 
-def _lead(launch: Launch, keys: ssh.Keys) -> Outcome:
+def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
     """The first host: gather the others, run mpirun, tell them how it ended."""
-    major = version()
     hosts = launch.environment.distribution_hosts
     count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
+        launch.prepare()
         hostfile = keys.write("hostfile", f"localhost slots={count}\n")
         line = command(launch, major, ["localhost"], None, hostfile)
         return together.run_part(_RankHost(launch, _task(launch, keys, line), keys))
     chief = muster.Chief(hosts)
     try:
         chief.gather({"key": keys.make_key("id")})
-        chief.await_ready()
+        with together.telling(lambda end: chief.tell({"verdict": end, "host": hosts[0]})):
+            launch.prepare()
+            chief.await_ready()
         addresses = {host: _peer(chief.lines[host]) for host in hosts[1:]}
         reach = {
             addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
@@ -250,6 +253,9 @@ def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
     line, greeting = muster.join(environment.current_host, address, {"port": port, "host_key": host_key})
     try:
         keys.write("authorized_keys", f"restrict {greeting['key']}\n")
+        with together.telling(line.send):
+            launch.prepare()
+        together.accept_early(launch, line)
         part = _RankHost(launch, process.Command(sshd, _minimal(launch.env)), keys)
         return _until_told(launch, part, port, line)
     finally:

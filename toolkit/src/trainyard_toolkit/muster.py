@@ -58,6 +58,7 @@ class Line:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
         self._rest = b""
         self.lost = False
+        self.early: list[dict[str, Any]] = []  # came together with the greeting
 
     def fileno(self) -> int:
         """For poll."""
@@ -158,10 +159,14 @@ class Chief:
         """Wait until every host has said that it is ready.
 
         Raises:
-            ClusterError: one was lost, or the time is over.
+            ClusterError: one failed or was lost, or the time is over.
         """
         for host, line in self.lines.items():
-            if not any(message.get("ready") for message in line.wait(wait_seconds())):
+            messages = line.wait(wait_seconds())
+            failed = [message for message in messages if "exit" in message]
+            if failed:
+                raise other_host_failed(host, failed[0])
+            if not any(message.get("ready") for message in messages):
                 raise ClusterError(f"Host {host} came but did not get ready. Its own log says why.")
 
     @property
@@ -249,6 +254,7 @@ def join(current: str, address: str, hello: dict[str, Any]) -> tuple[Line, dict[
             line.send({"hello": current, **hello})
             messages = line.wait(deadline - time.monotonic())
             if messages:
+                line.early = messages[1:]
                 return line, messages[0]
             line.close()
             reason = "it closed the connection"

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from trainyard_toolkit import failure, muster, process
 from trainyard_toolkit.process import Outcome, SignalPipe, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from trainyard_toolkit.launch import Launch
 
 
-def run(launch: Launch, command: process.Command) -> Outcome:
+def run(launch: Launch, make_command: Callable[[], process.Command]) -> Outcome:
     """Run this host's part, and take the other hosts' parts into account.
+
+    Args:
+        launch: the script.
+        make_command: prepares this host and gives its part. Called when the hosts have come together, so that
+            one which cannot get ready fails the job on all of them at once.
 
     Raises:
         ClusterError: another host failed or was lost, and this one's part was stopped for it.
@@ -24,14 +32,29 @@ def run(launch: Launch, command: process.Command) -> Outcome:
         chief = muster.Chief(hosts)
         try:
             chief.gather({"welcome": environment.current_host})
+            with telling(lambda end: chief.tell({"verdict": end, "host": environment.current_host})):
+                command = make_command()
             return lead(launch, _supervisor(launch, command), chief)
         finally:
             chief.close()
     line, _ = muster.join(environment.current_host, muster.address_of(hosts[0], hosts), {})
     try:
+        with telling(line.send):
+            command = make_command()
         return _follow(launch, command, line)
     finally:
         line.close()
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Tell the other hosts of an error of this one's preparations."""
+    try:
+        yield
+    except Exception as error:
+        fields = failure.from_error(error).fields
+        tell({"exit": fields["exit_code"], "class": fields["class"], "reason": fields["reason"]})
+        raise
 
 
 def ending(launch: Launch, outcome: Outcome) -> dict[str, Any]:
@@ -64,6 +87,9 @@ def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others:
             if end["exit"] != 0:
                 part.stop()
 
+    for host in chief.lines:
+        chief.hear(host)
+    _raise_if_failed(chief)
     part.told_to_stop = lambda number: chief.tell({"stop": number})
     for host, line in chief.lines.items():
         part.watch(line.fileno(), lambda host=host: heard(host))  # type: ignore[misc]
@@ -71,13 +97,19 @@ def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others:
     end = ending(launch, outcome)
     if end["exit"] == 0 and wait_for_others:
         chief.await_ends()
+    if end["exit"] == 0 or _stopped_by_us(outcome):
+        _raise_if_failed(chief)
+    chief.tell({"verdict": end, "host": launch.environment.current_host})
+    return outcome
+
+
+def _raise_if_failed(chief: muster.Chief) -> None:
+    """If a host has failed, tell the others and raise."""
     other = chief.failed()
-    if other is not None and (end["exit"] == 0 or _stopped_by_us(outcome)):
+    if other is not None:
         host, message = other
         chief.tell({"verdict": message, "host": host})
         raise muster.other_host_failed(host, message)
-    chief.tell({"verdict": end, "host": launch.environment.current_host})
-    return outcome
 
 
 def _follow(launch: Launch, command: process.Command, line: muster.Line) -> Outcome:
@@ -92,6 +124,7 @@ def _follow(launch: Launch, command: process.Command, line: muster.Line) -> Outc
         if line.lost or messages:
             part.stop()
 
+    accept_early(launch, line)
     part = _supervisor(launch, command)
     part.watch(line.fileno(), heard)
     outcome = run_part(part)
@@ -102,6 +135,17 @@ def _follow(launch: Launch, command: process.Command, line: muster.Line) -> Outc
     while not verdict and not line.lost:
         verdict.extend(message for message in line.wait(3600.0) if "verdict" in message)
     return accept(launch, outcome, verdict)
+
+
+def accept_early(launch: Launch, line: muster.Line) -> None:
+    """End before this host's part begins if the first host has failed already.
+
+    Raises:
+        ClusterError: it has.
+    """
+    verdicts = [message for message in [*line.early, *line.receive()] if "verdict" in message]
+    if verdicts or line.lost:
+        accept(launch, process.Outcome(0), verdicts)
 
 
 def accept(launch: Launch, outcome: Outcome, verdict: list[dict[str, Any]]) -> Outcome:

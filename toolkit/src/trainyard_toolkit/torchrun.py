@@ -61,16 +61,20 @@ def run(launch: Launch) -> Outcome:
         ClientError: it cannot run under torchrun, or torch is not in the image.
         ClusterError: the hosts did not come together, or another host failed.
     """
+    if len(launch.environment.distribution_hosts) == 1:
+        return launch.supervise(_task(launch))
+    from trainyard_toolkit import together
+
+    return together.run(launch, lambda: _task(launch))
+
+
+def _task(launch: Launch) -> process.Command:
     import importlib.util
 
+    launch.prepare()
     if importlib.util.find_spec("torch") is None:
         raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
     line = command(launch)
     env = {**launch.env, **network_variables(launch)}
     program.refuse_nul(line, env)
-    task = process.Command(line, env, launch.code_dir)
-    if len(launch.environment.distribution_hosts) == 1:
-        return launch.supervise(task)
-    from trainyard_toolkit import together
-
-    return together.run(launch, task)
+    return process.Command(line, env, launch.code_dir)

@@ -87,7 +87,6 @@ class Training:
         name = env.user_entry_point
         if env.framework_module:
             return self._judge(self._run_framework(env, variables), env.framework_module)
-        self._bring_code(env, name, variables)
         return self._judge(self._run_script(env, name, variables), name)
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
@@ -121,7 +120,12 @@ class Training:
             owns_process=True,
             observers={fd: recorder.observe for fd, recorder in recorders.items()},
         )
-        self._announce(env, variables, run.script())
+
+        def prepare() -> None:
+            self._bring_code(env, name, variables)
+            self._announce(env, variables, run.script())
+
+        run.prepare = prepare
         outcome = launch.run(run)
         for recorder in recorders.values():
             recorder.close()
@@ -131,6 +135,7 @@ class Training:
         """Run a framework's own entry function, named ``package.module:function``, in a child."""
         from trainyard_toolkit import framework
 
+        self._open_results(env)
         command = framework.command(env.framework_module or "", variables, self.layout.code)
         self._announce(env, variables, command.argv)
         run = launch.Launch(env, "", [], variables, self._policy(), self.layout.code, owns_process=True)
