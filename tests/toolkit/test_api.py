@@ -6,15 +6,12 @@ import subprocess
 import textwrap
 import venv
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from .conftest import Tree, clean_environment
 from .image import make_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def python(tree: Tree, code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -226,3 +223,29 @@ def test_importing_nothing_heavy(tree: Tree) -> None:
     )
     extra = [name for name in eval(done.stdout.splitlines()[-1]) if repr(name) not in loaded_anyway.stdout]
     assert extra == []
+
+
+def test_syntax_and_library_of_python_3_8() -> None:
+    """vermin reads the sources for what an old Python would not know."""
+    import importlib.util
+    import sys
+
+    from .conftest import backend
+
+    backend("vermin", importlib.util.find_spec("vermin") is not None, "vermin is not installed")
+    source = Path(__file__).parents[2] / "toolkit/src"
+    line = [sys.executable, "-m", "vermin", "-t=3.8-", "--violations", "--no-tips", str(source)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_console_scripts(installed: Path) -> None:
+    """The wheel names them, and what they name is there."""
+    site = next((installed / "lib").glob("python3*/site-packages"))
+    text = next(site.glob("trainyard_toolkit-*.dist-info/entry_points.txt")).read_text()
+    scripts = dict(line.split(" = ") for line in text.splitlines() if " = " in line)
+    assert set(scripts) == {"train", "serve", "trainyard-toolkit"}
+    for target in scripts.values():
+        module, _, function = target.partition(":")
+        code = f"import {module}; assert callable({module}.{function})"
+        subprocess.run([str(installed / "bin/python"), "-c", code], check=True, env=clean_environment())
