@@ -234,7 +234,15 @@ def test_syntax_and_library_of_python_3_8() -> None:
 
     backend("vermin", importlib.util.find_spec("vermin") is not None, "vermin is not installed")
     source = Path(__file__).parents[2] / "toolkit/src"
-    line = [sys.executable, "-m", "vermin", "-t=3.8-", "--violations", "--no-tips", str(source)]
+    line = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "-t=3.8-",
+        "--violations",
+        "--no-tips",
+        str(source),
+    ]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

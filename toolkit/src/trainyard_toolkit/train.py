@@ -78,7 +78,8 @@ class Training:
             self.job = jobs.load(self.job_source)
             self.masker = Masker(self.job.hyperparameters)
             self.job.prepare(self.layout)
-            self.argv = self.job.arguments if "arguments" in self.job.document else self.argv
+            if self.argv is None and "arguments" in self.job.document:
+                self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
         self.masker = Masker(env.hyperparameters)
         log.set_level(env.log_level)
