@@ -12,7 +12,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent / "src"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
-MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main())\n"
+# Without arguments it trains: `python train.pyz` is all that a container has to say.
+MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
 # No version in the line: the image has whatever Python it has.
 SHEBANG = b"#!/usr/bin/env python3\n"
 

@@ -242,7 +242,6 @@ def test_one_file_in_an_image_without_the_package(container: Container, tmp_path
         *container.words(f"-v{app}:/toolkit/train.pyz", "--entrypoint", "python")[:-1],
         "-S",
         "/toolkit/train.pyz",
-        "train",
     ]
     done = docker(*line, check=False)
     assert done.returncode == 0, done.stderr

@@ -150,11 +150,11 @@ def _judge(
     if outcome.timed_out:
         return errors.TIMEOUT, f"Timeout: {name} was stopped after {outcome.seconds:.0f} s", code or 124
     if memory_kills and code == 128 + signal.SIGKILL:
-        return (
-            errors.OUT_OF_MEMORY,
-            f"Out of memory: the kernel killed {name} at the container's memory limit",
-            code,
-        )
+        return errors.OUT_OF_MEMORY, f"Out of memory: the kernel killed {name} at the container's limit", code
+    if memory_kills and code:
+        after = trace.summary() if trace is not None else f"exit code {code}"
+        killed = f"the kernel killed a process of {name} at the container's limit"
+        return errors.OUT_OF_MEMORY, f"Out of memory: {killed}; then {after}", code
     if trace is not None and (trace.short_kind in _MEMORY_TYPES or "CUDA out of memory" in trace.message):
         return errors.OUT_OF_MEMORY, f"Out of memory: {trace.summary()}", code
     if status < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from trainyard_toolkit import config, process, program
+from trainyard_toolkit import config, process, program, resources
 from trainyard_toolkit.errors import ConfigError
 from trainyard_toolkit.relay import Relay, is_regular_file
 
@@ -61,6 +61,11 @@ class Launch:
         self.owns_process = owns_process
         self.observers = dict(observers or {})
         self.prepare = prepare
+        self._memory_kills_before = resources.oom_kills()
+
+    def memory_kills(self) -> int:
+        """How many processes the kernel has killed for memory in this container since the launch was made."""
+        return resources.oom_kills() - self._memory_kills_before
 
     def script(self) -> list[str]:
         """The command line of the script by itself."""

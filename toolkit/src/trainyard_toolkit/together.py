@@ -62,7 +62,7 @@ def ending(launch: Launch, outcome: Outcome) -> dict[str, Any]:
     stopped = outcome.stop_signal is not None
     if outcome.status == 0 and not stopped and not outcome.timed_out:
         return {"exit": 0}
-    report = failure.from_outcome(outcome, launch.name)
+    report = failure.from_outcome(outcome, launch.name, launch.memory_kills())
     code = report.exit_code or (143 if stopped else 1)
     return {"exit": code, "class": report.fields["class"], "reason": report.fields["reason"]}
 

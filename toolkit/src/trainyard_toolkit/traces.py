@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _HEAD = "Traceback (most recent call last):"
 # mpirun --tag-output puts "[1,3]<stderr>:" before each piece that a rank writes, also within a line.
-_MPI_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_MPI_TAG = re.compile(r"\[[^\]\s]*?\d+,(\d+)\]<std(?:out|err)>:")
 _TORCH_TAG = re.compile(r"^\[(?:rank|default)(\d+)\]:\s?")
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
@@ -59,6 +59,8 @@ def _pieces(line: str) -> list[tuple[int | None, str]]:
     words = _MPI_TAG.split(line)  # text, rank, text, rank, text, ...
     pieces: list[tuple[int | None, str]] = [(None, words[0])] if words[0] else []
     pieces += [(int(words[i]), words[i + 1]) for i in range(1, len(words), 2)]
+    if len(words) > 1 and not words[0] and words[2].startswith(" ") and not words[2].startswith("  "):
+        pieces[0] = (pieces[0][0], words[2][1:])  # Open MPI 5 sets its tag off with a space
     if len(words) == 1:
         match = _TORCH_TAG.match(line)
         if match:

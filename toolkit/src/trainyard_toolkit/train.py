@@ -13,12 +13,11 @@ from trainyard_toolkit import (
     log,
     orphans,
     program,
-    resources,
 )
 from trainyard_toolkit.environment import Environment
 from trainyard_toolkit.layout import Layout
 from trainyard_toolkit.masking import Masker
-from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Outcome, Policy
+from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.metrics import Recorder
     from trainyard_toolkit.outputs import Results
+    from trainyard_toolkit.process import Outcome
 
 
 class Training:
@@ -47,7 +47,6 @@ class Training:
         self.environment: Environment | None = None
         self.masker = Masker()
         self.results: Results | None = None
-        self.memory_kills = 0
         self.command: str | None = None
 
     def run(self) -> int:
@@ -85,10 +84,9 @@ class Training:
         log.set_level(env.log_level)
         self.layout.make_writable_dirs()
         variables = launch.script_environment(env, os.environ)
-        name = env.user_entry_point
         if env.framework_module:
-            return self._judge(self._run_framework(env, variables), env.framework_module)
-        return self._judge(self._run_script(env, name, variables), name)
+            return self._run_framework(env, variables, env.framework_module)
+        return self._run_script(env, env.user_entry_point, variables)
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
@@ -103,7 +101,7 @@ class Training:
 
             install.install(code, name, variables)
 
-    def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> Outcome:
+    def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
         if self.argv is not None:
             from trainyard_toolkit.mapping import to_json
@@ -130,26 +128,25 @@ class Training:
         outcome = launch.run(run)
         for recorder in recorders.values():
             recorder.close()
-        return outcome
+        return self._judge(outcome, run)
 
-    def _run_framework(self, env: Environment, variables: dict[str, str]) -> Outcome:
+    def _run_framework(self, env: Environment, variables: dict[str, str], name: str) -> failure.Report | None:
         """Run a framework's own entry function, named ``package.module:function``, in a child."""
         from trainyard_toolkit import framework
 
         self._open_results(env)
-        command = framework.command(env.framework_module or "", variables, self.layout.code)
+        command = framework.command(name, variables, self.layout.code)
         self._announce(env, variables, command.argv)
-        run = launch.Launch(env, "", [], variables, self._policy(), self.layout.code, owns_process=True)
-        return run.supervise(command)
+        run = launch.Launch(env, name, [], variables, self._policy(), self.layout.code, owns_process=True)
+        return self._judge(run.supervise(command), run)
 
-    def _judge(self, outcome: Outcome, name: str) -> failure.Report | None:
+    def _judge(self, outcome: Outcome, run: launch.Launch) -> failure.Report | None:
         if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
             return None
-        return failure.from_outcome(outcome, name, resources.oom_kills() - self.memory_kills)
+        return failure.from_outcome(outcome, run.name, run.memory_kills())
 
     def _policy(self) -> Policy:
         """Time limits, from the environment and the job document, which wins."""
-        self.memory_kills = resources.oom_kills()
         policy = Policy(config.env_number("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
         policy.timeout = config.env_number("TRAINYARD_TIMEOUT_SECONDS", 0.0) or None
         if self.results is not None:
