@@ -221,6 +221,15 @@ def test_secrets_are_masked(tree: Tree) -> None:
         assert "u:pw@" not in text
 
 
+def test_short_secrets_are_masked_where_their_name_is(tree: Tree) -> None:
+    tree.script("raise SystemExit(1)")
+    tree.hyperparameters(**{"db-password": "qzx", "deep": '{"token": "qzx", "n": 1}', "epochs": "3"})
+    done = tree.train()
+    assert "qzx" not in done.stderr + tree.failure + json.dumps(tree.report)
+    assert '"epochs":3' in done.stderr
+    assert "--epochs 3" in tree.failure
+
+
 def test_background_processes_are_ended(tree: Tree) -> None:
     tree.script(
         """

@@ -186,13 +186,8 @@ class Training:
         show = self.masker.variable
         lines = [f"{n}={show(n, v)}" for n, v in sorted(variables.items()) if n.startswith("SM_")]
         log.info(f"Environment of the script on {env.current_host}:\n" + "\n".join(lines))
-        self.command = self._shown(line)
+        self.command = self.masker.command(line)
         log.info(f"Running {self.command}")
-
-    def _shown(self, line: Sequence[str]) -> str:
-        return self.masker.text(
-            " ".join(word if word and not word.isspace() else repr(word) for word in line)
-        )
 
     def _complete(self, report: failure.Report) -> None:
         """Add what only the run knows to a report."""
