@@ -187,3 +187,30 @@ def test_one_failing_step_does_not_keep_the_others(bare: Tree, bucket: Bucket, t
     assert done.returncode == 1
     assert "Cannot copy" in bare.failure
     assert bucket.keys("out/") == ["out/j1/output/model.tar.gz"]
+
+
+def test_no_file_of_a_new_folder_is_missed(tmp_path: Path) -> None:
+    """Folders and files that come at full speed, put in place by rename: the watch races with the writer."""
+    import select
+
+    from trainyard_toolkit.inotify import Tree as Watched
+
+    writer = (
+        "import os, sys\n"
+        "for i in range(150):\n"
+        "    folder = os.path.join(sys.argv[1], f'{i}/deep')\n"
+        "    os.makedirs(folder)\n"
+        "    open(folder + '/x.tmp', 'w').close()\n"
+        "    os.replace(folder + '/x.tmp', folder + '/x')\n"
+    )
+    watched = Watched(str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", writer, str(tmp_path)])
+    wanted = {str(tmp_path / f"{i}/deep/x") for i in range(150)}
+    seen: set[str] = set()
+    deadline = time.monotonic() + 20
+    while not wanted <= seen and time.monotonic() < deadline:
+        select.select([watched.descriptor], [], [], 0.2)
+        seen |= watched.changes()[0]
+    assert process.wait() == 0
+    watched.close()
+    assert wanted - seen == set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 import struct
 
@@ -61,15 +63,22 @@ class Tree:
             complete.discard(path)
 
     def _add(self, folder: str) -> set[str]:
-        """Watch a folder and those below it; return the files found there."""
+        """Watch a folder and those below it; return the files found there.
+
+        Each folder is watched before it is listed: what comes in between is seen twice rather than not at all.
+        """
+        flags = MODIFY | CLOSE_WRITE | MOVED_TO | CREATE | _ONLYDIR
+        watch = self._libc.inotify_add_watch(self.descriptor, os.fsencode(folder), flags)
+        if watch < 0 and ctypes.get_errno() == errno.ENOENT:
+            return set()  # gone again already
+        self._folders[self._checked(watch)] = folder
         found: set[str] = set()
-        for where, _, names in os.walk(folder):
-            flags = MODIFY | CLOSE_WRITE | MOVED_TO | CREATE | _ONLYDIR
-            watch = self._libc.inotify_add_watch(self.descriptor, os.fsencode(where), flags)
-            if watch < 0 and ctypes.get_errno() == 2:
-                continue  # gone again already
-            self._folders[self._checked(watch)] = where
-            found.update(os.path.join(where, name) for name in names)
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    found |= self._add(entry.path)
+                else:
+                    found.add(entry.path)
         return found
 
     def _checked(self, result: int) -> int:
