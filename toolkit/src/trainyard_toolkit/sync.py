@@ -95,9 +95,7 @@ class Mirror:
             log.warning(f"The {self.purpose} will be tried again: {error}")
 
     def _send(self, paths: Iterable[str]) -> None:
-        changed = [
-            path for path in paths if self._sent.get(path) != _stamp(path) and _stamp(path) is not None
-        ]
+        changed = [path for path in paths if os.path.isfile(path) and self._sent.get(path) != _stamp(path)]
         if not changed:
             return
         if self._store is None:
