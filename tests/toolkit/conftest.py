@@ -9,14 +9,9 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-import hypothesis
 import pytest
 
-# A busy machine is no reason to fail.
-hypothesis.settings.register_profile(
-    "trainyard", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("trainyard")
+from tests.backends import backend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,11 +119,4 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "ml")
 
 
-def backend(name: str, available: bool, reason: str) -> None:
-    """Skip with the reason where a backend is absent, unless TRAINYARD_REQUIRE_BACKENDS names it."""
-    if available:
-        return
-    required = os.environ.get("TRAINYARD_REQUIRE_BACKENDS", "").split(",")
-    if name in required or "all" in required:
-        pytest.fail(f"{name} is required here, but {reason}")
-    pytest.skip(f"no {name}: {reason}")
+__all__ = ["Tree", "backend"]
