@@ -114,6 +114,14 @@ class Tree:
         return (self.base / "output/success").exists() and not (self.base / "output/failure.json").exists()
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory apart from `tmp_path`, whose content these tests look at whole."""
+    directory = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(directory))
+    return directory
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "ml")
