@@ -22,7 +22,7 @@ _SSHD_PLACES = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")
 class Keys:
     """A folder for keys and sockets, readable by this user only, removed at the end.
 
-    In ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) where that can be written, else where temporary files go.
+    In ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) if that can be written, else with temporary files.
     """
 
     def __init__(self) -> None:
