@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Hosts:
         self.env: dict[str, str] = {}
 
     def __enter__(self) -> Hosts:
+        self.keys = tempfile.mkdtemp(prefix="ty", dir="/dev/shm")
         self._ip("link", "add", self.tag, "type", "bridge")
         self._ip("link", "set", self.tag, "up")
         self._forward("-I")
@@ -71,7 +73,12 @@ class Hosts:
     def start(self, name: str, **env: str) -> subprocess.Popen[str]:
         """Run ``train`` on a host."""
         tree = self.trees[name]
-        quick = {"TRAINYARD_HOST_WAIT_SECONDS": "30", "TRAINYARD_GRACE_SECONDS": "5", "OMP_NUM_THREADS": "1"}
+        quick = {
+            "TRAINYARD_KEY_DIR": self.keys,
+            "TRAINYARD_HOST_WAIT_SECONDS": "30",
+            "TRAINYARD_GRACE_SECONDS": "5",
+            "OMP_NUM_THREADS": "1",
+        }
         return subprocess.Popen(
             ["ip", "netns", "exec", self._space(name), *tree.command()],
             env=tree.env(**{**quick, **env}),
@@ -110,6 +117,7 @@ class Hosts:
             self.cut(name)
             self._ip("netns", "del", self._space(name))
             shutil.rmtree(f"/etc/netns/{self._space(name)}")
+        shutil.rmtree(self.keys)
         self._forward("-D")
         self._ip("link", "del", self.tag)
 

@@ -57,6 +57,7 @@ def test_ranks_run_on_both_hosts_with_their_own_variables(hosts: Hosts) -> None:
         assert f"[1,{rank}]<stdout>:{line}" in out
     assert all(tree.succeeded for tree in hosts.trees.values())
     assert time.monotonic() - started < 25
+    assert os.listdir(hosts.keys) == []  # no key outlives its job
     assert hosts.pids("algo-2") == []
 
 

@@ -20,10 +20,13 @@ _SSHD_PLACES = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")
 
 
 class Keys:
-    """A folder for keys and sockets, in memory where there is /dev/shm, readable by this user only."""
+    """A folder for keys and sockets, readable by this user only, removed at the end.
+
+    In ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) if that can be written, else with temporary files.
+    """
 
     def __init__(self) -> None:
-        memory = "/dev/shm"
+        memory = os.environ.get("TRAINYARD_KEY_DIR") or "/dev/shm"
         usable = os.path.isdir(memory) and os.access(memory, os.W_OK)
         self.folder = tempfile.mkdtemp(prefix="trainyard-", dir=memory if usable else None)
 
