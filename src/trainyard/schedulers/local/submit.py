@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
@@ -42,6 +43,8 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         _remove_empty(job)
         raise state_error("write the job's directory", job.path, error) from error
     _start_supervisor(request, job)
+    for warning in request.warnings:
+        warnings.warn(warning, UserWarning, stacklevel=2)
     return request.app_id
 
 
