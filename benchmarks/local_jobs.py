@@ -8,7 +8,7 @@ from harness import Tool, Usage, Workplace, alternate
 from report import Goal, Row, row_of, usage_rows
 
 ECHO = ("--wait", "utils.echo", "--msg", "hello")
-SHORT = ("--wait", "utils.sh", "sleep", "0.05")
+SHORT = ("--wait", "utils.binary", "--entrypoint", "/bin/sleep", "--", "0.05")
 
 
 def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterator[Row]:

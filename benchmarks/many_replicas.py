@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness import HERE, Tool, Usage, Workplace, alternate
 from report import Goal, Row, row_of
@@ -25,7 +24,7 @@ class Started:
 
 def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterator[Row]:
     sides = {"ours": lambda: _start(place, ours), "other": lambda: _start(place, other)}
-    done = alternate(sides, 2 if quick else 7)
+    done = alternate(sides, 3 if quick else 9)
     name = f"{REPLICAS} replicas"
     yield row_of(name, "first up, ms", done, lambda one: one.first)
     yield row_of(name, "last up, ms", done, lambda one: one.last, Goal(0.5))
@@ -36,18 +35,10 @@ def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterat
 
 def _start(place: Workplace, tool: Tool) -> Started:
     stamps = place.new_dir("stamps")
-    usage = place.run(
-        tool.run_locally(
-            "--wait",
-            *("utils.sh", "--num_replicas", str(REPLICAS), str(STAMP), str(stamps), str(LIFE)),
-        )
-    )
-    times = sorted(_time_of(path) for path in stamps.iterdir())
+    component = ("utils.binary", "--entrypoint", str(STAMP), "--num_replicas", str(REPLICAS))
+    usage = place.run(tool.run_locally("--wait", *component, "--", str(stamps), str(LIFE)))
+    times = sorted(path.stat().st_mtime for path in stamps.iterdir())
     if len(times) != REPLICAS:
         raise RuntimeError(f"{tool.name} started {len(times)} of {REPLICAS} replicas")
     first, last = (1000 * (time - usage.started_at) for time in (times[0], times[-1]))
     return Started(first, last, usage)
-
-
-def _time_of(path: Path) -> float:
-    return float(path.name.rpartition(".")[0].replace(",", "."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from harness import HERE, Tool, Workplace, alternate, wait_for_orphans, wait_unt
 from report import Row, row_of
 
 STAMP = HERE / "programs" / "stamp.sh"
-LIFE = "1.5"
+LIFE = "3"
+SETTLE = 1.0  # seconds until everything that is there at the start only has gone
 MIB = 1024
 
 
@@ -32,11 +34,12 @@ def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterat
 def _beside(place: Workplace, tool: Tool) -> dict[str, float]:
     """Return the memory of a job's processes while it runs; the replica itself does not count."""
     stamps = place.new_dir("stamps")
-    command = tool.run_locally("--wait", "utils.sh", str(STAMP), str(stamps), LIFE)
+    command = tool.run_locally("--wait", "utils.binary", "--entrypoint", str(STAMP), "--", str(stamps), LIFE)
     spawner = place.start(command, place.path / "out" / "stdout", place.path / "out" / "stderr")
     if not wait_until(lambda: any(stamps.iterdir())):
         raise RuntimeError(f"{tool.name} started no replica")
-    replica = int(next(stamps.iterdir()).name.rpartition(".")[2])
+    time.sleep(SETTLE)
+    replica = int(next(stamps.iterdir()).name)
     beside = _processes_beside(spawner.pid, replica)
     supervisor = _parent(replica)
     if _parent(supervisor) in beside and tool.name == "torchx":

@@ -4,8 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import backends
+
+# A busy machine is slow, which is no defect.
+settings.register_profile("trainyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("trainyard")
 
 
 def pytest_report_header() -> str:

@@ -1,5 +1,5 @@
-#!/bin/bash
-# A replica that says when it is up, as the name of a file, and then lives on for as many seconds as told.
-# Nothing but the shell itself runs until the time is taken.
-: > "$1/$EPOCHREALTIME.$$"
+#!/bin/sh
+# A replica that says when it is up, by the time of a file that it makes, and then lives on for as many seconds
+# as told. Nothing but the smallest of shells runs until then, so that what is measured is the launcher.
+: > "$1/$$"
 exec sleep "$2"

@@ -164,3 +164,12 @@ def test_no_error_shows_a_secret_of_the_command_line(words: list[str], cli: Cli)
     assert process.returncode in (2, 3)
     assert b"error:" in stderr
     assert b"pl4nted" not in stderr
+
+
+def test_program_ends_with_the_code_and_what_was_registered_for_its_end():
+    program = (
+        "import atexit, sys; atexit.register(print, 'bye'); sys.argv[1:] = ['nonsense'];"
+        "from trainyard.cli import console_main; console_main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "bye\n")

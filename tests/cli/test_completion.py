@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import need
 from tests.cli.conftest import DEADLINE, Cli, Terminal
 
 
@@ -89,8 +90,8 @@ def test_completion_writes_nothing(shell_cli: Cli, home: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish(shell_cli: Cli) -> None:
+    need("fish")
     handle = shell_cli("run", "--wait", "utils.echo").out.strip()
 
     def complete(line: str) -> list[str]:
@@ -102,8 +103,8 @@ def test_fish(shell_cli: Cli) -> None:
     assert complete("trainyard run utils.echo --ms") == ["--msg"]
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh(shell_cli: Cli) -> None:
+    need("zsh")
     handle = shell_cli("run", "--wait", "utils.echo").out.strip()
     (shell_cli.directory / ".zshrc").write_text(
         "PS1='ready> '\nautoload -U compinit\ncompinit -u -D\neval \"$(trainyard completion zsh)\"\n"

@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from trainyard import plugins
 from trainyard.components import loading
-
-# No example has a deadline: machines are slow at times, and the first text takes a second to make.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 HEADER = "from __future__ import annotations\nfrom trainyard.specs import AppDef, Role\n"
 

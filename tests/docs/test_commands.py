@@ -96,7 +96,8 @@ def _environ(scripts: Path) -> dict[str, str]:
     program.write_text(f"#!{sys.executable}\nimport sys\nfrom trainyard.cli import main\nsys.exit(main())\n")
     program.chmod(0o755)
     path = [str(scripts), os.path.dirname(sys.executable), os.environ["PATH"]]
-    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "COLUMNS", "FORCE_COLOR")}
+    left_out = ("VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "FORCE_COLOR", "CLICOLOR_FORCE", "LOGLEVEL")
+    kept = {k: v for k, v in os.environ.items() if k not in left_out and not k.startswith("PYTEST_")}
     return {**kept, "PATH": os.pathsep.join(path), "NO_COLOR": "1", "TERM": "xterm"}
 
 

@@ -30,7 +30,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
             if version(connection) != len(MIGRATIONS):
                 with _exclusively(path):
                     _set_up(connection, path)
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             connection.close()
             raise

@@ -163,14 +163,14 @@ def _role_type_problems(role: Role) -> list[str]:
     return problems + _wrong("metadata", role.metadata, dict, "a dict")
 
 
-def _wrong_items(name: str, items: Any, container: Any, wanted: Any, what: str) -> list[str]:
-    if container is list and isinstance(items, tuple):
-        items = list(items)
-    if not isinstance(items, container):
+def _wrong_items(name: str, items: Any, container: type, wanted: Any, what: str) -> list[str]:
+    taken: Any = (list, tuple) if container is list else container
+    if not isinstance(items, taken):
         return [f"{name} is {_a(items)}, it must be a {container.__name__}"]
+    pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
     problems = []
-    for key, item in items.items() if container is dict else enumerate(items):
-        if container is dict:
+    for key, item in pairs:
+        if isinstance(items, dict):
             problems += _wrong(f"the key {key!r} of {name}", key, str, "a text")
         problems += _wrong(f"{name}[{key!r}]", item, wanted, what)
     return problems

@@ -39,11 +39,12 @@ def test_replicas_die_with_their_supervisor(jobs, killed):
 
 
 def test_replicas_die_even_if_nobody_looks(jobs):
-    app_id = jobs.submit(role("echo up; exec sleep 300", num_replicas=2))
-    jobs.wait_for_line(app_id)
-    pids = [replica["pid"] for replica in jobs.state(app_id)["roles"][0]["replicas"]]
+    app_id = jobs.submit(role(FAMILY, num_replicas=2))
+    jobs.wait_for_line(app_id, k=0)
+    jobs.wait_for_line(app_id, k=1)
     jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "the end of the replicas")
+    wait_until(lambda: members(app_id) == [], "the end of all that the replicas had started")
+    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the job's end")
 
 
 def test_job_goes_on_without_its_guard(jobs):
@@ -51,6 +52,14 @@ def test_job_goes_on_without_its_guard(jobs):
     jobs.kill(app_id, "guard")
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
     assert jobs.log(app_id) == ["up\n", "done\n"]
+
+
+def test_keepers_are_told_apart_in_a_list_of_processes(jobs):
+    app_id = jobs.submit(role("exec sleep 300"))
+    state = jobs.state(app_id)
+    for keeper in ("guard", "supervisor"):
+        command = Path(f"/proc/{state[keeper][0]}/cmdline").read_bytes().rstrip(b"\0").decode()
+        assert command == f"trainyard: {keeper} of {app_id}"
 
 
 def edit_state(app_id: str, **changes) -> None:
@@ -62,7 +71,7 @@ def freeze(jobs, app_id: str) -> None:
     """Kill everything of a job at once, leaving its state as it was."""
     before = jobs.state(app_id)
     jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: members(app_id) == [], "the end of the replicas")
+    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the sentinel's word")
     JobDir.of(app_id).write_state(before)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
-from trainyard.specs import AppState, BindMount, Resource
+from trainyard.specs import AppDef, AppState, BindMount, Resource
 
 from .conftest import role
 
@@ -103,7 +103,8 @@ def test_environment(jobs, monkeypatch):
 
 
 def test_ignored_fields_are_said(jobs):
-    mounted = role("exit 0", mounts=[BindMount("/a", "/b")], port_map={"http": 80})
-    with pytest.warns(UserWarning, match="role 'r': local_cwd ignores mounts"):
-        app_id = jobs.submit(mounted)
-    jobs.end_of(app_id)
+    mounted = role("exit 0", mounts=[BindMount("/data", "/data")], port_map={"http": 80})
+    info = jobs.scheduler.submit_dryrun(AppDef("a", [mounted]), {})
+    assert info.request.warnings == ["role 'r': local_cwd ignores mounts"]
+    with pytest.warns(RuntimeWarning, match="role 'r': local_cwd ignores mounts"):
+        jobs.run(mounted)

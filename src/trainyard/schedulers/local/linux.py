@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import struct
 import sys
 from collections import namedtuple
 from collections.abc import Sequence
+
+from trainyard.processes import stat_fields
 
 IS_LINUX = sys.platform.startswith("linux")
 
@@ -21,7 +22,6 @@ IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
 IN_Q_OVERFLOW = 0x4000
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _EVENT = struct.Struct("iIII")
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,10 +40,16 @@ def become_subreaper() -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when its parent ends."""
-    if IS_LINUX:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+def set_title(title: str) -> None:
+    """Show a process under this title in `ps`, in place of its command line; cut if it is longer."""
+    if not IS_LINUX:
+        return
+    fields = stat_fields(os.getpid())
+    if fields is not None:
+        start, end = int(fields[45]), int(fields[46])  # where the kernel reads the command line
+        if 0 < start < end:
+            size = end - start
+            ctypes.memmove(start, os.fsencode(title)[: size - 1].ljust(size, b"\0"), size)
 
 
 class Changes(namedtuple("Changes", "watches overflow")):

@@ -195,8 +195,8 @@ def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
 
 
 def _ignored(role: Role) -> list[str]:
-    """Return which wishes of a role are not fulfilled here, in words. Ports need nothing: all share them."""
-    ignored = ["mounts"] if role.mounts else []
+    """Return which fields of a role mean nothing here, in words."""
+    ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
     if role.min_replicas is not None:
         ignored.append("min_replicas")
     limits = Resource(cpu=-1, gpu=-1, memMB=-1)

@@ -19,19 +19,6 @@ _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, 
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
-def _find_setpriv() -> str | None:
-    """Return util-linux's setpriv, which has the kernel kill a program when its parent dies."""
-    for directory in os.defpath.split(os.pathsep):
-        path = os.path.join(directory, "setpriv")
-        if os.access(path, os.X_OK) and os.path.basename(os.path.realpath(path)) == "setpriv":
-            return path
-    return None
-
-
-#: It ends the replicas even if guard and supervisor are killed at once.
-DIE_WITH_PARENT = _find_setpriv()
-
-
 class Replica:
     """A replica and its present attempt.
 
@@ -99,12 +86,10 @@ class Replica:
         self.started_at = time.time()
         if not os.access(self.program, os.X_OK):
             raise FileNotFoundError(2, "no such program", self.program)
-        launcher = [DIE_WITH_PARENT, "--pdeathsig", "KILL", "--"] if DIE_WITH_PARENT else []
-        argv = [*launcher, self.program, *self.argv[1:]] if launcher else self.argv
         # posix_spawn rather than a fork of this process: that takes three times as long.
         self.pid = os.posix_spawn(
-            launcher[0] if launcher else self.program,
-            argv,
+            self.program,
+            self.argv,
             self.env,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

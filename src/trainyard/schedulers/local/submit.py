@@ -32,6 +32,8 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         BackendError: the supervisor could not be started.
     """
     request = info.request
+    for warning in request.warnings:
+        warnings.warn(warning, RuntimeWarning, stacklevel=4)
     job = JobDir(request.job_dir)
     make_private_dir(os.path.dirname(job.path))
     try:
@@ -43,8 +45,6 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
         _remove_empty(job)
         raise state_error("write the job's directory", job.path, error) from error
     _start_supervisor(request, job)
-    for warning in request.warnings:
-        warnings.warn(warning, UserWarning, stacklevel=2)
     return request.app_id
 
 
