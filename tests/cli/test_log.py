@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -145,3 +146,13 @@ def test_a_scheduler_that_cannot_read_logs(cli: Cli) -> None:
     assert "remote cannot read logs" in cli("log", handle, code=4).err
     cli.cluster(up=False)
     assert "the cluster does not answer" in cli("log", handle, code=4).err
+
+
+def test_lines_as_json(cli: Cli) -> None:
+    handle = job(cli, r"import os; os.write(1, b'a\tb\r\n\n\xff caf\xc3\xa9\nlast')")
+    role = cli("log", handle).out.split("/")[0]
+    written = cli("log", handle, "--json")
+    lines = [json.loads(line) for line in written.out.splitlines()]
+    assert [line["line"] for line in lines] == ["a\tb", "", "\ufffd caf\xe9", "last"]
+    assert all((line["role"], line["replica"]) == (role, 0) for line in lines)
+    assert written.raw.isascii()

@@ -210,3 +210,16 @@ def test_ctrl_c_while_submitting(cli: Cli) -> None:
     gate.unlink()
     rows = cli("list", "--json", "--all").json
     assert [(row["name"], row["state"]) for row in rows] == [("echo", "UNSUBMITTED")]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('[component."utils.echo"]\nnum_replicas = "x"', "trainyard.toml:2: num_replicas is set there"),
+        ('[component."utils.echo"]\nmsgg = "x"', "trainyard.toml:2: msgg is set there"),
+        ('[run]\nscheduler = "nope"', "trainyard.toml:2: there is no scheduler 'nope'"),
+    ],
+)
+def test_what_is_wrong_in_the_configuration_is_found_there(table: str, said: str, cli: Cli) -> None:
+    (cli.directory / "trainyard.toml").write_text(table + "\n")
+    assert said in cli("run", "utils.echo", code=3).err

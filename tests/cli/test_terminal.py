@@ -57,7 +57,7 @@ def test_a_second_ctrl_c_leaves_the_job_to_itself(cli: Cli, terminal: Open) -> N
     shown.type(CTRL_C)
     shown.wait_for(b"stopping the job")
     shown.type(CTRL_C)
-    shown.wait_for(b"the job goes on")
+    shown.wait_for(b"the job has been asked to stop")
     assert shown.finish() == 130
     assert state(cli) == "RUNNING"
     # nothing else would end it before its grace period is over

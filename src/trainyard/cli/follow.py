@@ -30,7 +30,11 @@ FIRST_POLL, LONGEST_POLL = 1.0, 10.0
 
 
 class Detached(KeyboardInterrupt):
-    """The user stopped watching. The job goes on."""
+    """The user stopped watching. The job goes on, unless it has been asked to stop."""
+
+    def __init__(self, *, asked_to_stop: bool = False) -> None:
+        super().__init__()
+        self.asked_to_stop = asked_to_stop
 
 
 class Interrupts:
@@ -67,7 +71,7 @@ class Interrupts:
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if not self._may_stop or self.stopping:
-            raise Detached
+            raise Detached(asked_to_stop=self.stopping)
         if self._request is not None:
             return  # this very function is at work, one level below
         self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)

@@ -103,3 +103,46 @@ class LogWriter:
                 name = f"\x1b[{_PALETTE[len(self._made) % len(_PALETTE)]}m{name}\x1b[0m"
             made = self._made[source] = f"{name} ".encode()
         return made
+
+
+class JsonLogWriter:
+    """Writes every line as one JSON object on a line of its own: ``role``, ``replica``, ``line``.
+
+    ``line`` is the text without its end; bytes that are no UTF-8 become U+FFFD. It is ASCII, so that any
+    terminal and any pipe takes it.
+
+    Args:
+        stream: where to.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._pending: dict[tuple[str, int], bytes] = {}
+
+    def write_all(self, blocks: Iterable[LogBlock]) -> None:
+        """Write blocks until there are no more."""
+        for block in blocks:
+            source = (block.role, block.replica)
+            *lines, rest = (self._pending.pop(source, b"") + block.data).split(b"\n")
+            if rest:
+                self._pending[source] = rest
+            self._write(source, lines)
+
+    def finish(self) -> None:
+        """Write the last lines, which have no end."""
+        for source, line in self._pending.items():
+            self._write(source, [line])
+        self._pending.clear()
+
+    def _write(self, source: tuple[str, int], lines: list[bytes]) -> None:
+        import json
+
+        role, replica = source
+        head = f'{{"role": {json.dumps(role)}, "replica": {replica}, "line": '
+        try:
+            for line in lines:
+                text = line.removesuffix(b"\r").decode("utf-8", "replace")
+                self._stream.write(f"{head}{json.dumps(text)}}}\n".encode())
+            self._stream.flush()
+        except OSError as error:
+            output_failed(error)

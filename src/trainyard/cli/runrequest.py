@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 
-from trainyard.errors import ConfigError, UsageError, did_you_mean
+from trainyard.errors import (
+    EXIT_OK,
+    ConfigError,
+    TrainyardError,
+    UnknownSchedulerException,
+    UsageError,
+    did_you_mean,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,11 +64,29 @@ class RunRequest:
 
     def component_defaults(self) -> dict[str, dict[str, Any]]:
         """Return the configured arguments of the component."""
+        return {self.component: {key: setting.value for key, setting in self._defaults().items()}}
+
+    def _defaults(self) -> dict[str, Setting]:
         name = self.component
         is_script = ":" not in name and (name.endswith(".py") or os.sep in name)
         settings = dict(self._config.component("train.script")) if is_script else {}
-        settings |= self._config.component(name)
-        return {name: {key: setting.value for key, setting in settings.items()}}
+        return settings | self._config.component(name)
+
+    def located(self, error: TrainyardError) -> TrainyardError:
+        """Add to an error about the scheduler or arguments where the configured ones stand."""
+        if isinstance(error, UnknownSchedulerException):
+            setting = None if self._args.scheduler else self._config.command("run").get("scheduler")
+            return UnknownSchedulerException(
+                f"{setting.origin}: {error.message}" if setting else error.message, hint=error.hint
+            )
+        places = [
+            f"{setting.origin}: {key} is set there"
+            for key, setting in self._defaults().items()
+            if f"default {key}:" in error.message or f"default {key!r}" in error.message
+        ]
+        if not places or error.exit_code == EXIT_OK:
+            return error
+        return ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip())
 
     def arguments(self, runner: Runner) -> dict[str, Any]:
         """Return the arguments of `Runner.run_component`."""

@@ -102,8 +102,9 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
     status: AppStatus | None = None
     try:
         status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)
-    except Detached:
-        note(f"\nno longer watching; the job goes on. `trainyard log -f {handle}` follows it again")
+    except Detached as detached:
+        fate = "has been asked to stop" if detached.asked_to_stop else "goes on"
+        note(f"\nno longer watching; the job {fate}. `trainyard log -f {handle}` follows it again")
         return EXIT_INTERRUPTED
     finally:
         if plan.json:

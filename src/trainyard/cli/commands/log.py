@@ -47,6 +47,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="one output stream instead of the scheduler's default",
     )
     parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
+    parser.add_argument(
+        "--json", action="store_true", help="print every line as a JSON object: role, replica, line"
+    )
 
 
 def parse(parser: Parser, argv: list[str]) -> Namespace:
@@ -61,13 +64,17 @@ def run(args: Namespace) -> int:
     wanted += [parse_wanted(text) for text in args.replicas]
     if sys.stdout is None:
         return EXIT_OK
-    from trainyard.cli.logwriter import LogWriter
+    from trainyard.cli.logwriter import JsonLogWriter, LogWriter
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
         handle = runner.resolve_handle(target)
         chosen = select(runner.replicas(handle), wanted)
-        writer = LogWriter(sys.stdout.buffer, wants_colour(sys.stdout), not args.no_prefix)
+        writer: JsonLogWriter | LogWriter = (
+            JsonLogWriter(sys.stdout.buffer)
+            if args.json
+            else LogWriter(sys.stdout.buffer, wants_colour(sys.stdout), not args.no_prefix)
+        )
         try:
             writer.write_all(runner.log_blocks(handle, chosen, query))
         except KeyboardInterrupt:

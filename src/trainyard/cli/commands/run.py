@@ -13,7 +13,7 @@ import sys
 from trainyard.cli.jobs import check_exit_code_source
 from trainyard.cli.parser import complete_with
 from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission, submitting
-from trainyard.errors import EXIT_OK, ComponentArgumentError, UsageError
+from trainyard.errors import EXIT_OK, ComponentArgumentError, UnknownSchedulerException, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.cli.parser import Parser
+    from trainyard.cli.runrequest import RunRequest
     from trainyard.runner import Runner
 
 
@@ -93,7 +94,6 @@ def run(args: Namespace) -> int:
 
 def _run(args: Namespace) -> int:
     from trainyard.cli.runrequest import RunRequest, from_stdin
-    from trainyard.runner import get_runner
     from trainyard.runner.config import load_config
 
     if args.stdin:
@@ -102,6 +102,15 @@ def _run(args: Namespace) -> int:
         args = from_stdin(args, sys.stdin)
     config = load_config()
     request = RunRequest(args, config)
+    try:
+        return _submit_and_follow(args, request)
+    except (ComponentArgumentError, UnknownSchedulerException) as error:
+        raise request.located(error) from None
+
+
+def _submit_and_follow(args: Namespace, request: RunRequest) -> int:
+    from trainyard.runner import get_runner
+
     with get_runner(component_defaults=request.component_defaults()) as runner:
         plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
         arguments = request.arguments(runner)
