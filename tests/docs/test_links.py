@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import read_blocks
-from tests.docs.documents import ROOT, TO_COME, documents, name_of
+from tests.docs.documents import ROOT, documents, name_of
 
 LINK = re.compile(r"\[[^\]\n]+\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -37,8 +37,6 @@ def test_links_lead_somewhere(document: Path) -> None:
             continue
         name, _, anchor = target.partition("#")
         page = (document.parent / name).resolve() if name else document
-        if page in TO_COME and not page.exists():
-            continue
         if not page.exists() or (anchor and anchor not in anchors_of(page)):
             broken.append(target)
     assert not broken
