@@ -15,7 +15,7 @@ from trainyard.schedulers.local.logmerge import Merger
 from trainyard.schedulers.local.watch import JobWatch
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
-CHUNK = 1 << 20
+CHUNK = 256 << 10
 CHUNKS_OF_ALL = 16 << 20
 LEAST_CHUNK = 64 << 10
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
