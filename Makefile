@@ -2,12 +2,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+include toolkit/toolkit.mk
+
+.DEFAULT_GOAL := test
 .PHONY: demo test lint types bench docs clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -e . -e toolkit
+	$(BIN)/python -m compileall -q src toolkit/src  # as an ordinary installation would
 	touch $@
 
 $(VENV)/.demo: examples/requirements.txt $(VENV)/.dev
@@ -27,9 +31,11 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	$(BIN)/mypy --strict --python-version 3.10 toolkit/src/trainyard_toolkit
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/toolkit.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

@@ -46,6 +46,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "fish": _program("fish"),
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
+    "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
+    "serve": _module("gunicorn"),
     "torch": _module("torch"),
     "zsh": _program("zsh"),
 }

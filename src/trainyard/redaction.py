@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REDACTED = "<redacted>"
 SHORTEST_KNOWN_SECRET = 8
 SHORTEST_URL_TOKEN = 16
+#: A shorter one on the command line is as likely part of another word of a message.
+SHORTEST_GIVEN_SECRET = 4
 
 # A name is secret when one of its words is; "tokenizer" and "max_tokens" are about text, not access.
 _WORDS = (
@@ -35,7 +37,8 @@ _HARMLESS_NAME = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]*://)(?P<user>[^\s/?#'\"<>]+)@")
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s,;&'\"]+")
+# after "Authorization:" the kind of the credentials comes before them
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|(?:(?:bearer|basic|digest|token)\s+)?[^\s,;&'\"]+", re.I)
 _MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
 
 
@@ -152,6 +155,23 @@ class Redactor:
                 parts += [text[done : match.end()], quote, self._marker(match["name"], bare), quote]
                 done = value.end()
         return "".join(parts) + text[done:]
+
+
+def secrets_among(words: Iterable[str]) -> set[str]:
+    """Return the secrets that a command line holds: what follows ``--token``, and ``TOKEN=``."""
+    found: set[str] = set()
+    follows = False
+    for word in words:
+        if follows and not word.startswith("--"):
+            found.add(word)
+        follows = word.startswith("-") and "=" not in word and is_secret_name(word)
+        for match in _ASSIGNMENT.finditer(word):
+            value = _VALUE.match(word, match.end())
+            if value is not None and is_secret_name(match["name"]):
+                found.add(value[0].strip("'\""))
+            elif value is None and is_secret_name(match["name"]):  # a quote that is never closed
+                found.add(word[match.end() :].lstrip("'\""))
+    return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
 def redact_text(text: str) -> str:

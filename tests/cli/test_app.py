@@ -141,6 +141,31 @@ def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -
     assert (warnings.showwarning, signal.getsignal(signal.SIGINT), sys.argv) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "utils.sh", "--env", "WANDB_API_KEY=pl4nted=x,B=1", "--", "true"],
+        ["run", "utils.sh", "--env", "B=1,WANDB_API_KEY='pl4nted", "--", "true"],
+        ["run", "login.py:typed", "--api-key", "pl4nted"],
+        ["run", "login.py:fails", "--token=pl4nted"],
+        ["--debug", "run", "login.py:fails", "--token", "pl4nted"],
+        ["run", "utils.echo", "--password", "pl4nted"],
+        ["run", "-cfg", "timeout=1,api_key=pl4nted", "utils.echo"],
+    ],
+)
+def test_no_error_shows_a_secret_of_the_command_line(words: list[str], cli: Cli) -> None:
+    (cli.directory / "login.py").write_text(
+        "from trainyard.specs import AppDef\n\n"
+        "def typed(api_key: int) -> AppDef:\n    return AppDef('a')\n\n"
+        "def fails(token: str) -> AppDef:\n    raise ValueError('cannot log in with ' + token)\n"
+    )
+    process = cli.start(*words, stdin=subprocess.PIPE)
+    _, stderr = process.communicate(timeout=DEADLINE)
+    assert process.returncode in (2, 3)
+    assert b"error:" in stderr
+    assert b"pl4nted" not in stderr
+
+
 def test_program_ends_with_the_code_and_what_was_registered_for_its_end():
     program = (
         "import atexit, sys; atexit.register(print, 'bye'); sys.argv[1:] = ['nonsense'];"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -347,3 +348,16 @@ def test_ini_continuation_lines(tmp_path: Path) -> None:
     source = read_ini(str(tmp_path / "x"))
     assert source is not None
     assert source.tables == {"a": {"k": "v=1\nmore", "K": "other", "z": ""}}
+
+
+@pytest.mark.parametrize("name", ["trainyard.toml", "pyproject.toml", ".torchxconfig"])
+def test_a_fifo_with_the_name_of_a_configuration_file_is_an_error_not_a_wait(
+    name: str, project: Path
+) -> None:
+    os.mkfifo(project / name)
+    with pytest.raises(ConfigError, match=rf"{name}: it is a fifo"):
+        load_config()
+
+
+def test_a_configuration_file_may_be_named_that_is_a_device(project: Path) -> None:
+    assert load_config(environ={"TORCHXCONFIG": "/dev/null"}).scheduler("fake") == {}

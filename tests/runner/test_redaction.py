@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.redaction import REDACTED, Redactor, is_secret_name, missing_secrets_error, restore
+from trainyard.redaction import (
+    REDACTED,
+    Redactor,
+    is_secret_name,
+    missing_secrets_error,
+    restore,
+    secrets_among,
+)
 
 
 @pytest.mark.parametrize(
@@ -186,3 +193,16 @@ def test_what_the_environment_holds_comes_back(environ: dict[str, str]) -> None:
     missing: set[str] = set()
     assert restore(Redactor(environ).json(value), environ, missing) == value
     assert not missing
+
+
+@pytest.mark.parametrize("kind", ["Bearer ", "Basic ", "token ", ""])
+def test_credentials_after_their_kind_are_replaced_too(kind: str) -> None:
+    text = Redactor({}).text(f"curl -H 'Authorization: {kind}abcdef123' http://h")
+    assert "abcdef123" not in text
+    assert text.endswith("' http://h")
+
+
+def test_secrets_of_a_command_line() -> None:
+    words = ["--api-key", "first1", "--token=second2", "--env", "A=b,HF_TOKEN='third 3'", "--lr", "0.1"]
+    assert secrets_among(words) == {"first1", "second2", "third 3"}
+    assert secrets_among(["--token", "--other", "--max-tokens", "5000", "--password=ab"]) == set()

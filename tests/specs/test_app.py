@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +133,34 @@ def test_resource_copy_adds_capabilities_and_shares_nothing() -> None:
     copied.devices["e"] = 1
     copied.tags["u"] = 1
     assert original == Resource(1, 2, 3, {"a": 1}, {"d": 1}, {"t": "x"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"args": ["--lr", 0.1]}, "args[1] is of type float, it must be a text"),
+        ({"args": "--lr 0.1"}, "args is of type str, it must be a list"),
+        ({"env": {"N": 1}}, "env['N'] is of type int, it must be a text"),
+        ({"env": {1: "N"}}, "the key 1 of env is of type int, it must be a text"),
+        ({"env": None}, "env is None, it must be a dict"),
+        ({"entrypoint": Path("x")}, "entrypoint is of type PosixPath, it must be a text"),
+        ({"num_replicas": "2"}, "num_replicas is of type str, it must be a whole number"),
+        ({"max_retries": True}, "max_retries is of type bool, it must be a whole number"),
+        ({"retry_policy": "REPLICA"}, "retry_policy is of type str, it must be a RetryPolicy"),
+        ({"resource": None}, "resource is None, it must be a Resource"),
+        ({"mounts": ["type=bind"]}, "mounts[0] is of type str, it must be a mount (see parse_mounts)"),
+        ({"port_map": {"http": "80"}}, "port_map['http'] is of type str, it must be a whole number"),
+    ],
+)
+def test_values_of_the_wrong_type_are_named(changes: dict[str, Any], said: str) -> None:
+    role = Role("r", "image", **{"entrypoint": "true", **changes})
+    with pytest.raises(ConfigError) as caught:
+        validate_app(AppDef("job", [role]))
+    assert caught.value.message == f"the job 'job' is not complete:\n  - role 'r': {said}"
+
+
+def test_roles_that_are_none() -> None:
+    with pytest.raises(ConfigError, match=r"roles\[0\] is of type str, it must be a Role"):
+        validate_app(AppDef("job", ["r"]))  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="roles is of type Role, it must be a list of Role"):
+        validate_app(AppDef("job", Role("r", "")))  # type: ignore[arg-type]

@@ -116,6 +116,7 @@ NESTED = {"message": {"message": "boom", "errorCode": 3, "extraInfo": {"timestam
     ("text", "message", "code"),
     [
         (json.dumps(NESTED), "boom", 3),
+        ("[" * 100_000, "[" * 100_000, None),
         ('{"message": "flat", "errorCode": 4, "extraInfo": {"timestamp": 1}}', "flat", 4),
         ('{"message": "flat", "exitcode": 5}', "flat", 5),
         ("not json", "not json", None),

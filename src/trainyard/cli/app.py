@@ -7,7 +7,16 @@ import sys
 import warnings
 
 from trainyard.cli.catalog import COMMANDS, load_command, plugin_commands
-from trainyard.cli.console import OutputClosed, OutputError, note, out, paint, show_error, warn
+from trainyard.cli.console import (
+    OutputClosed,
+    OutputError,
+    note,
+    out,
+    paint,
+    show_error,
+    warn,
+    without_secrets,
+)
 from trainyard.errors import (
     EXIT_BACKEND,
     EXIT_INTERRUPTED,
@@ -72,7 +81,7 @@ def _guarded(argv: list[str], session: Session) -> int:
         if session.debug:
             import traceback
 
-            note(traceback.format_exc().rstrip())
+            note(without_secrets(traceback.format_exc().rstrip()))
         return _explain(error)
 
 

@@ -104,10 +104,25 @@ def warn(text: str) -> None:
 
 
 def show_error(error: TrainyardError) -> None:
-    """Print an error and what to do about it."""
-    note(f"{paint('error:', RED, sys.stderr)} {error.message}")
+    """Print an error and what to do about it, without the secrets that the command line holds."""
+    note(f"{paint('error:', RED, sys.stderr)} {without_secrets(error.message)}")
     if error.hint:
-        note(error.hint)
+        note(_without_given_secrets(error.hint))
+
+
+def without_secrets(text: str) -> str:
+    """Return a message without secrets: many repeat a value that does not fit, to show what is wrong."""
+    from trainyard.redaction import redact_text
+
+    return redact_text(_without_given_secrets(text))
+
+
+def _without_given_secrets(text: str) -> str:
+    from trainyard.redaction import REDACTED, secrets_among
+
+    for secret in sorted(secrets_among(sys.argv[1:]), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    return text
 
 
 def print_json(data: Any) -> None:

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import enum
 import inspect
-import pathlib
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
@@ -19,6 +18,7 @@ from trainyard.specs.decode import (
     is_dict_type,
     is_list_type,
     is_optional,
+    is_path_type,
     type_name,
 )
 
@@ -27,7 +27,7 @@ SUPPORTED_TYPES = (
     "str, int, float, bool, Path, Literal, Enum, dataclasses, "
     "and list, dict, tuple, Optional and unions of those"
 )
-_SCALARS = (str, int, float, bool, object, type(None), pathlib.Path, pathlib.PurePath)
+_SCALARS = (str, int, float, bool, object, type(None))
 _CONTAINERS = (list, tuple, dict, Sequence, MutableSequence, Mapping, MutableMapping)
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -203,7 +203,7 @@ def unsupported(tp: Any) -> str:
 
 
 def _unsupported_parts(tp: Any, outer: tuple[Any, ...]) -> Iterator[Any]:
-    if tp is Any or tp is Ellipsis or tp in _SCALARS or tp in outer:
+    if tp is Any or tp is Ellipsis or tp in _SCALARS or is_path_type(tp) or tp in outer:
         return
     origin = get_origin(tp)
     if origin is Literal:

@@ -220,6 +220,11 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
 
 def _read(path: str) -> str | None:
     try:
+        if _would_block(path):
+            raise ConfigError(
+                f"cannot read the configuration file {path}: it is a fifo, a socket or a device",
+                hint="Move it away; a configuration file is an ordinary file.",
+            )
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
@@ -232,6 +237,14 @@ def _read(path: str) -> str | None:
         raise ConfigError(
             f"cannot read the configuration file {path}: {error.strerror}", hint="Mend its permissions."
         ) from None
+
+
+def _would_block(path: str) -> bool:
+    """Tell whether opening a file could wait for ever. What is named below /dev and /proc is meant so."""
+    import stat
+
+    mode = os.stat(path).st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.startswith(("/dev/", "/proc/")))
 
 
 def find_upwards(directory: str) -> list[str]:

@@ -116,14 +116,74 @@ def validate_app(app: AppDef) -> None:
     Raises:
         ConfigError: no roles, equal names, a missing entrypoint or image, counts out of range.
     """
+    problems = _app_type_problems(app)
+    for role in [] if problems else app.roles:
+        problems += [f"role {role.name!r}: {problem}" for problem in _role_type_problems(role)]
+    if not problems:
+        problems = _app_problems(app)
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise ConfigError(f"the job {app.name!r} is not complete:{lines}")
+
+
+def _app_problems(app: AppDef) -> list[str]:
     problems = [] if app.roles else ["it has no roles"]
     names = [role.name for role in app.roles]
     problems += [f"two roles are named {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
     for role in app.roles:
         problems += [f"role {role.name!r}: {problem}" for problem in _role_problems(role)]
-    if problems:
-        lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise ConfigError(f"the job {app.name!r} is not complete:{lines}")
+    return problems
+
+
+def _app_type_problems(app: AppDef) -> list[str]:
+    roles: Any = app.roles
+    if not isinstance(roles, (list, tuple)):
+        return [f"roles is {_a(roles)}, it must be a list of Role"]
+    problems = _wrong("name", app.name, str, "a text")
+    for number, role in enumerate(roles):
+        problems += _wrong(f"roles[{number}]", role, Role, "a Role")
+    return problems
+
+
+def _role_type_problems(role: Role) -> list[str]:
+    """Find values of the wrong type: components are plain Python, so nothing else has looked at them."""
+    problems = []
+    for name in ("name", "image", "entrypoint"):
+        problems += _wrong(name, getattr(role, name), str, "a text")
+    for name in ("num_replicas", "max_retries"):
+        problems += _wrong(name, getattr(role, name), int, "a whole number")
+    if role.min_replicas is not None:
+        problems += _wrong("min_replicas", role.min_replicas, int, "a whole number")
+    problems += _wrong("retry_policy", role.retry_policy, RetryPolicy, "a RetryPolicy")
+    problems += _wrong("resource", role.resource, Resource, "a Resource")
+    problems += _wrong_items("args", role.args, list, str, "a text")
+    problems += _wrong_items("env", role.env, dict, str, "a text")
+    problems += _wrong_items("port_map", role.port_map, dict, int, "a whole number")
+    problems += _wrong_items("mounts", role.mounts, list, Mount, "a mount (see parse_mounts)")
+    return problems + _wrong("metadata", role.metadata, dict, "a dict")
+
+
+def _wrong_items(name: str, items: Any, container: type, wanted: Any, what: str) -> list[str]:
+    taken: Any = (list, tuple) if container is list else container
+    if not isinstance(items, taken):
+        return [f"{name} is {_a(items)}, it must be a {container.__name__}"]
+    pairs: Any = items.items() if isinstance(items, dict) else enumerate(items)
+    problems = []
+    for key, item in pairs:
+        if isinstance(items, dict):
+            problems += _wrong(f"the key {key!r} of {name}", key, str, "a text")
+        problems += _wrong(f"{name}[{key!r}]", item, wanted, what)
+    return problems
+
+
+def _wrong(name: str, value: object, wanted: Any, what: str) -> list[str]:
+    fits = isinstance(value, wanted) and not (wanted is int and isinstance(value, bool))
+    return [] if fits else [f"{name} is {_a(value)}, it must be {what}"]
+
+
+def _a(value: object) -> str:
+    """Name a value's type; the value itself may be a secret."""
+    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def _role_problems(role: Role) -> list[str]:

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import json
 import os
-import pathlib
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -65,6 +65,12 @@ def is_list_type(tp: Any) -> bool:
     """Tell whether a type is a list (so that an option of it can be repeated)."""
     bare = bare_type(tp)
     return _builtin_container(get_origin(bare) or bare) is list
+
+
+def is_path_type(tp: Any) -> bool:
+    """Tell whether a type is `pathlib.Path` or its base, without importing that where nobody else has."""
+    pathlib = sys.modules.get("pathlib")
+    return pathlib is not None and tp in (pathlib.Path, pathlib.PurePath)
 
 
 def is_dict_type(tp: Any) -> bool:
@@ -179,7 +185,7 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
         return _enum_member(tp, text)
     if get_origin(tp) is Literal:
         return _literal_member(tp, text)
-    if tp in (pathlib.Path, pathlib.PurePath):
+    if is_path_type(tp):
         return tp(os.path.expanduser(text))
     if tp is type(None):
         if text in ("", "None"):
@@ -268,7 +274,7 @@ def _scalar_from_value(tp: Any, value: Any) -> Any:
             return value
     elif isinstance(tp, type) and issubclass(tp, enum.Enum):
         return value if isinstance(value, tp) else _enum_member(tp, str(value))
-    elif tp in (pathlib.Path, pathlib.PurePath) and isinstance(value, str):
+    elif is_path_type(tp) and isinstance(value, str):
         return tp(os.path.expanduser(value))
     elif isinstance(tp, type) and isinstance(value, tp) and (tp is bool or not isinstance(value, bool)):
         return value

@@ -64,7 +64,7 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
 
     try:
         data = json.loads(structured)
-    except ValueError:
+    except (ValueError, RecursionError):
         return structured, {}
     if not isinstance(data, dict):
         return str(data), {}

@@ -1,5 +1,6 @@
 """How local jobs live and end: retries, signals, limits, and what happens when their keepers are killed."""
 
+import errno
 import json
 import os
 import signal
@@ -38,11 +39,12 @@ def test_replicas_die_with_their_supervisor(jobs, killed):
 
 
 def test_replicas_die_even_if_nobody_looks(jobs):
-    app_id = jobs.submit(role("echo up; exec sleep 300", num_replicas=2))
-    jobs.wait_for_line(app_id)
-    pids = [replica["pid"] for replica in jobs.state(app_id)["roles"][0]["replicas"]]
+    app_id = jobs.submit(role(FAMILY, num_replicas=2))
+    jobs.wait_for_line(app_id, k=0)
+    jobs.wait_for_line(app_id, k=1)
     jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "the end of the replicas")
+    wait_until(lambda: members(app_id) == [], "the end of all that the replicas had started")
+    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the job's end")
 
 
 def test_job_goes_on_without_its_guard(jobs):
@@ -69,7 +71,7 @@ def freeze(jobs, app_id: str) -> None:
     """Kill everything of a job at once, leaving its state as it was."""
     before = jobs.state(app_id)
     jobs.kill(app_id, "guard", "supervisor")
-    wait_until(lambda: members(app_id) == [], "the end of the replicas")
+    wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the sentinel's word")
     JobDir.of(app_id).write_state(before)
 
 
@@ -154,6 +156,24 @@ def test_replica_may_clean_up_when_cancelled(jobs):
     assert "cancelled by" in response.msg
     lines = jobs.log(app_id)
     assert (lines[0], lines[-1]) == ("up\n", "saved\n")
+
+
+def test_time_limit_of_months(jobs):
+    _, response = jobs.run(role("true"), timeout="1e10")
+    assert response.state == AppState.SUCCEEDED
+
+
+def test_cancel_where_nothing_can_be_written(jobs, monkeypatch):
+    app_id = jobs.submit(role("echo up; exec sleep 300"))
+    jobs.wait_for_line(app_id)
+
+    def full(self, by):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(JobDir, "request_cancel", full)
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert (response.state, response.msg) == (AppState.CANCELLED, "cancelled")
 
 
 def test_timeout(jobs):
@@ -274,7 +294,17 @@ def test_program_that_cannot_be_run(jobs, program):
     assert jobs.scheduler.list() == []
 
 
-@pytest.mark.parametrize("cfg", [{"timeout": 0}, {"grace_period": -1}, {"timeout": "soon"}])
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"timeout": 0},
+        {"grace_period": -1},
+        {"timeout": "soon"},
+        {"timeout": "nan"},
+        {"timeout": "inf"},
+        {"grace_period": "inf"},
+    ],
+)
 def test_option_out_of_range(jobs, cfg):
     with pytest.raises(ConfigError):
         jobs.submit(role("exit 0"), **cfg)

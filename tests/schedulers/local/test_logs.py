@@ -118,6 +118,22 @@ def test_bad_regex_is_explained(jobs):
         jobs.log(app_id, regex="(")
 
 
+def last_lines(jobs, app_id: str, last: int, **query) -> list[int]:
+    blocks = jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(last=last, **query))
+    return [int(line) for block in blocks for line in block.data.split()]
+
+
+@pytest.mark.parametrize("count", [5, 3000, 40_000])
+def test_last_lines_of_both_streams(jobs, count):
+    app_id, _ = jobs.run(python(WRITER, "random", str(count)))
+    whole = [int(line) for line in jobs.log(app_id)]
+    for last in (0, 1, 7, 2500):
+        assert last_lines(jobs, app_id, last) == whole[len(whole) - min(last, count) :]
+    stdout = [int(line) for line in jobs.log(app_id, streams=Stream.STDOUT)]
+    assert last_lines(jobs, app_id, 3, streams=Stream.STDOUT) == stdout[-3:]
+    assert last_lines(jobs, app_id, 3, regex="[02468]$") == [n for n in whole if n % 2 == 0][-3:]
+
+
 def test_last_lines_then_following(jobs):
     app_id = jobs.submit(role("seq 10; while [ ! -e go ]; do sleep 0.02; done; echo end; rm go"))
     blocks = jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True, last=2))

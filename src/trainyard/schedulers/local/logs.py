@@ -18,6 +18,8 @@ from trainyard.schedulers.local.watch import JobWatch
 CHUNK = 256 << 10
 CHUNKS_OF_ALL = 16 << 20
 LEAST_CHUNK = 64 << 10
+#: Lines more than asked for that are read before the last ones, where the order takes its time to settle.
+MARGIN_LINES = 1000
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
 RECHECK_SECONDS = 2.0
 
@@ -47,12 +49,22 @@ class ReplicaLog:
         self._merger = Merger()
         self._files = [-1, -1]
         self._read = [0, 0]
+        self._is_skipping = False
         self.chunk = CHUNK
+
+    def skip_to_last(self, count: int) -> None:
+        """Leave out what lies before the last ``count`` lines of each stream; some more may be left in."""
+        self._read = [self._start_of_last(which, 2 * count + MARGIN_LINES) for which in (0, 1)]
+        self._is_skipping = any(self._read)
 
     def parts(self) -> Iterator[Part]:
         """Yield what has been recorded since the last call."""
         for record in self._index.new_records():
-            yield from self._record_parts(record)
+            if not self._is_skipping:
+                yield from self._record_parts(record)
+            elif any(record.ends[i] > self._read[i] for i in self._wanted):
+                self._is_skipping = False
+                yield from self._record_parts(Record(record.time_ns, record.ends))
 
     def rest(self) -> Iterator[Part]:
         """Yield what is left, when no more will come: also what never got into the index."""
@@ -75,7 +87,8 @@ class ReplicaLog:
         while True:
             data = (self._grown(0, record), self._grown(1, record))
             is_last = all(self._read[i] >= record.ends[i] for i in self._wanted)
-            share = record if is_last else record._replace(flags=0, writes=0, order=b"")
+            is_ordered = is_last and len(self._wanted) == 2
+            share = record if is_ordered else Record(record.time_ns, record.ends)
             lines = self._merger.add(share, data)
             if lines:
                 yield Part(record.time_ns, lines)
@@ -91,6 +104,21 @@ class ReplicaLog:
         data = os.pread(self._file(which), count, self._read[which])
         self._read[which] += len(data)
         return data
+
+    def _start_of_last(self, which: int, count: int) -> int:
+        """Return where the last ``count`` lines of a stream begin."""
+        if which not in self._wanted or self._file(which) < 0:
+            return 0
+        end = os.fstat(self._file(which)).st_size
+        while end > 0:
+            start = max(0, end - CHUNK)
+            data = os.pread(self._file(which), end - start, start)
+            lines = data.count(b"\n")
+            if lines > count:
+                return end - len(data.split(b"\n", lines - count)[-1])
+            count -= lines
+            end = start
+        return 0
 
     def _file(self, which: int) -> int:
         if self._files[which] < 0:
@@ -139,6 +167,9 @@ def read_logs(
         is_over: tells whether the job has ended, so that no more will come.
     """
     selection = Selection(query)
+    if query.last is not None and query.regex is None and query.until is None:
+        for log in logs.values():
+            log.skip_to_last(query.last)
     blocks = ((key, selection.filter(part)) for part, key in _in_order_of_time(logs, is_over()))
     if selection.last is None:
         for (role, replica), data in blocks:

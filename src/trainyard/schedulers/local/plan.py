@@ -6,6 +6,7 @@ Making a plan touches nothing, so that a dry run can.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -144,6 +145,9 @@ def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, pa
 
 
 def _check_options(opts: LocalOpts) -> None:
+    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
+        if seconds is not None and not math.isfinite(seconds):
+            raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
     if opts.timeout is not None and opts.timeout <= 0:
         raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
     if opts.grace_period < 0:

@@ -131,15 +131,19 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             raise BackendError(
                 f"cannot cancel {app_id} from here: {state['msg']}", hint=f"Cancel it on {state['host']}."
             )
+        import signal
+
+        supervisor = processes.from_json(state.get("supervisor"))
+        signum = signal.SIGTERM
         try:
             job.request_cancel(by=_user())
         except OSError as error:
-            raise state_error("write", job.path, error) from error
-        supervisor = processes.from_json(state.get("supervisor"))
+            # a full disk, say, which is when a job that fills it must be stopped: the signal alone says it
+            signum = signal.SIGUSR1
+            if supervisor is None:
+                raise state_error("write", job.path, error) from error
         if supervisor is not None:
-            import signal
-
-            processes.send_signal(supervisor, signal.SIGTERM)
+            processes.send_signal(supervisor, signum)
 
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.local.gc import remove_job

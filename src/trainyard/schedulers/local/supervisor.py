@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: State changes closer together than this are written as one.
 WRITE_INTERVAL = 0.02
 LEFTOVER_GRACE = 1.0
+#: `poll` takes no more than 24 days; a job may.
+LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
 
 
@@ -74,7 +76,7 @@ class Supervisor:
             OSError: the state or log directory cannot be written.
         """
         signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM):
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(signum, lambda *_: None)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
@@ -129,7 +131,7 @@ class Supervisor:
             waits.append(recorder)
         if self._dirty:
             waits.append(self._last_write + WRITE_INTERVAL - now)
-        return max(0.0, min(waits) * 1000 + 0.5) if waits else None
+        return max(0.0, min([*waits, LONGEST_WAIT]) * 1000 + 0.5) if waits else None
 
     def _is_over(self) -> bool:
         return not self._restarting and all(
@@ -155,6 +157,8 @@ class Supervisor:
 
     def _handle_signals(self) -> None:
         received = os.read(self._signals_in, 4096)
+        if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
+            self._cancel()
         if signal.SIGTERM in received:
             if self.job.cancel_request() is not None:
                 self._cancel()

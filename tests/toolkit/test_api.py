@@ -1,0 +1,259 @@
+"""The programmatic API, and the predecessors' import names."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import Tree, clean_environment
+from .image import make_wheel
+
+
+def python(tree: Tree, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [tree.python, "-c", textwrap.dedent(code)],
+        env=tree.env(**env),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_environment_properties(tree: Tree) -> None:
+    tree.hyperparameters(lr="0.1")
+    done = python(
+        tree,
+        """
+        from trainyard_toolkit import environment, mapping
+        env = environment.Environment()
+        assert env.hyperparameters == {"lr": 0.1} == env["hyperparameters"]
+        assert env.is_main and env.module_name == "train"
+        assert mapping.to_cmd_args(env.hyperparameters) == ["--lr", "0.1"] == env.to_cmd_args()
+        assert dict(env)["num_cpus"] == env.num_cpus
+        assert environment.model_dir == env.model_dir
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_entry_point_run(tree: Tree) -> None:
+    tree.script("import os, sys; print(sys.argv[1:], os.environ['EXTRA'], os.environ['SM_CURRENT_HOST'])")
+    done = python(
+        tree,
+        """
+        from trainyard_toolkit import entry_point, environment
+        env = environment.Environment()
+        outcome = entry_point.run(env.module_dir, "train.py", ["--a", "b c"], {"EXTRA": "x"})
+        assert outcome.exit_code == 0
+        """,
+    )
+    assert (done.returncode, done.stdout) == (0, "['--a', 'b c'] x algo-1\n"), done.stderr
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
+    tree.script("raise KeyError('missing column')")
+    done = python(
+        tree,
+        f"""
+        from trainyard_toolkit import entry_point, errors
+        try:
+            running = entry_point.run("", "train.py", [], wait={wait})
+            running.wait()
+        except errors.ExecuteUserScriptError as error:
+            assert error.return_code == 1 and "KeyError: 'missing column'" in str(error), error
+            assert error.details["exception"] == "KeyError"
+        else:
+            raise SystemExit("nothing was raised")
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_framework_module(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "my_framework.py").write_text(
+        "import sys\nfrom trainyard_toolkit import entry_point, environment\n"
+        "def main():\n"
+        "    env = environment.Environment()\n"
+        "    entry_point.run(env.module_dir, env.user_entry_point, env.to_cmd_args())\n"
+        "def bad():\n    raise ValueError('framework is unwell')\n"
+    )
+    tree.script("print('ran by the framework')")
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = tree.train(SAGEMAKER_TRAINING_MODULE="my_framework:main", **env)
+    assert (done.returncode, done.stdout) == (0, "ran by the framework\n"), done.stderr
+    assert tree.train(SAGEMAKER_TRAINING_MODULE="my_framework:bad", **env).returncode == 1
+    assert tree.failure.startswith("ValueError: framework is unwell")
+    tree.script("import sys; sys.exit('own words') if len(sys.argv) > 9 else sys.exit(6)")
+    assert tree.train(SAGEMAKER_TRAINING_MODULE="my_framework:main", **env).returncode == 6
+    assert tree.train(SAGEMAKER_TRAINING_MODULE="import os", **env).returncode == 1
+    assert "package.module:function" in tree.failure
+
+
+def test_files(tree: Tree) -> None:
+    done = python(
+        tree,
+        """
+        import os
+        from trainyard_toolkit import files
+        files.write_success_file()
+        files.write_failure_file("first")
+        files.write_failure_file("second")
+        with files.tmpdir() as folder:
+            files.write_file(folder + "/x/y.json", '{"a": 1}')
+            assert files.read_json(folder + "/x/y.json") == {"a": 1}
+        assert not os.path.exists(folder)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert tree.failure == "first"
+
+
+def test_on_stop(tree: Tree) -> None:
+    import signal
+
+    tree.script(
+        """
+        import os, time
+        from trainyard_toolkit.on_stop import on_stop
+        on_stop(lambda: open(os.environ["SM_MODEL_DIR"] + "/saved", "w").close(), exit_code=0)
+        print("ready", flush=True)
+        time.sleep(100)
+        """
+    )
+    process = tree.start()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert (tree.base / "model/saved").exists()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel in it: the ``.pth`` file works only from site-packages."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder / "env")
+    site = next((folder / "env/lib").glob("python3*/site-packages"))
+    with zipfile.ZipFile(make_wheel(folder)) as wheel:
+        wheel.extractall(site)
+    return folder / "env"
+
+
+ALIASES = """
+from sagemaker_training import environment, entry_point, errors, files, mapping, intermediate_output
+import sagemaker_training.environment
+import sagemaker_containers
+from sagemaker_containers.beta.framework import encoders, worker
+import trainyard_toolkit.environment
+assert environment is sagemaker_training.environment is trainyard_toolkit.environment
+assert sagemaker_containers.environment is environment
+assert environment.__spec__.name == "trainyard_toolkit.environment"
+try:
+    import sagemaker_training.no_such_module
+except ImportError:
+    print("fine")
+"""
+
+
+def test_aliases(installed: Path) -> None:
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(installed / "bin/python"), "-c", ALIASES],
+            env=clean_environment(**env),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run(TRAINYARD_ALIASES="1")
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+    assert "No module named 'sagemaker_training'" in run().stderr
+
+
+def test_aliases_never_hide_an_original(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "sagemaker_training").mkdir()
+    (tmp_path / "sagemaker_training/__init__.py").write_text("original = True")
+    done = subprocess.run(
+        [
+            str(installed / "bin/python"),
+            "-c",
+            "import sagemaker_training; print(sagemaker_training.original)",
+        ],
+        env=clean_environment(TRAINYARD_ALIASES="1", PYTHONPATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_installed_size(installed: Path) -> None:
+    site = next((installed / "lib").glob("python3*/site-packages/trainyard_toolkit"))
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    assert size < 2_000_000
+
+
+def test_importing_nothing_heavy(tree: Tree) -> None:
+    """An import budget: what `train` loads decides its 60 ms and 15 MB."""
+    tree.script("pass")
+    done = python(
+        tree,
+        """
+        import sys
+        from trainyard_toolkit.train import train
+        assert train() == 0
+        heavy = {"argparse", "logging", "email",
+                  "typing", "dataclasses", "subprocess", "socket", "threading", "tarfile",
+                 "shutil", "tempfile", "urllib", "asyncio", "boto3", "hashlib", "inspect", "concurrent"}
+        print(sorted(heavy & set(sys.modules)))
+        """,
+    )
+    loaded_anyway = subprocess.run(
+        [tree.python, "-c", "import sys; print(sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    extra = [name for name in eval(done.stdout.splitlines()[-1]) if repr(name) not in loaded_anyway.stdout]
+    assert extra == []
+
+
+def test_syntax_and_library_of_python_3_8() -> None:
+    """vermin reads the sources for what an old Python would not know."""
+    import importlib.util
+    import sys
+
+    from .conftest import backend
+
+    backend("vermin", importlib.util.find_spec("vermin") is not None, "vermin is not installed")
+    source = Path(__file__).parents[2] / "toolkit/src"
+    line = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "-t=3.8-",
+        "--violations",
+        "--no-tips",
+        str(source),
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_console_scripts(installed: Path) -> None:
+    """The wheel names them, and what they name is there."""
+    site = next((installed / "lib").glob("python3*/site-packages"))
+    text = next(site.glob("trainyard_toolkit-*.dist-info/entry_points.txt")).read_text()
+    scripts = dict(line.split(" = ") for line in text.splitlines() if " = " in line)
+    assert set(scripts) == {"train", "serve", "trainyard-toolkit"}
+    for target in scripts.values():
+        module, _, function = target.partition(":")
+        code = f"import {module}; assert callable({module}.{function})"
+        subprocess.run([str(installed / "bin/python"), "-c", code], check=True, env=clean_environment())

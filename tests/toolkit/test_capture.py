@@ -1,0 +1,161 @@
+"""Capture for metrics: byte-exact whatever is written, and every matching line found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_toolkit.metrics import Definition, Recorder, parse_definitions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Tree
+
+METRICS = json.dumps([{"Name": "loss", "Regex": r"loss[=:] ?([0-9.e+-]+)"}])
+
+AWKWARD = {
+    "not UTF-8": b"\xff\xfe\x00 caf\xe9\n" * 1000,
+    "carriage returns": b"\r 10%\r 20%\r loss=1.5\r\n" * 500,
+    "blank lines": b"\n\n  \n\t\nloss=2\n\n" * 300,
+    "1 MiB blocks": (b"x" * 93 + b"\n") * 100_000,
+    "200 kB lines": (b"y" * 200_000 + b"\n") * 20,
+    "no final newline": b"loss: 3",
+    "error words": b"KeyError: harmless\n" * 2000,
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_relay_is_byte_exact(tree: Tree, tmp_path: Path, name: str) -> None:
+    data = AWKWARD[name]
+    (tmp_path / "data").write_bytes(data)
+    tree.script(
+        f"""
+        import os, threading
+        data = open({str(tmp_path / "data")!r}, "rb").read()
+        def write(fd):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest[:1 << 20]):]
+        threads = [threading.Thread(target=write, args=(fd,)) for fd in (1, 2)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        """
+    )
+    done = subprocess.run(
+        tree.command(), env=tree.env(TRAINYARD_METRICS=METRICS), capture_output=True, timeout=50, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout == data
+    assert done.stderr.endswith(data)
+
+
+def test_metrics_are_recorded(tree: Tree) -> None:
+    tree.script(
+        """
+        import sys
+        print("epoch 1 loss=0.5 acc=0.9")
+        print("nothing here")
+        print("loss: 2.5e-1", file=sys.stderr)
+        print("loss=bad loss=7")
+        print("loss=9", end="")
+        """
+    )
+    assert tree.train(TRAINYARD_METRICS=METRICS).returncode == 0
+    lines = (tree.base / "output/metrics.jsonl").read_text().splitlines()
+    values = [(row["name"], row["value"], row["stream"]) for row in map(json.loads, lines)]
+    assert sorted(values) == [
+        ("loss", 0.25, "stderr"),
+        ("loss", 0.5, "stdout"),
+        ("loss", 7.0, "stdout"),
+        ("loss", 9.0, "stdout"),
+    ]
+
+
+def test_nothing_is_recorded_unasked(tree: Tree) -> None:
+    tree.script("print('loss=1')")
+    tree.train()
+    assert not (tree.base / "output/metrics.jsonl").exists()
+
+
+def test_output_closed_by_the_reader_does_not_end_the_job(tree: Tree) -> None:
+    tree.script("import sys\nfor i in range(200000): sys.stderr.write('line\\n')\n")
+    process = tree.start(TRAINYARD_METRICS=METRICS)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(50) == 0
+    assert tree.succeeded
+
+
+def test_a_slow_reader_does_not_delay_a_stop(tree: Tree, tmp_path: Path) -> None:
+    import signal
+    import time
+
+    tree.script(
+        f"""
+        import signal, sys, threading, time
+        def stop(number, frame):
+            open({str(tmp_path / "stopped")!r}, "w").write(repr(time.time()))
+            sys.stdout = None
+            import os
+            os._exit(0)
+        signal.signal(signal.SIGTERM, stop)
+        open({str(tmp_path / "ready")!r}, "w").close()
+        def flood():
+            while True:
+                sys.stderr.write("x" * 1000)
+        threading.Thread(target=flood, daemon=True).start()
+        while True:
+            time.sleep(1)
+        """
+    )
+    process = tree.start()
+    try:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        time.sleep(0.3)  # let the pipes fill: nobody reads them
+        sent = time.time()
+        process.send_signal(signal.SIGTERM)
+        while not (tmp_path / "stopped").exists() or not (tmp_path / "stopped").read_text():
+            assert time.time() - sent < 10
+            time.sleep(0.005)
+        assert float((tmp_path / "stopped").read_text()) - sent < 0.5
+    finally:
+        process.communicate(timeout=30)
+
+
+words = st.text(alphabet="ab=1 .\n\r,", max_size=60)
+
+
+@given(
+    st.lists(words, max_size=6),
+    st.sampled_from([r"a=(\d)", r"^b (\d)", r"(\d)$", r"[^b](\d)\s", r"\Aa(\d)", r"(?!b)(\d)"]),
+)
+def test_block_search_finds_what_line_search_finds(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str], regex: str
+) -> None:
+    path = tmp_path_factory.mktemp("m") / "metrics.jsonl"
+    recorder = Recorder([Definition("m", regex)], str(path), "stdout")
+    for piece in pieces:
+        recorder.observe(piece.encode())
+    recorder.close()
+    expected = []
+    import re
+
+    for line in "".join(pieces).replace("\r", "\n").split("\n"):
+        match = re.search(regex, line)
+        if match:
+            expected.append(float(match.group(1)))
+    found = [json.loads(row)["value"] for row in path.read_text().splitlines()] if path.exists() else []
+    assert found == expected
+
+
+def test_definitions_in_both_spellings() -> None:
+    both = parse_definitions([{"Name": "a", "Regex": "(1)"}, {"name": "b", "regex": "(2)"}])
+    assert [definition.name for definition in both] == ["a", "b"]

@@ -1,0 +1,262 @@
+"""Where code comes from, unpacking what may be hostile, and installing what it needs."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainyard_toolkit import archive
+from trainyard_toolkit.errors import CodeError
+
+if TYPE_CHECKING:
+    from .conftest import Tree
+
+
+def make_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for info, content in members:
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    return info
+
+
+HOSTILE = {
+    "dot dot": [(member("../evil"), b"x")],
+    "deep dot dot": [(member("a/../../evil"), b"x")],
+    "absolute": [(member("/tmp/evil-trainyard"), b"x")],
+    "symlink out": [(member("l", tarfile.SYMTYPE, "../../etc"), b"")],
+    "symlink absolute": [(member("l", tarfile.SYMTYPE, "/etc/passwd"), b"")],
+    "hard link out": [(member("l", tarfile.LNKTYPE, "../x"), b"")],
+    "hard link absolute": [(member("l", tarfile.LNKTYPE, "/etc/passwd"), b"")],
+    "device": [(member("d", tarfile.CHRTYPE), b"")],
+    "fifo": [(member("f", tarfile.FIFOTYPE), b"")],
+    "links in turn": [
+        (member("a", tarfile.DIRTYPE, mode=0o755), b""),
+        (member("a/b", tarfile.SYMTYPE, ".."), b""),
+        (member("a/b/c", tarfile.SYMTYPE, ".."), b""),
+        (member("a/b/c/evil"), b"x"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives_are_refused(tmp_path: Path, name: str) -> None:
+    path = make_tar(tmp_path / "x.tar.gz", *HOSTILE[name])
+    folder = tmp_path / "deep/in"
+    folder.mkdir(parents=True)
+    with pytest.raises(CodeError, match="Refused to unpack"):
+        archive.extract(str(path), str(folder))
+    assert not (tmp_path / "evil").exists()
+    assert not (tmp_path / "deep/evil").exists()
+    assert not Path("/tmp/evil-trainyard").exists()
+
+
+def test_good_archive_keeps_links_and_drops_special_bits(tmp_path: Path) -> None:
+    path = make_tar(
+        tmp_path / "x.tar.gz",
+        (member("sub", tarfile.DIRTYPE, mode=0o755), b""),
+        (member("sub/run.sh", mode=0o4755), b"echo"),
+        (member("link", tarfile.SYMTYPE, "sub/run.sh"), b""),
+    )
+    archive.extract(str(path), str(tmp_path / "out"))
+    assert (tmp_path / "out/link").read_text() == "echo"
+    assert (tmp_path / "out/sub/run.sh").stat().st_mode & 0o7777 == 0o755
+
+
+def test_packing_is_reproducible(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b/w.bin").write_bytes(b"1")
+    (folder / "a").write_bytes(b"2")
+    archive.pack(str(folder), str(tmp_path / "1.tar.gz"))
+    os.utime(folder / "a", (1, 1))
+    archive.pack(str(folder), str(tmp_path / "2.tar.gz"))
+    assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
+    with tarfile.open(tmp_path / "1.tar.gz") as tar:
+        assert tar.getnames() == ["a", "b", "b/w.bin"]
+
+
+@pytest.mark.parametrize("form", ["{path}", "file://{path}"])
+@pytest.mark.parametrize("kind", ["folder", "archive", "file"])
+def test_local_code(tree: Tree, tmp_path: Path, form: str, kind: str) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "train.py").write_text("print('fetched')")
+    path = source
+    if kind == "archive":
+        path = tmp_path / "sourcedir.tar.gz"
+        with tarfile.open(path, "w:gz") as tar:
+            tar.add(source / "train.py", "train.py")
+    elif kind == "file":
+        path = source / "train.py"
+    tree.hyperparameters(sagemaker_submit_directory=form.format(path=path))
+    done = tree.train()
+    assert (done.returncode, done.stdout) == (0, "fetched\n"), done.stderr
+
+
+def test_code_in_the_image_wins(tree: Tree, tmp_path: Path) -> None:
+    tree.script("print('image')")
+    tree.hyperparameters(sagemaker_submit_directory=str(tmp_path))
+    done = tree.train()
+    assert done.stdout == "image\n"
+    assert "holds code already" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08cut"])
+def test_unreadable_archive(tree: Tree, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "s.tar.gz").write_bytes(content)
+    tree.hyperparameters(sagemaker_submit_directory=str(tmp_path / "s.tar.gz"))
+    done = tree.train()
+    assert done.returncode == 1
+    assert tree.report["class"] == "client_error"
+    assert tree.failure.startswith("Cannot unpack")
+    assert "Traceback" not in done.stderr
+
+
+def test_hostile_archive_ends_the_job(tree: Tree, tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "s.tar.gz", *HOSTILE["dot dot"])
+    tree.hyperparameters(sagemaker_submit_directory=str(path))
+    assert tree.train().returncode == 1
+    assert tree.report["class"] == "client_error"
+    assert "'../evil' lies outside the directory" in tree.failure
+
+
+def test_missing_code(tree: Tree) -> None:
+    tree.hyperparameters(sagemaker_submit_directory="/no/such/place")
+    assert tree.train().returncode == 1
+    assert "no such file or folder" in tree.failure
+
+
+def test_code_over_https(tree: Tree, tmp_path: Path) -> None:
+    import http.server
+    import threading
+
+    with tarfile.open(tmp_path / "s.tar.gz", "w:gz") as tar:
+        info = member("train.py")
+        info.size = len(b"print('web')")
+        tar.addfile(info, io.BytesIO(b"print('web')"))
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args, directory=str(tmp_path))  # type: ignore[arg-type]
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        tree.hyperparameters(sagemaker_submit_directory=f"{base}/s.tar.gz")
+        done = tree.train()
+        assert (done.returncode, done.stdout) == (0, "web\n"), done.stderr
+        (tree.base / "code/train.py").unlink()
+        tree.hyperparameters(sagemaker_submit_directory=f"{base}/none.tar.gz")
+        assert tree.train().returncode == 1
+        assert "404" in tree.failure
+        server.shutdown()
+
+
+SETUP = "from setuptools import setup; setup(name='{name}', version='1', py_modules=['{module}'])"
+
+
+def _package(tree: Tree, name: str) -> None:
+    tree.script("import sys; print('module of the package', sys.argv[1:])", f"{name}.py")
+    tree.script(SETUP.format(name=name, module=name), "setup.py")
+
+
+def test_package_is_installed_and_run_as_a_module(tree: Tree, tmp_path: Path) -> None:
+    name = f"trainyard_probe_{os.getpid()}"
+    _package(tree, name)
+    tree.hyperparameters(f"{name}.py", x="1")
+    (tmp_path / "bin").mkdir()
+    log = tmp_path / "pip.log"
+    fake = f"import sys; open({str(log)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"
+    (tmp_path / "bin/pip.py").write_text(fake)
+    done = tree.train(PYTHONPATH=str(tmp_path / "bin"), TRAINYARD_INSTALLER="pip")
+    assert (done.returncode, done.stdout) == (0, "module of the package ['-x', '1']\n"), done.stderr
+    assert log.read_text() == "install .\n"
+
+
+def make_package(folder: Path, name: str) -> Path:
+    """A wheel with one module."""
+    info = f"{name}-1.dist-info"
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", "value = 42")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path
+
+
+def test_requirements_are_really_installed(tree: Tree, tmp_path: Path) -> None:
+    """With the real pip, from a wheel made here, into a folder of this test's own."""
+    name = f"trainyard_need_{os.getpid()}"
+    (tree.base / "code/requirements.txt").write_text(f"{make_package(tmp_path, name)}\n")
+    tree.script(f"import {name}; print({name}.value)")
+    target = str(tmp_path / "site")
+    env = {"PIP_NO_INDEX": "1", "PIP_TARGET": target, "PIP_QUIET": "1", "PYTHONPATH": target}
+    done = tree.train(**env, TRAINYARD_INSTALLER="pip")
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_failed_install_is_told_apart(tree: Tree) -> None:
+    (tree.base / "code/requirements.txt").write_text("no-such-package-of-ours==1\n")
+    tree.script("print('never')")
+    done = tree.train(PIP_NO_INDEX="1", TRAINYARD_INSTALLER="pip")
+    assert done.returncode == 1
+    assert "never" not in done.stdout
+    assert tree.report["class"] == "install_error"
+    assert tree.failure.startswith("Installing the packages of requirements.txt failed")
+    assert "no-such-package-of-ours" in tree.failure.splitlines()[0]
+
+
+def test_no_installer(tree: Tree, tmp_path: Path) -> None:
+    tree.script("pass")
+    (tree.base / "code/requirements.txt").write_text("x\n")
+    blocker = tmp_path / "sitecustomize.py"
+    blocker.write_text(
+        "import importlib.abc, sys\n"
+        "class No(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pip': raise ModuleNotFoundError(name)\n"
+        "import importlib.util\nreal = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'pip' else real(name, *a)\n"
+    )
+    assert tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip").returncode == 1
+    assert tree.report["class"] == "install_error"
+    assert "has no pip" in tree.failure
+
+
+def test_codeartifact_token_is_never_shown(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "boto3.py").write_text(
+        "class Client:\n"
+        "    def get_authorization_token(self, **k): return {'authorizationToken': 'tok-very-secret'}\n"
+        "    def get_repository_endpoint(self, **k): return {'repositoryEndpoint': 'https://d.example/pypi/r/'}\n"
+        "def client(name, region_name): return Client()\n"
+    )
+    (tmp_path / "pip.py").write_text(
+        "import os, sys; print(sys.argv); sys.exit('ERROR: no luck at ' + os.environ['PIP_INDEX_URL'])"
+    )
+    tree.script("pass")
+    (tree.base / "code/requirements.txt").write_text("x\n")
+    arn = "arn:aws:codeartifact:eu-west-1:123456789012:repository/dom/repo"
+    tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip", CA_REPOSITORY_ARN=arn)
+    assert "https://******@d.example/pypi/r/simple/" in tree.failure
+    assert "tok-very-secret" not in tree.failure + str(tree.report)
+    tree.train(TRAINYARD_INSTALLER="pip", CA_REPOSITORY_ARN="arn:nonsense")
+    assert "must read" in tree.failure

@@ -1,0 +1,357 @@
+"""The contract, row by row: arguments, variables, and equality with sagemaker-training where it is
+installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainyard_toolkit import config, mapping, resources
+from trainyard_toolkit.environment import Environment
+
+from .conftest import DUMP, RESOURCE, Tree, clean_environment
+
+# Raw value in hyperparameters.json -> the script's arguments and the SM_HP variable. Recorded from the
+# predecessor.
+GOLDEN = [
+    ("batch-size", "256", ["--batch-size", "256"], "256"),
+    ("flag", "true", ["--flag", "True"], "true"),
+    ("none", "null", ["--none", ""], ""),
+    ("d", '{"a":1,"b":{"c":true}}', ["-d", "a=1,b={'c': True}"], '{"a":1,"b":{"c":true}}'),
+    ("L", '[1,2,{"a":3}]', ["-L", "[1, 2, {'a': 3}]"], '[1,2,{"a":3}]'),
+    ("sci", "1e5", ["--sci", "100000.0"], "100000.0"),
+    ("zip", "01234", ["--zip", "01234"], "01234"),
+    ("nan", "NaN", ["--nan", "nan"], "NaN"),
+    ("big", "12345678901234567890123", ["--big", "12345678901234567890123"], "12345678901234567890123"),
+    ("q", '"quoted"', ["-q", "quoted"], "quoted"),
+    ("sp", "it's $HOME `id`", ["--sp", "it's $HOME `id`"], "it's $HOME `id`"),
+    ("uni", "h\u00e9llo", ["--uni", "h\u00e9llo"], "h\u00e9llo"),
+    ("flaglike", "--evil", ["--flaglike", "--evil"], "--evil"),
+    ("under_score", "1.5", ["--under_score", "1.5"], "1.5"),
+    ("", '"x"', ["", "x"], "x"),
+]
+
+
+@pytest.mark.parametrize(("name", "raw", "args", "variable"), GOLDEN)
+def test_golden_vectors(name: str, raw: str, args: list[str], variable: str) -> None:
+    decoded = config.decode_hyperparameters({name: raw})
+    assert mapping.to_cmd_args(decoded) == args
+    assert mapping.to_env_value(decoded[name]) == variable
+
+
+def test_arguments_are_sorted_capitals_first() -> None:
+    assert mapping.to_cmd_args({"b": 1, "a": 2, "Z": 3}) == ["-Z", "3", "-a", "2", "-b", "1"]
+
+
+def test_seed_mapping() -> None:
+    seed = {"batch-size": 256, "learning-rate": 0.0001, "communicator": "pure_nccl"}
+    line = "--batch-size 256 --communicator pure_nccl --learning-rate 0.0001"
+    assert mapping.to_cmd_args(seed) == line.split()
+
+
+def test_names_that_no_environment_can_carry() -> None:
+    assert mapping.with_legal_aliases({"SM_HP_A=B": "1", "SM_HP_C-D": "2", "SM_HP_C_D": "3"}) == {
+        "SM_HP_A_B": "1",
+        "SM_HP_C-D": "2",
+        "SM_HP_C_D": "3",
+    }
+
+
+# Every variable of the contract and its value for the tree below: text, or JSON by its structure.
+EXPECTED: dict[str, Any] = {
+    "SM_HOSTS": ["algo-1"],
+    "SM_CURRENT_HOST": "algo-1",
+    "SM_CURRENT_INSTANCE_TYPE": "ml.p3.2xlarge",
+    "SM_CURRENT_INSTANCE_GROUP": "group-1",
+    "SM_CURRENT_INSTANCE_GROUP_HOSTS": ["algo-1"],
+    "SM_INSTANCE_GROUPS": ["group-1"],
+    "SM_INSTANCE_GROUPS_DICT": {"group-1": RESOURCE["instance_groups"][0]},  # type: ignore[index]
+    "SM_DISTRIBUTION_INSTANCE_GROUPS": [],
+    "SM_IS_HETERO": "false",
+    "SM_NETWORK_INTERFACE_NAME": "eth0",
+    "SM_HPS": {"batch-size": 256, "opt": "adam"},
+    "SM_HP_BATCH-SIZE": "256",
+    "SM_HP_BATCH_SIZE": "256",
+    "SM_HP_OPT": "adam",
+    "SM_USER_ARGS": ["--batch-size", "256", "--opt", "adam"],
+    "SM_USER_ENTRY_POINT": "train.py",
+    "SM_MODULE_NAME": "train",
+    "SM_MODULE_DIR": "{base}/code",
+    "SM_FRAMEWORK_PARAMS": {"sagemaker_estimator": "x"},
+    "SM_FRAMEWORK_MODULE": "",
+    "SM_CHANNELS": ["train", "val-set"],
+    "SM_CHANNEL_TRAIN": "{base}/input/data/train",
+    "SM_CHANNEL_VAL-SET": "{base}/input/data/val-set",
+    "SM_CHANNEL_VAL_SET": "{base}/input/data/val-set",
+    "SM_INPUT_DIR": "{base}/input",
+    "SM_INPUT_CONFIG_DIR": "{base}/input/config",
+    "SM_OUTPUT_DIR": "{base}/output",
+    "SM_OUTPUT_DATA_DIR": "{base}/output/data",
+    "SM_OUTPUT_INTERMEDIATE_DIR": "{base}/output/intermediate",
+    "SM_MODEL_DIR": "{base}/model",
+    "SM_RESOURCE_CONFIG": RESOURCE,
+    "SM_INPUT_DATA_CONFIG": {
+        "train": {"TrainingInputMode": "File"},
+        "val-set": {"TrainingInputMode": "File"},
+    },
+    "SM_NUM_CPUS": str(resources.num_cpus()),
+    "SM_NUM_GPUS": str(resources.num_gpus()),
+    "SM_NUM_NEURONS": str(resources.num_neurons()),
+    "SM_LOG_LEVEL": "10",
+}
+
+
+def _full(tree: Tree) -> None:
+    tree.script(DUMP)
+    tree.configure(
+        "inputdataconfig", {"val-set": {"TrainingInputMode": "File"}, "train": {"TrainingInputMode": "File"}}
+    )
+    tree.hyperparameters(
+        **{
+            "batch-size": "256",
+            "opt": "adam",
+            "sagemaker_estimator": '"x"',
+            "sagemaker_container_log_level": "10",
+            "sagemaker_job_name": '"jobby"',
+            "sagemaker_region": '"us-west-2"',
+            "_tuning_objective_metric": "acc",
+        }
+    )
+
+
+def test_every_variable(tree: Tree) -> None:
+    _full(tree)
+    assert tree.train().returncode == 0
+    env = tree.dump()["env"]
+    seen = {name: value for name, value in env.items() if name.startswith("SM_")}
+    training = json.loads(seen.pop("SM_TRAINING_ENV"))
+    assert sorted(seen) == sorted(EXPECTED)
+    for name, expected in EXPECTED.items():
+        if isinstance(expected, str):
+            assert seen[name] == expected.format(base=tree.base), name
+        else:
+            assert json.loads(seen[name]) == expected, name
+            assert seen[name] == json.dumps(expected, separators=(",", ":"), sort_keys=True)
+    assert training["hyperparameters"] == {"batch-size": 256, "opt": "adam"}
+    assert training["num_cpus"] == resources.num_cpus()
+    assert (env["CURRENT_HOST"], env["SAGEMAKER_JOB_NAME"], env["SAGEMAKER_REGION"]) == (
+        "algo-1",
+        "jobby",
+        "us-west-2",
+    )
+
+
+def test_the_documents_table_names_every_variable() -> None:
+    text = (Path(__file__).parents[2] / "docs/contract.md").read_text(encoding="utf-8")
+    table = set(re.findall(r"^\| `(SM_[A-Z_]+?)(?:<NAME>)?` ", text, re.MULTILINE))
+    exact = {name for name in EXPECTED if not name.startswith(("SM_HP_", "SM_CHANNEL_"))}
+    assert table == exact | {"SM_HP_", "SM_CHANNEL_", "SM_TRAINING_ENV", "SM_TOPOLOGY"}
+
+
+def test_heterogeneous_groups(tree: Tree) -> None:
+    groups = [
+        {"instance_group_name": "data", "instance_type": "ml.c5.xlarge", "hosts": ["algo-3"]},
+        {"instance_group_name": "gpu", "instance_type": "ml.p3.2xlarge", "hosts": ["algo-1", "algo-2"]},
+    ]
+    tree.configure(
+        "resourceconfig",
+        {
+            "current_host": "algo-3",
+            "hosts": ["algo-1", "algo-2", "algo-3"],
+            "current_group_name": "data",
+            "current_instance_type": "ml.c5.xlarge",
+            "instance_groups": groups,
+            "network_interface_name": "eth0",
+        },
+    )
+    distribution = {"sagemaker_mpi_enabled": "true", "sagemaker_distribution_instance_groups": '["gpu"]'}
+    tree.hyperparameters(**distribution)
+    tree.script(DUMP)
+    assert (
+        tree.train().returncode == 0
+    )  # this host takes no part in the distribution: it runs the script plainly
+    env = tree.dump()["env"]
+    assert env["SM_IS_HETERO"] == "true"
+    assert env["SM_DISTRIBUTION_INSTANCE_GROUPS"] == '["gpu"]'
+    assert env["SM_CURRENT_INSTANCE_GROUP_HOSTS"] == '["algo-3"]'
+    training = json.loads(env["SM_TRAINING_ENV"])
+    assert training["distribution_hosts"] == ["algo-1", "algo-2"]
+    assert (training["master_hostname"], training["is_master"]) == ("algo-1", False)
+
+
+def test_topology_only_where_there_is_one() -> None:
+    with_one = Environment({**RESOURCE, "topology": [{"host": "algo-1"}]}, {"c": {}}, {"a": 1})
+    assert with_one.to_env_vars()["SM_TOPOLOGY"] == '[{"host":"algo-1"}]'
+    assert "SM_TOPOLOGY" not in Environment(RESOURCE, {"c": {}}, {"a": 1}).to_env_vars()
+
+
+names = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=20).filter(
+    lambda n: not n.startswith("sagemaker_") and n not in config.CORE_PARAMETERS
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+
+@given(st.dictionaries(names, values, max_size=6))
+def test_round_trip(hyperparameters: dict[str, Any]) -> None:
+    """What the platform writes is what the script reads back from SM_HPS; arguments come in pairs, one per
+    name.
+    """
+    raw = {name: json.dumps(value) for name, value in hyperparameters.items()}
+    decoded = config.decode_hyperparameters(raw)
+    user, core, framework = config.split_hyperparameters(decoded)
+    assert (core, framework) == ({}, {})
+    assert json.loads(mapping.to_json(user)) == hyperparameters
+    args = mapping.to_cmd_args(user)
+    assert len(args) == 2 * len(hyperparameters)
+    for option, name in zip(args[::2], sorted(hyperparameters)):  # noqa: B905
+        assert option == ("-" if len(name) == 1 else "--") + name
+    for text, name in zip(args[1::2], sorted(hyperparameters)):  # noqa: B905
+        if isinstance(hyperparameters[name], (str, int, float)):
+            assert text == str(hyperparameters[name])
+
+
+@given(st.text(max_size=40))
+def test_text_that_is_not_json_stays_text(text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError:
+        assert config.decode_value(text) == text
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.dictionaries(
+        names,
+        st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=20),
+        max_size=3,
+    )
+)
+def test_round_trip_through_a_real_process(tree: Tree, hyperparameters: dict[str, str]) -> None:
+    """No shell, no encoding and no flag-like look changes a value on its way into a script."""
+    tree.script(DUMP)
+    tree.hyperparameters(**{name: json.dumps(value) for name, value in hyperparameters.items()})
+    done = tree.train()
+    assert done.returncode == 0, done.stderr
+    assert tree.dump()["argv"] == mapping.to_cmd_args(hyperparameters)
+    assert json.loads(tree.dump()["env"]["SM_HPS"]) == hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "10000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+    ],
+)
+def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    available = len(os.sched_getaffinity(0))
+    assert resources.num_cpus(str(tmp_path)) == min(available, expected or available)
+
+
+def test_accelerators_are_counted() -> None:
+    assert resources.num_gpus(lambda c: "GPU 0: A\nGPU 1: B\n  MIG x\n") == 2
+    assert resources.num_gpus(lambda c: None) == 0
+    assert resources.num_neurons(run=lambda c: '[{"nc_count": 2}, {"nc_count": 2}]') == 4
+    assert resources.num_neurons(run=lambda c: "rubbish") == 0
+    assert resources.num_neurons("ml.trn2.48xlarge") == 64
+
+
+# ----------------------------------------------------------------------------------------------------------
+# -----
+# The predecessor itself, on the same tree. TRAINYARD_ORACLE names the `train` of an environment that has it.
+
+ORACLE = os.environ.get("TRAINYARD_ORACLE", "")
+# Differences that docs/contract.md lists. Everything else has to be equal.
+NOT_COMPARED = {"PYTHONPATH", "PWD", "OLDPWD", "_", "SHLVL", "TRAINYARD_ORACLE"}
+
+
+LOCALHOST = json.loads(json.dumps(RESOURCE).replace("algo-1", "localhost"))
+LOCAL_MODE = {"current_host": "localhost", "hosts": ["localhost"], "network_interface_name": "ethwe"}
+TWO_GROUPS = {
+    **LOCALHOST,
+    "instance_groups": [
+        {"instance_group_name": "group-1", "instance_type": "ml.p3.2xlarge", "hosts": ["localhost"]},
+        {"instance_group_name": "group-2", "instance_type": "ml.c5.xlarge", "hosts": ["localhost"]},
+    ],
+}
+ULTRA = {**LOCALHOST, "topology": [{"host": "localhost", "capacity_unit": 1}]}
+FLAG = ("sagemaker_distributed_dataparallel_enabled", "true")
+CHOSEN = ("sagemaker_distribution_instance_groups", '["group-2"]')
+
+
+@pytest.mark.skipif(not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training")
+@pytest.mark.parametrize(
+    "resource", [LOCALHOST, LOCAL_MODE, TWO_GROUPS, ULTRA], ids=["one", "local", "two", "ultra"]
+)
+@pytest.mark.parametrize(
+    ("rows", "extra"), [(GOLDEN, []), ([], []), (GOLDEN[:2], [FLAG])], ids=["all", "none", "flag"]
+)
+def test_same_arguments_and_variables_as_the_predecessor(
+    tree: Tree, rows: list[Any], extra: list[tuple[str, str]], resource: dict[str, Any]
+) -> None:
+    _full(tree)
+    tree.configure("resourceconfig", resource)
+    chosen = [CHOSEN] if extra and resource is TWO_GROUPS else []
+    raw = {name: value for name, value, *_ in [*rows, *extra, *chosen]}
+    tree.hyperparameters(**raw, sagemaker_region='"us-west-2"')
+    assert tree.train().returncode == 0
+    ours = tree.dump()
+    (tree.base / "output/success").unlink()
+    done = subprocess.run([ORACLE], env=tree.env(), capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = tree.dump()
+    assert ours["argv"] == theirs["argv"]
+    assert ours["cwd"] == theirs["cwd"]
+    for name in sorted(set(theirs["env"]) - NOT_COMPARED):
+        assert ours["env"].get(name) == theirs["env"][name], name
+    added = set(ours["env"]) - set(theirs["env"])
+    assert added == {re.sub("[^A-Z0-9_]", "_", n) for n in theirs["env"] if n.startswith("SM_")} - set(
+        theirs["env"]
+    )
+
+
+@pytest.mark.skipif(not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training")
+@pytest.mark.parametrize(
+    ("case", "ours", "theirs"),
+    [
+        ("exit 3", 3, 1),
+        ("killed", 137, 1),
+        ("no hyperparameters", 2, 2),
+        ("bad JSON", 1, 1),
+        ("no script", 1, 1),
+    ],
+)
+def test_exit_codes_beside_the_predecessor(tree: Tree, case: str, ours: int, theirs: int) -> None:
+    tree.configure("resourceconfig", json.loads(json.dumps(RESOURCE).replace("algo-1", "localhost")))
+    tree.script("import sys; sys.exit(3)" if case == "exit 3" else "import os; os.kill(os.getpid(), 9)")
+    if case == "no hyperparameters":
+        (tree.base / "input/config/hyperparameters.json").unlink()
+    elif case == "bad JSON":
+        tree.configure("hyperparameters", "{")
+    elif case == "no script":
+        tree.hyperparameters("nope.py")
+    assert tree.train().returncode == ours
+    (tree.base / "output/failure").unlink()
+    env = {**tree.env(), **clean_environment(SAGEMAKER_BASE_DIR=str(tree.base))}
+    assert (
+        subprocess.run([ORACLE], env=env, capture_output=True, timeout=50, check=False).returncode == theirs
+    )
+    assert (tree.base / "output/failure").exists()

@@ -1,0 +1,172 @@
+"""`train` when things go wrong from outside: stops, kills, full disks; and what it picks to install."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import Tree, backend
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_command_is_in_the_report(tree: Tree) -> None:
+    tree.script("raise SystemExit(2)")
+    tree.hyperparameters(x="1", api_key='"sesame-sesame"')
+    tree.train()
+    assert tree.report["command"].endswith("train.py --api_key ****** -x 1")
+    assert tree.failure.endswith("train.py --api_key ****** -x 1")
+
+
+def test_a_killed_train_takes_its_script_along(tree: Tree) -> None:
+    tree.script("import os, time; print(os.getpid(), flush=True); time.sleep(100)")
+    process = tree.start()
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.communicate()  # ends when the script has closed its stdout
+    deadline = time.monotonic() + 5
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_stop_while_installing(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "pip.py").write_text("import time; print('installing', flush=True); time.sleep(100)")
+    (tree.base / "code/requirements.txt").write_text("x")
+    tree.script("print('never')")
+    process = tree.start(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "installing\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert "never" not in out
+    assert (tree.report["outcome"], tree.report["class"]) == ("stopped", "preempted")
+
+
+def test_ctrl_c_stops_too(tree: Tree) -> None:
+    tree.script("import time; print('ready', flush=True); time.sleep(100)")
+    process = tree.start()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert tree.report["signal"] == "SIGINT"
+
+
+def test_user_signals_are_passed_on(tree: Tree) -> None:
+    tree.script(
+        """
+        import signal, sys
+        signal.signal(signal.SIGUSR1, lambda *a: sys.exit(7))
+        print("ready", flush=True)
+        while True:
+            signal.pause()
+        """
+    )
+    process = tree.start()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=20)
+    assert process.returncode == 7
+
+
+def test_a_disk_that_is_really_full(tree: Tree, tmp_path: Path) -> None:
+    base = tmp_path / "small"
+    base.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(base)], capture_output=True, check=False
+    )
+    backend("mount", mounted.returncode == 0, "a tmpfs cannot be mounted here (root is needed)")
+    try:
+        small = Tree(base / "ml")
+        small.script(
+            """
+            import os
+            with open(os.environ["SM_MODEL_DIR"] + "/model", "wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 4096)
+            """
+        )
+        assert small.train().returncode == 1
+        assert small.failure.startswith("OSError: [Errno 28] No space left on device")
+        report = small.report
+        assert (report["class"], report["exception"]) == ("user_error", "OSError")
+    finally:
+        subprocess.run(["umount", str(base)], check=True)
+
+
+def test_read_only_output_still_gives_the_exit_code(tree: Tree) -> None:
+    tree.script("raise SystemExit(3)")
+    (tree.base / "output").write_text("a file where a folder should be")
+    done = tree.train()
+    assert done.returncode in (3, errno.EEXIST, errno.ENOTDIR)
+    assert "Traceback" not in done.stderr
+
+
+def test_uv_is_preferred(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/log\n')
+    (tmp_path / "uv").chmod(0o755)
+    (tree.base / "code/requirements.txt").write_text("x")
+    tree.script("pass")
+    assert tree.train(PATH=f"{tmp_path}:{os.environ['PATH']}").returncode == 0
+    assert (tmp_path / "log").read_text().startswith(f"pip install --python {sys.executable}")
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "kind"),
+    [
+        ({"train.py": ""}, "train.py", "PYTHON_PROGRAM"),
+        ({"setup.py": "", "train.py": ""}, "train.py", "PYTHON_PACKAGE"),
+        ({"setup.py": "", "run.sh": ""}, "run.sh", "COMMAND"),
+        ({"pyproject.toml": "[project]\n"}, "module.cli", "PYTHON_PACKAGE"),
+        ({"pyproject.toml": "[project]\n", "train.py": ""}, "train.py", "PYTHON_PROGRAM"),
+        ({"pyproject.toml": "[tool.ruff]\n"}, "run", "COMMAND"),
+        ({"run": ""}, "run", "COMMAND"),
+    ],
+)
+def test_kinds_of_entry_point(tmp_path: Path, files: dict[str, str], name: str, kind: str) -> None:
+    from trainyard_toolkit import entry_point_type
+
+    for path, content in files.items():
+        (tmp_path / path).write_text(content)
+    assert entry_point_type.get(str(tmp_path), name).value == kind
+
+
+def test_who_saves_under_a_shell_is_told_once_and_gets_the_grace(tree: Tree) -> None:
+    tree.script(
+        """
+        import os, signal, time
+        def save(number, frame):
+            with open(os.environ["SM_MODEL_DIR"] + "/saved", "a") as file:
+                file.write("begun ")
+                time.sleep(1)
+                file.write("done ")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        while True:
+            time.sleep(100)
+        """
+    )
+    tree.script(f"{sys.executable} train.py\n", "run.sh")
+    tree.hyperparameters("run.sh")
+    process = tree.start()
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert (tree.base / "model/saved").read_text() == "begun done "
+    assert tree.report["outcome"] == "stopped"

@@ -1,0 +1,71 @@
+"""What the failure report reads out of the last lines of stderr."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard_toolkit import traces
+from trainyard_toolkit.failure import from_outcome
+from trainyard_toolkit.process import Outcome
+
+HEAD = "Traceback (most recent call last):\n"
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\n"
+REPORT = """
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  host      : algo-2
+  rank      : 3 (local_rank: 1)
+  exitcode  : -9 (pid: 77)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "summary", "rank"),
+    [
+        (f"{HEAD}ValueError: x\n", "ValueError: x", None),
+        (f"{HEAD}pkg.mod.Odd\n", "pkg.mod.Odd", None),
+        (f'[rank1]: {HEAD}[rank1]:   File "t.py", line 2, in f\n[rank1]: A: b\n', "A: b", 1),
+        ("[1,2]<stderr>:Traceback (most recent[1,2]<stderr>: call last):\n[1,2]<stderr>:B: x\n", "B: x", 2),
+        (f"[prterun-h-7@1,2]<stderr>: {HEAD}[prterun-h-7@1,2]<stderr>: OSError: x\n", "OSError: x", 2),
+        (f"{HEAD}KeyError: 1\n{DURING}{HEAD}ValueError: two\nlines\n", "ValueError: two\nlines", None),
+        (f"{HEAD}A: own\n{HEAD}{ELASTIC}", "A: own", None),
+        ("KeyError: only words in a log line\n", None, None),
+        (HEAD, None, None),
+        ("", None, None),
+    ],
+)
+def test_the_right_traceback_is_found(text: str, summary: str | None, rank: int | None) -> None:
+    found = traces.find(text)
+    assert (found.summary() if found else None) == summary
+    assert (found.rank if found else None) == rank
+
+
+def test_ranks_that_write_at_once_are_told_apart() -> None:
+    lines = ["[1,0]<stderr>:" + HEAD, "[1,1]<stderr>:" + HEAD]
+    lines += ['[1,1]<stderr>:  File "b.py", line 2, in b\n', '[1,0]<stderr>:  File "a.py", line 1, in a\n']
+    lines += [
+        "[1,0]<stderr>:    a()\n",
+        "[1,1]<stderr>:    b()\n",
+        "[1,0]<stderr>:A: 0\n",
+        "[1,1]<stderr>:B: 1\n",
+    ]
+    found = traces.find("".join(lines))
+    assert found is not None
+    assert (found.kind, found.rank) == ("A", 0)
+    assert found.frames == [{"file": "a.py", "line": 1, "function": "a", "code": "a()"}]
+
+
+def test_torchruns_report_gives_the_rank_and_its_exit_code() -> None:
+    report = from_outcome(Outcome(1, f"{HEAD}{ELASTIC}{REPORT}".encode()), "train.py")
+    assert (report.exit_code, report.fields["rank"], report.fields["signal"]) == (137, 3, "SIGKILL")
+
+
+def test_a_worker_that_the_kernel_kills_makes_it_out_of_memory() -> None:
+    stderr = f"{HEAD}RuntimeError: worker is gone\n".encode()
+    report = from_outcome(Outcome(1, stderr), "train.py", memory_kills=1)
+    assert report.fields["class"] == "out_of_memory"
+    assert report.text().startswith("Out of memory: the kernel killed a process of train.py")
+    assert "RuntimeError: worker is gone" in report.text().splitlines()[0]
+    assert from_outcome(Outcome(1, stderr), "train.py").fields["class"] == "user_error"

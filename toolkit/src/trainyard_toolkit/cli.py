@@ -1,0 +1,93 @@
+"""The command line: ``train``, ``serve`` and a few helpers.
+
+Parsed by hand: argparse costs more than all the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE = """\
+usage: python -m trainyard_toolkit COMMAND
+
+commands:
+  train [--job DOCUMENT] [-- ARG ...]   run the training job that /opt/ml (or SAGEMAKER_BASE_DIR) describes
+                                        --job: path or text of a job document (default: $TRAINYARD_JOB)
+                                        -- ARG ...: give the script exactly these arguments
+  serve                                 answer /ping and /invocations with the user's model
+  env                                   print the SM_* variables of the job, secrets masked
+  version                               print the version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; 2 for a wrong command line."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words.pop(0) if words else "help"
+    if command == "train":
+        return _train(words)
+    if command == "serve" and not words:
+        from trainyard_toolkit.serving import server
+
+        return server.serve()
+    if command == "env" and not words:
+        return _env()
+    if command in ("version", "--version"):
+        from trainyard_toolkit import __version__
+
+        print(__version__)
+        return 0
+    if command in ("help", "--help", "-h"):
+        print(USAGE, end="")
+        return 0
+    return _usage_error(" ".join([command, *words]))
+
+
+def _usage_error(what: str) -> int:
+    print(f"trainyard-toolkit: cannot run {what!r}\n{USAGE}", end="", file=sys.stderr)
+    return 2
+
+
+def _train(words: list[str]) -> int:
+    from trainyard_toolkit import train
+
+    arguments = None
+    if "--" in words:
+        split = words.index("--")
+        words, arguments = words[:split], words[split + 1 :]
+    if words and words[0].startswith("--job="):
+        words[:1] = ["--job", words[0][len("--job=") :]]
+    job = words[1] if len(words) == 2 and words[0] == "--job" else None
+    if words and job is None:
+        return _usage_error(" ".join(["train", *words]))
+    return train.train(arguments, job)
+
+
+def _env() -> int:
+    from trainyard_toolkit.environment import Environment
+    from trainyard_toolkit.errors import ToolkitError
+    from trainyard_toolkit.masking import Masker
+
+    try:
+        environment = Environment()
+    except ToolkitError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    masker = Masker(environment.hyperparameters)
+    for name, value in sorted(environment.to_env_vars().items()):
+        print(f"{name}={masker.variable(name, value)}")
+    return 0
+
+
+def train() -> int:
+    """The console script ``train``."""
+    return main(["train", *sys.argv[1:]])
+
+
+def serve() -> int:
+    """The console script ``serve``."""
+    return main(["serve", *sys.argv[1:]])

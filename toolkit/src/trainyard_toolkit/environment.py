@@ -1,0 +1,317 @@
+"""The job as one object: what the platform wrote, decoded, and the ``SM_*`` variables made of it."""
+
+from __future__ import annotations
+
+import os
+
+from trainyard_toolkit import config, mapping, resources
+from trainyard_toolkit.errors import ConfigError
+from trainyard_toolkit.layout import Layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HOMOGENEOUS_GROUP = "homogeneousCluster"
+DEFAULT_INTERFACE = "eth0"
+DEFAULT_LOG_LEVEL = 20
+
+# Module-level paths of the predecessors: `environment.model_dir` and its like, see __getattr__.
+_PATHS = {
+    "base_dir": "base",
+    "code_dir": "code",
+    "model_dir": "model",
+    "input_dir": "input",
+    "input_data_dir": "data",
+    "input_config_dir": "config",
+    "output_dir": "output",
+    "output_data_dir": "output_data",
+    "output_intermediate_dir": "intermediate",
+    "hyperparameters_file_dir": "hyperparameters",
+    "input_data_config_file_dir": "input_data_config",
+    "resource_config_file_dir": "resource_config",
+}
+
+# Flags among the framework parameters that ask for a distributed run.
+DISTRIBUTION_FLAGS = (
+    "sagemaker_mpi_enabled",
+    "sagemaker_torch_distributed_enabled",
+    "sagemaker_pytorch_ddp_enabled",
+    "sagemaker_pytorch_xla_multi_worker_enabled",
+    "sagemaker_distributed_dataparallel_enabled",
+    "sagemaker_parameter_server_enabled",
+    "sagemaker_multi_worker_mirrored_strategy_enabled",
+)
+
+
+class Environment(mapping.MappingMixin):
+    """Everything that a script can ask about its job; each public attribute is a property of the contract.
+
+    Reads ``hyperparameters.json``, ``inputdataconfig.json`` and ``resourceconfig.json`` under the base
+    directory, once. Any of the three can be given instead.
+
+    Args:
+        resource_config: the cluster, as in ``resourceconfig.json``.
+        input_data_config: the channels, as in ``inputdataconfig.json``.
+        hyperparameters: decoded hyperparameters, the reserved ``sagemaker_*`` ones included.
+        layout: where things lie; default: the base directory of this process.
+
+    Raises:
+        ConfigError: a file is missing, is not JSON, or has the wrong shape.
+    """
+
+    def __init__(
+        self,
+        resource_config: dict[str, Any] | None = None,
+        input_data_config: dict[str, Any] | None = None,
+        hyperparameters: dict[str, Any] | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        self._layout = layout or Layout()
+        if hyperparameters is None:
+            hyperparameters = read_hyperparameters(self._layout)
+        self.input_data_config = input_data_config or read_input_data_config(self._layout)
+        self.resource_config = resource_config or read_resource_config(self._layout)
+        user, core, framework = config.split_hyperparameters(hyperparameters)
+        self.hyperparameters = user
+        self.additional_framework_parameters = framework
+        self._core = core
+        self._describe_paths()
+        self._describe_program()
+        self._describe_cluster()
+        self._describe_machine()
+
+    def _describe_paths(self) -> None:
+        layout = self._layout
+        self.model_dir = layout.model
+        self.input_dir = layout.input
+        self.input_config_dir = layout.config
+        self.output_dir = layout.output
+        self.output_data_dir = layout.output_data
+        self.output_intermediate_dir = layout.intermediate
+        self.channel_input_dirs = {name: layout.channel(name) for name in self.input_data_config}
+
+    def _describe_program(self) -> None:
+        core = self._core
+        environ = os.environ
+        self.job_name = environ.get("TRAINING_JOB_NAME")
+        self.framework_module = environ.get("SAGEMAKER_TRAINING_MODULE") or None
+        self.user_entry_point = str(environ.get("SAGEMAKER_PROGRAM") or core.get("sagemaker_program") or "")
+        name = self.user_entry_point
+        self.module_name = name[:-3] if name.endswith(".py") else name
+        submitted = core.get("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY")
+        self.module_dir = str(submitted or self._layout.code)
+        level = core.get("sagemaker_container_log_level") or environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL")
+        self.log_level = _log_level(level)
+
+    def _describe_cluster(self) -> None:
+        resource = self.resource_config
+        groups = _instance_groups(resource)
+        self.hosts = _list_of_names(resource.get("hosts", []), "hosts")
+        self.current_host = _text(resource, "current_host")
+        self.current_instance_type = str(resource.get("current_instance_type") or "local")
+        self.current_instance_group = str(resource.get("current_group_name") or HOMOGENEOUS_GROUP)
+        self.network_interface_name = str(resource.get("network_interface_name") or DEFAULT_INTERFACE)
+        self.topology = resource.get("topology", [])
+        self.instance_groups = list(groups)
+        self.instance_groups_dict = groups
+        self.is_hetero = len(groups) > 1
+        self.current_instance_group_hosts = self._hosts_of(self.current_instance_group) if groups else []
+        self.distribution_instance_groups = self._distribution_groups()
+        self.distribution_hosts = self._distribution_hosts()
+        self.master_hostname = (self.distribution_hosts or self.hosts or [self.current_host])[0]
+        self.is_master = self.current_host == self.master_hostname
+
+    def _distribution_groups(self) -> list[str]:
+        framework = self.additional_framework_parameters
+        chosen = framework.get("sagemaker_distribution_instance_groups")
+        if chosen:
+            return [str(name) for name in chosen]
+        asked = any(config.is_true(framework.get(flag)) for flag in DISTRIBUTION_FLAGS)
+        return [self.current_instance_group] if asked else []
+
+    def _distribution_hosts(self) -> list[str]:
+        if not self.instance_groups_dict:
+            return list(self.hosts)
+        return [host for group in self.distribution_instance_groups for host in self._hosts_of(group)]
+
+    def _hosts_of(self, group: str) -> list[str]:
+        if group not in self.instance_groups_dict:
+            known = ", ".join(self.instance_groups) or "none"
+            raise ConfigError(
+                f"Cannot lay out the cluster: instance group {group!r} is not in "
+                f"resourceconfig.json (it has {known})."
+            )
+        return _list_of_names(self.instance_groups_dict[group].get("hosts", []), f"hosts of {group}")
+
+    def _describe_machine(self) -> None:
+        self.num_cpus = resources.num_cpus()
+        self.num_gpus = resources.num_gpus()
+        self.num_neurons = resources.num_neurons(self.current_instance_type)
+        # Parts of SM_TRAINING_ENV that belong to vendor launchers which the toolkit does not drive.
+        self.is_modelparallel_enabled = None
+        self.is_smddpmprun_installed = False
+        self.is_smddprun_installed = False
+
+    @property
+    def layout(self) -> Layout:
+        """Where things lie for this job."""
+        return self._layout
+
+    @property
+    def is_main(self) -> bool:
+        """The later name of ``is_master``."""
+        return self.is_master
+
+    def core_parameter(self, name: str) -> Any:
+        """A hyperparameter that the toolkit keeps to itself, such as ``sagemaker_region``; None if absent."""
+        return self._core.get(name)
+
+    def sagemaker_s3_output(self) -> str | None:
+        """Where the platform puts this job's output, or None."""
+        return self._core.get("sagemaker_s3_output")
+
+    def to_cmd_args(self) -> list[str]:
+        """The user's hyperparameters as script arguments."""
+        return mapping.to_cmd_args(self.hyperparameters)
+
+    def to_env_vars(self) -> dict[str, str]:
+        """Every ``SM_*`` variable of the contract, with a legal alias for each name that no shell can
+        spell.
+        """
+        named = {name: getattr(self, name) for name in _EXPORTED}
+        named.update(
+            framework_module=self.framework_module,
+            framework_params=self.additional_framework_parameters,
+            hps=self.hyperparameters,
+            user_args=self.to_cmd_args(),
+            channels=sorted(self.channel_input_dirs),
+            training_env=dict(self),
+        )
+        if self.topology:
+            named["topology"] = self.topology
+        for name, path in self.channel_input_dirs.items():
+            named[f"channel_{name}"] = path
+        for name, value in self.hyperparameters.items():
+            named[f"hp_{name}"] = value
+        return mapping.with_legal_aliases(mapping.to_env_vars(named))
+
+    def to_process_vars(self) -> dict[str, str]:
+        """Variables that go with ``SM_*`` under names of their own."""
+        environ = os.environ
+        region = (
+            self._core.get("sagemaker_region") or environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION")
+        )
+        return {
+            "CURRENT_HOST": self.current_host,
+            "SAGEMAKER_JOB_NAME": str(self._core.get("sagemaker_job_name") or ""),
+            "SAGEMAKER_REGION": str(region or environ.get("AWS_DEFAULT_REGION") or ""),
+        }
+
+
+_EXPORTED = (
+    "hosts",
+    "network_interface_name",
+    "user_entry_point",
+    "input_data_config",
+    "output_data_dir",
+    "output_intermediate_dir",
+    "resource_config",
+    "current_host",
+    "current_instance_type",
+    "current_instance_group",
+    "current_instance_group_hosts",
+    "instance_groups",
+    "instance_groups_dict",
+    "distribution_instance_groups",
+    "is_hetero",
+    "input_dir",
+    "input_config_dir",
+    "output_dir",
+    "model_dir",
+    "module_dir",
+    "module_name",
+    "num_cpus",
+    "num_gpus",
+    "num_neurons",
+    "log_level",
+)
+
+
+def read_hyperparameters(layout: Layout | None = None) -> dict[str, Any]:
+    """The decoded content of ``hyperparameters.json``, reserved names included."""
+    path = (layout or Layout()).hyperparameters
+    return config.decode_hyperparameters(config.read_object(path, "the hyperparameters"))
+
+
+def read_input_data_config(layout: Layout | None = None) -> dict[str, Any]:
+    """The content of ``inputdataconfig.json``: channel name -> its settings."""
+    path = (layout or Layout()).input_data_config
+    return config.read_object(path, "the input channels")
+
+
+def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:
+    """The content of ``resourceconfig.json``: hosts, groups, network interface."""
+    path = (layout or Layout()).resource_config
+    return config.read_object(path, "the cluster's layout")
+
+
+def num_cpus() -> int:
+    """CPUs that this process may use, quotas of the container included."""
+    return resources.num_cpus()
+
+
+def num_gpus() -> int:
+    """NVIDIA GPUs of this container."""
+    return resources.num_gpus()
+
+
+def num_neurons(instance_type: str = "") -> int:
+    """AWS Neuron cores of this container."""
+    return resources.num_neurons(instance_type)
+
+
+def __getattr__(name: str) -> str:
+    if name in _PATHS:
+        return str(getattr(Layout(), _PATHS[name]))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _instance_groups(resource: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    groups = resource.get("instance_groups") or []
+    try:
+        return {group["instance_group_name"]: group for group in groups}
+    except (TypeError, KeyError):
+        raise ConfigError(
+            "Cannot lay out the cluster: instance_groups in resourceconfig.json must be a list of objects "
+            f'with an "instance_group_name" each, but is {groups!r}.'
+        ) from None
+
+
+def _list_of_names(value: Any, what: str) -> list[str]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise ConfigError(
+        f'Cannot lay out the cluster: {what} must be a list of names such as ["algo-1"], not {value!r}.'
+    )
+
+
+def _text(resource: dict[str, Any], name: str) -> str:
+    value = resource.get(name)
+    if isinstance(value, str) and value:
+        return value
+    raise ConfigError(
+        f"Cannot lay out the cluster: resourceconfig.json needs "
+        f'"{name}", a name such as "algo-1"; it has {value!r}.'
+    )
+
+
+def _log_level(value: Any) -> int:
+    if value in (None, ""):
+        return DEFAULT_LOG_LEVEL
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"Cannot use the log level {value!r}: it must be a number of Python's logging module, such as 20."
+        ) from None

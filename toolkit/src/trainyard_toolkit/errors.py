@@ -1,0 +1,155 @@
+"""Everything that the toolkit raises on purpose.
+
+    ToolkitError
+    ├── ClientError                    the job's description or its inputs are wrong
+    │   ├── ConfigError                a file under input/config, or the job document
+    │   ├── CodeError                  the code cannot be fetched or unpacked
+    │   │   └── StartError             the system would not start the program
+    │   ├── StoreError                 an object store refused, or its client is missing
+    │   ├── InstallError               requirements or the package could not be installed
+    │   └── ExecuteUserScriptError     the script ran and failed
+    ├── ClusterError                   the hosts of the job did not come together
+    ├── StoppedError                   a stop was asked for before or after the script ran
+    ├── ChannelDoesNotExistError
+    └── UnsupportedFormatError         serving: no encoder or decoder for a content type
+
+Each message says what was attempted, what is wrong and what to do. ``failure_class`` is what
+``failure.json`` carries, ``exit_code`` what ``train`` ends with.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USER_ERROR = "user_error"
+INSTALL_ERROR = "install_error"
+CLIENT_ERROR = "client_error"
+OUT_OF_MEMORY = "out_of_memory"
+SIGNAL = "signal"
+PREEMPTED = "preempted"
+TIMEOUT = "timeout"
+INTERNAL_ERROR = "internal_error"
+
+FAILURE_CLASSES = (
+    USER_ERROR,
+    INSTALL_ERROR,
+    CLIENT_ERROR,
+    OUT_OF_MEMORY,
+    SIGNAL,
+    PREEMPTED,
+    TIMEOUT,
+    INTERNAL_ERROR,
+)
+
+
+class ToolkitError(Exception):
+    """Base of every error that the toolkit raises on purpose."""
+
+    failure_class = CLIENT_ERROR
+    exit_code = 1
+
+
+class ClientError(ToolkitError):
+    """The job's description or one of its inputs is wrong; running it again changes nothing."""
+
+
+class ConfigError(ClientError):
+    """A configuration file is missing or cannot be used.
+
+    ``missing`` sets exit code 2 (the errno of a file that is not there), as the predecessors end.
+    """
+
+    def __init__(self, message: str, missing: bool = False) -> None:
+        super().__init__(message)
+        if missing:
+            self.exit_code = 2
+
+
+class CodeError(ClientError):
+    """The user's code could not be fetched, unpacked or started."""
+
+
+class StartError(CodeError):
+    """The system would not start a program: exit code 127 when it is not there, 126 when it cannot be run."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(
+            f"Cannot start {program}: {error.strerror}. "
+            "Check the entry point's first line (#!), its format and its permissions."
+        )
+        self.exit_code = 127 if error.errno == 2 else 126
+
+
+class StoreError(ClientError):
+    """An object store refused a request, or the client library for it is not in the image."""
+
+
+class InstallError(ClientError):
+    """Installing the requirements or the user's package failed; ``output`` holds the installer's last
+    lines.
+    """
+
+    failure_class = INSTALL_ERROR
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class ExecuteUserScriptError(ClientError):
+    """The script ran and failed.
+
+    Attributes:
+        return_code: its exit status, negative for a signal.
+        details: what ``failure.json`` would hold.
+    """
+
+    failure_class = USER_ERROR
+
+    def __init__(
+        self, message: str = "", return_code: int = 1, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message or f"The training script ended with status {return_code}.")
+        self.return_code = return_code
+        self.exit_code = 128 - return_code if return_code < 0 else return_code
+        self.details = details or {}
+
+
+class ClusterError(ToolkitError):
+    """The hosts of the job did not find each other, or one of them was lost."""
+
+
+class StoppedError(ToolkitError):
+    """A signal asked the job to stop while no script was running that could take it."""
+
+    failure_class = PREEMPTED
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"The job was asked to stop (signal {number}) before its script ran.")
+        self.number = number
+        self.exit_code = 128 + number
+
+
+class ChannelDoesNotExistError(ToolkitError):
+    """A channel was asked for that the job does not have."""
+
+    def __init__(self, channel: str, known: tuple[str, ...] = ()) -> None:
+        have = ", ".join(known) if known else "none"
+        super().__init__(f"Channel {channel!r} does not exist. The job's channels: {have}.")
+
+
+class UnsupportedFormatError(ToolkitError):
+    """There is no encoder or decoder for a content type."""
+
+    def __init__(self, content_type: str, supported: tuple[str, ...] = ()) -> None:
+        can = f" Supported: {', '.join(supported)}." if supported else ""
+        super().__init__(f"Content type {content_type!r} is not supported.{can}")
+        self.content_type = content_type
+
+
+# The predecessors tell the two installs apart by class; the message does that here.
+InstallModuleError = InstallError
+InstallRequirementsError = InstallError
+ImportModuleError = CodeError

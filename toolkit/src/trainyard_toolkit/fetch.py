@@ -1,0 +1,93 @@
+"""Brings the user's code into the code directory: from a folder, an archive, S3 or the web."""
+
+from __future__ import annotations
+
+import os
+
+from trainyard_toolkit import log
+from trainyard_toolkit.errors import CodeError
+
+ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
+_WEB = ("https://", "http://")
+
+
+def fetch_code(uri: str, code_dir: str) -> None:
+    """Put the code that ``uri`` names into ``code_dir``, unless there is code there already.
+
+    Args:
+        uri: a folder, an archive or a file on this machine (with or without ``file://``); ``s3://`` or
+            ``https://`` with an archive behind it. Empty, or the code directory itself: nothing to do.
+        code_dir: the folder to fill. Code that is there already (baked into the image) wins, with a warning.
+
+    Raises:
+        CodeError: it cannot be read, fetched or unpacked safely.
+        StoreError: S3 refused, or boto3 is missing.
+    """
+    path = uri[len("file://") :] if uri.startswith("file://") else uri
+    if not path or os.path.realpath(path) == os.path.realpath(code_dir):
+        return
+    if os.path.isdir(code_dir) and os.listdir(code_dir):
+        log.warning(
+            f"{code_dir} holds code already, so {uri} is not fetched. Empty it in the image to use the other."
+        )
+        return
+    os.makedirs(code_dir, exist_ok=True)
+    if path.startswith("s3://") or path.startswith(_WEB):
+        _fetch_archive(path, code_dir)
+    else:
+        _copy(path, code_dir)
+
+
+def _copy(path: str, code_dir: str) -> None:
+    import shutil
+
+    if os.path.isdir(path):
+        for name in os.listdir(path):
+            source, target = os.path.join(path, name), os.path.join(code_dir, name)
+            if os.path.isdir(source):
+                shutil.copytree(source, target, symlinks=True)
+            else:
+                shutil.copy2(source, target)
+    elif not os.path.exists(path):
+        raise CodeError(
+            f"Cannot fetch the code from {path}: there is no such file or folder in this container. "
+            "Give a path that is mounted here, or an s3:// or https:// URI of a tar.gz archive."
+        )
+    elif path.endswith(ARCHIVES):
+        _extract(path, code_dir)
+    else:
+        shutil.copy2(path, code_dir)
+
+
+def _extract(path: str, code_dir: str) -> None:
+    from trainyard_toolkit import archive
+
+    archive.extract(path, code_dir)
+
+
+def _fetch_archive(uri: str, code_dir: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-code-") as folder:
+        target = os.path.join(folder, "sourcedir.tar.gz")
+        if uri.startswith("s3://"):
+            from trainyard_toolkit import store
+
+            store.open_store(uri).download(store.split_uri(uri)[2], target)
+        else:
+            _download(uri, target)
+        _extract(target, code_dir)
+
+
+def _download(uri: str, target: str) -> None:
+    import shutil
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(uri, timeout=60) as response, open(target, "wb") as file:
+            shutil.copyfileobj(response, file)
+    except (OSError, ValueError) as error:
+        raise CodeError(
+            f"Cannot fetch the code from {uri}: {error}. "
+            "Check that the address is right and reachable from here."
+        ) from None

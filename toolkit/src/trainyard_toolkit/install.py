@@ -1,0 +1,119 @@
+"""Installs what the user's code needs, and tells a failure here apart from one of the script."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainyard_toolkit import log, process, program, resources
+from trainyard_toolkit.errors import InstallError, StoppedError
+from trainyard_toolkit.program import REQUIREMENTS
+from trainyard_toolkit.relay import Relay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SHOWN_LINES = 12
+
+
+def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
+    """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is
+    one.
+
+    Uses uv where it is on PATH, pip otherwise; both read their usual variables and files for private indexes.
+
+    Raises:
+        InstallError: no installer, or it failed; the message carries its last lines.
+    """
+    if os.path.exists(os.path.join(code_dir, REQUIREMENTS)):
+        _run(["install", "-r", REQUIREMENTS], code_dir, env, f"the packages of {REQUIREMENTS}")
+    if program.kind_of(code_dir, name) == program.PYTHON_PACKAGE:
+        _run(["install", "."], code_dir, env, "the package in the code directory")
+
+
+def installer(env: Mapping[str, str]) -> list[str]:
+    """The start of the install command: ``uv pip`` for this interpreter, or ``python -m pip``.
+
+    Raises:
+        InstallError: this Python has neither.
+    """
+    if env.get("TRAINYARD_INSTALLER") != "pip" and resources.which("uv"):
+        return ["uv", "pip"]
+    import importlib.util
+
+    if importlib.util.find_spec("pip") is None:
+        raise InstallError(
+            f"Cannot install {REQUIREMENTS}: {sys.executable} has no pip, "
+            "and uv is not on PATH. Add one to the image, "
+            f"or install the packages when the image is built and leave {REQUIREMENTS} out."
+        )
+    return [sys.executable, "-m", "pip"]
+
+
+def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str) -> None:
+    start = installer(env)
+    verb, rest = arguments[:1], arguments[1:]
+    if start[0] == "uv":
+        verb = [*verb, "--python", sys.executable]
+        if sys.prefix == sys.base_prefix:
+            verb.append("--break-system-packages")
+    log.info(f"Installing {what} with {start[-1] if start[0] != 'uv' else 'uv'}")
+    environment = {**env, **_index_of_repository(env)}
+    relays = {1: Relay(1), 2: Relay(2)}
+    outcome = process.supervise(process.Command([*start, *verb, *rest], environment, code_dir), relays=relays)
+    if outcome.stop_signal is not None:
+        raise StoppedError(outcome.stop_signal)
+    if outcome.status != 0:
+        output = (relays[1].tail + relays[2].tail).decode("utf-8", "replace")
+        raise InstallError(
+            f"Installing {what} failed (exit code {outcome.exit_code}): {_reason(output)}",
+            "\n".join(_last(output)),
+        )
+
+
+def _reason(output: str) -> str:
+    """The installer's own words for what went wrong: its first error line, or its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for start in ("ERROR:", "error:", "No solution", "Caused by"):
+        found = [line for line in lines if line.startswith(start) and "subprocess-exited" not in line]
+        if found:
+            return found[0]
+    return (lines or ["it printed nothing"])[-1]
+
+
+def _last(output: str) -> list[str]:
+    return output.splitlines()[-_SHOWN_LINES:]
+
+
+def _index_of_repository(env: Mapping[str, str]) -> dict[str, str]:
+    """The index URL of the AWS CodeArtifact repository in ``CA_REPOSITORY_ARN``, with a fresh token.
+
+    It goes to the installer in its environment: an argument would be seen by every process, and be printed.
+    """
+    arn = env.get("CA_REPOSITORY_ARN", "")
+    if not arn:
+        return {}
+    try:
+        region, account, resource = arn.split(":", 5)[3:6]
+        domain, repository = resource.split("/")[1:3]
+    except ValueError:
+        raise InstallError(
+            f"Cannot use CA_REPOSITORY_ARN={arn!r}: it must read "
+            "arn:aws:codeartifact:REGION:ACCOUNT:repository/DOMAIN/REPOSITORY."
+        ) from None
+    try:
+        import boto3  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        client = boto3.client("codeartifact", region_name=region)
+        token = client.get_authorization_token(domain=domain, domainOwner=account)["authorizationToken"]
+        endpoint = client.get_repository_endpoint(
+            domain=domain, domainOwner=account, repository=repository, format="pypi"
+        )["repositoryEndpoint"]
+    except Exception as error:
+        raise InstallError(
+            f"Cannot get a token for {arn}: {error}. The job's role needs access to it."
+        ) from None
+    scheme, _, rest = endpoint.partition("://")
+    url = f"{scheme}://aws:{token}@{rest.rstrip('/')}/simple/"
+    return {"PIP_INDEX_URL": url, "UV_INDEX_URL": url}

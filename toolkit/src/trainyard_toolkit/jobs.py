@@ -1,0 +1,273 @@
+"""The job document: one JSON object from which the toolkit prepares the base directory off SageMaker.
+
+``docs/contract.md`` has the schema. Every key is checked; an unknown one is an error, not a shrug.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from trainyard_toolkit import channels, config, log, metrics
+from trainyard_toolkit.errors import ConfigError
+from trainyard_toolkit.launch import PROCESSES_PARAMETER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard_toolkit.layout import Layout
+
+_NUMBER = (int, float)
+_KEYS: dict[str, tuple[type, ...]] = {
+    "version": (int,),
+    "name": (str,),
+    "program": (str,),
+    "code": (str,),
+    "arguments": (list,),
+    "hyperparameters": (dict,),
+    "channels": (dict,),
+    "hosts": (list,),
+    "host_count": (int,),
+    "current_host": (str,),
+    "instance_type": (str,),
+    "instance_groups": (list,),
+    "network_interface": (str,),
+    "distribution": (dict,),
+    "output": (dict,),
+    "checkpoints": (dict,),
+    "metrics": (list,),
+    "timeout_seconds": _NUMBER,
+    "grace_seconds": _NUMBER,
+    "stop_hook": (list,),
+}
+_CHANNEL_KEYS: dict[str, tuple[type, ...]] = dict.fromkeys(
+    ("uri", "mode", "distribution", "content_type"), (str,)
+)
+_DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "processes_per_host": (int,),
+    "mpi_options": (str,),
+    "instance_groups": (list,),
+}
+_OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,)}
+_CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
+_FLAGS = {"mpi": "sagemaker_mpi_enabled", "torchrun": "sagemaker_torch_distributed_enabled"}
+
+
+def load(source: str) -> Job:
+    """Read a job document from its text (it starts with ``{``) or from the file that ``source`` names.
+
+    Raises:
+        ConfigError: it cannot be read, is not JSON, or has an unknown key or a wrong value.
+    """
+    if source.lstrip().startswith("{"):
+        return Job(config.parse_object(source, "Cannot read the job document in TRAINYARD_JOB"))
+    return Job(config.read_object(source, "the job document"))
+
+
+class Job:
+    """A checked job document."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        _check(document, _KEYS, "The job document")
+        if document.get("version", 1) != 1:
+            raise ConfigError(
+                f"The job document has version {document['version']}; this toolkit reads version 1."
+            )
+        self.document = document
+        self.name: str = document.get("name") or os.environ.get("TRAINING_JOB_NAME") or "job"
+        self.hyperparameters: dict[str, Any] = document.get("hyperparameters", {})
+        self.arguments = _strings(document, "arguments")
+        self.stop_hook = _strings(document, "stop_hook")
+        self.timeout_seconds: float | None = document.get("timeout_seconds")
+        self.grace_seconds: float | None = document.get("grace_seconds")
+        self.channels = [_channel(name, entry) for name, entry in document.get("channels", {}).items()]
+        self.metrics = metrics.parse_definitions(document.get("metrics", []))
+        self.output = _section(document, "output", _OUTPUT_KEYS)
+        self.checkpoints = _section(document, "checkpoints", _CHECKPOINT_KEYS)
+        self.distribution = _section(document, "distribution", _DISTRIBUTION_KEYS)
+        if self.output.get("compression", "gzip") not in ("gzip", "none"):
+            raise ConfigError(
+                f'output.compression must be "gzip" or "none", not {self.output["compression"]!r}.'
+            )
+        if self.distribution.get("kind", "none") not in ("none", *_FLAGS):
+            raise ConfigError(
+                f"distribution.kind must be none, torchrun or mpi, not {self.distribution['kind']!r}."
+            )
+        self.hosts = self._hosts()
+        self.current_host = self._current_host()
+
+    def _hosts(self) -> list[str]:
+        hosts = _strings(self.document, "hosts")
+        if hosts:
+            return hosts
+        groups = self.document.get("instance_groups", [])
+        return [h for group in groups for h in group.get("hosts", [])] or [
+            f"algo-{i + 1}" for i in range(self.document.get("host_count", 1))
+        ]
+
+    def _current_host(self) -> str:
+        """Which of the hosts this is: as said, by the replica's number, by the machine's name, or the only
+        one.
+        """
+        said = self.document.get("current_host") or os.environ.get("TRAINYARD_CURRENT_HOST")
+        index = os.environ.get("TORCHX_REPLICA_IDX", "")
+        name = os.uname().nodename
+        if said in self.hosts:
+            return str(said)
+        if said is None and index.isdigit() and int(index) < len(self.hosts):
+            return self.hosts[int(index)]
+        if said is None and name in self.hosts:
+            return name
+        if said is None and len(self.hosts) == 1:
+            return self.hosts[0]
+        raise ConfigError(
+            f"Cannot tell which host this is ({said or name!r}) among {', '.join(self.hosts)}. "
+            "Set current_host in the job document, TRAINYARD_CURRENT_HOST or TORCHX_REPLICA_IDX."
+        )
+
+    @property
+    def host_index(self) -> int:
+        """This host's place among the job's hosts, from 0."""
+        return self.hosts.index(self.current_host)
+
+    def prepare(self, layout: Layout) -> None:
+        """Write the configuration files, put the channels in place and bring checkpoints back.
+
+        Raises:
+            ConfigError: a channel has nothing behind it.
+            StoreError: a store refused.
+            OSError: the base directory cannot be written.
+        """
+        os.makedirs(layout.config, exist_ok=True)
+        _write(
+            layout.hyperparameters, {name: json.dumps(value) for name, value in self._parameters().items()}
+        )
+        _write(layout.input_data_config, {channel.name: channel.config() for channel in self.channels})
+        _write(layout.resource_config, self._resource_config())
+        for channel in self.channels:
+            channel.prepare(layout.channel(channel.name), self.host_index, len(self.hosts))
+        os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
+        if self.checkpoints.get("uri"):
+            count = channels.restore(self.checkpoints["uri"], self.checkpoint_dir(layout))
+            log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
+
+    def checkpoint_dir(self, layout: Layout) -> str:
+        """Where checkpoints lie in the container."""
+        return str(self.checkpoints.get("path") or layout.checkpoints)
+
+    def _parameters(self) -> dict[str, Any]:
+        """The user's hyperparameters, and what the document's other keys mean among the reserved ones."""
+        kind = self.distribution.get("kind", "none")
+        reserved = {
+            "sagemaker_program": self.document.get("program"),
+            "sagemaker_submit_directory": self.document.get("code"),
+            "sagemaker_job_name": self.name,
+            "sagemaker_mpi_custom_mpi_options": self.distribution.get("mpi_options"),
+            "sagemaker_distribution_instance_groups": self.distribution.get("instance_groups"),
+        }
+        if kind in _FLAGS:
+            reserved[_FLAGS[kind]] = True
+            reserved[PROCESSES_PARAMETER[kind]] = self.distribution.get("processes_per_host")
+        return {**self.hyperparameters, **{n: value for n, value in reserved.items() if value is not None}}
+
+    def _resource_config(self) -> dict[str, Any]:
+        document = self.document
+        resource: dict[str, Any] = {
+            "current_host": self.current_host,
+            "hosts": sorted(self.hosts)
+            if "hosts" not in document and "host_count" not in document
+            else self.hosts,
+            "network_interface_name": document.get("network_interface") or _interface(),
+        }
+        if "instance_type" in document:
+            resource["current_instance_type"] = document["instance_type"]
+        groups = document.get("instance_groups")
+        if groups:
+            resource["instance_groups"] = groups
+            own = [g for g in groups if self.current_host in g.get("hosts", [])]
+            if own:
+                resource["current_group_name"] = own[0].get("instance_group_name")
+                resource["current_instance_type"] = own[0].get("instance_type", "local")
+        return resource
+
+    def start_stop_hook(self, pid: int) -> int | None:
+        """Run the stop hook, if there is one, beside the script that is being stopped; return the hook's pid.
+
+        The script's pid is in its TRAINYARD_SCRIPT_PID.
+        """
+        if not self.stop_hook:
+            return None
+        env = {**os.environ, "TRAINYARD_SCRIPT_PID": str(pid)}
+        try:
+            return os.posix_spawnp(self.stop_hook[0], self.stop_hook, env, setsigdef=[signal.SIGPIPE])
+        except OSError as error:
+            log.warning(f"Cannot run the stop hook {self.stop_hook[0]}: {error.strerror}")
+            return None
+
+
+def _interface() -> str:
+    """The first network interface that is not the loopback, by the kernel's numbering."""
+    try:
+        names = sorted(os.listdir("/sys/class/net"), key=_interface_number)
+    except OSError:
+        return "eth0"
+    usable = [
+        name for name in names if name != "lo" and _read_line(f"/sys/class/net/{name}/operstate") != "down"
+    ]
+    return (usable or ["lo" if "lo" in names else "eth0"])[0]
+
+
+def _interface_number(name: str) -> int:
+    text = _read_line(f"/sys/class/net/{name}/ifindex")
+    return int(text) if text.isdigit() else 1 << 30
+
+
+def _read_line(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def _channel(name: str, entry: Any) -> channels.Channel:
+    if isinstance(entry, str):
+        return channels.Channel(name, entry)
+    if not isinstance(entry, dict) or "uri" not in entry:
+        raise ConfigError(f'Channel {name!r}: give a URI, or an object with a "uri", not {entry!r}.')
+    _check(entry, _CHANNEL_KEYS, f"Channel {name!r}")
+    return channels.Channel(name, **entry)
+
+
+def _section(document: dict[str, Any], name: str, keys: dict[str, tuple[type, ...]]) -> dict[str, Any]:
+    section: dict[str, Any] = document.get(name, {})
+    _check(section, keys, f"{name!r} in the job document")
+    return section
+
+
+def _strings(document: dict[str, Any], name: str) -> list[str]:
+    value = document.get(name, [])
+    if all(isinstance(item, str) for item in value):
+        return list(value)
+    raise ConfigError(f"{name!r} in the job document must be a list of texts, not {value!r}.")
+
+
+def _check(document: dict[str, Any], keys: dict[str, tuple[type, ...]], what: str) -> None:
+    for name, value in document.items():
+        if name not in keys:
+            import difflib
+
+            close = difflib.get_close_matches(name, keys, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(keys)}."
+            raise ConfigError(f"{what} has the unknown key {name!r}.{hint}")
+        if not isinstance(value, keys[name]) or isinstance(value, bool):
+            wanted = " or ".join(kind.__name__ for kind in keys[name])
+            raise ConfigError(f"{what}: {name!r} must be {wanted}, not {value!r}.")
+
+
+def _write(path: str, value: Any) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)

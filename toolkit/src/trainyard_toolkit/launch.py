@@ -1,0 +1,175 @@
+"""One way to start a script, whatever its distribution: plain, torchrun or MPI."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainyard_toolkit import config, process, program, resources
+from trainyard_toolkit.errors import ConfigError
+from trainyard_toolkit.relay import Relay, is_regular_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trainyard_toolkit.environment import Environment
+    from trainyard_toolkit.process import Outcome, Policy
+
+PLAIN = "none"
+TORCHRUN = "torchrun"
+MPI = "mpi"
+PROCESSES_PARAMETER = {
+    MPI: "sagemaker_mpi_num_of_processes_per_host",
+    TORCHRUN: "sagemaker_torch_distributed_processes_per_host",
+}
+
+
+class Launch:
+    """What every way of running a script needs to know.
+
+    Args:
+        environment: the job.
+        name: the entry point, relative to ``code_dir``.
+        args: its arguments.
+        env: its complete environment.
+        policy: time limits.
+        code_dir: its working directory.
+        owns_process: see :func:`trainyard_toolkit.process.supervise`.
+        observers: by descriptor (1, 2), who sees the output as it passes.
+        prepare: brings the code and what it needs; called once, before anything looks at the script.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        name: str,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        policy: Policy,
+        code_dir: str,
+        owns_process: bool = False,
+        observers: Mapping[int, Callable[[bytes], None]] | None = None,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.environment = environment
+        self.name = name
+        self.args = list(args)
+        self.env = dict(env)
+        self.policy = policy
+        self.code_dir = code_dir
+        self.owns_process = owns_process
+        self.observers = dict(observers or {})
+        self.prepare = prepare
+        self._memory_kills_before = resources.oom_kills()
+
+    def memory_kills(self) -> int:
+        """How many processes the kernel has killed for memory in this container since the launch was made."""
+        return resources.oom_kills() - self._memory_kills_before
+
+    def script(self) -> list[str]:
+        """The command line of the script by itself."""
+        return program.argv(self.code_dir, self.name, self.args)
+
+    def relays(self) -> dict[int, Relay]:
+        """The streams that have to pass through us.
+
+        stdout only if somebody observes it. stderr for its last lines, which the failure report needs; but
+        where it is a plain file they are read back from there, and the stream goes straight through.
+        """
+        if self.observers:
+            return {fd: Relay(fd, self.observers.get(fd), wide=True) for fd in (1, 2)}
+        if is_regular_file(2) or os.environ.get("TRAINYARD_STDERR") == "straight":
+            return {}
+        return {2: Relay(2)}
+
+    def supervise(self, command: process.Command) -> Outcome:
+        """Run a command with this launch's streams and limits."""
+        program.refuse_nul(command.argv, command.env)
+        return process.supervise(command, self.policy, self.relays(), self.owns_process)
+
+
+def distribution_of(environment: Environment) -> str:
+    """How this host's script is started: ``none``, ``torchrun`` or ``mpi``.
+
+    Hosts whose instance group takes no part in the distribution run the script plainly.
+    """
+    asked = environment.additional_framework_parameters
+    if environment.current_instance_group not in environment.distribution_instance_groups:
+        return PLAIN
+    if config.is_true(asked.get("sagemaker_mpi_enabled")):
+        return MPI
+    if config.is_true(asked.get("sagemaker_torch_distributed_enabled")):
+        return TORCHRUN
+    return PLAIN
+
+
+def run(launch: Launch, distribution: str | None = None) -> Outcome:
+    """Start the script in the way that the job asks for and see it through.
+
+    Raises:
+        ToolkitError: it could not be started, or the hosts did not come together.
+    """
+    kind = distribution or distribution_of(launch.environment)
+    if kind == PLAIN:
+        launch.prepare()
+        return launch.supervise(program.command(launch.code_dir, launch.name, launch.args, launch.env))
+    if kind == TORCHRUN:
+        from trainyard_toolkit import torchrun
+
+        return torchrun.run(launch)
+    if kind == MPI:
+        from trainyard_toolkit import mpi
+
+        return mpi.run(launch)
+    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun or mpi.")
+
+
+def processes_per_host(environment: Environment, distribution: str) -> int:
+    """How many processes each host runs: as asked for, else one per GPU, per Neuron core, or one.
+
+    Raises:
+        ConfigError: the parameter is not a positive number.
+    """
+    parameter = PROCESSES_PARAMETER[distribution]
+    asked = environment.additional_framework_parameters.get(parameter)
+    if asked in (None, ""):
+        return environment.num_gpus or environment.num_neurons or 1
+    try:
+        count = int(asked)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise ConfigError(f"Cannot use {parameter}={asked!r}: it must be a whole number, 1 or more.")
+    return count
+
+
+def host_of_rank(environment: Environment, rank: int | None) -> str:
+    """The host that a rank runs on: ranks are dealt host by host. Without a rank, this host."""
+    kind = distribution_of(environment)
+    if rank is None or kind == PLAIN:
+        return environment.current_host
+    place = rank // processes_per_host(environment, kind)
+    hosts = environment.distribution_hosts
+    return hosts[place] if place < len(hosts) else environment.current_host
+
+
+def script_environment(environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the script: ours, the contract's variables, and the code directory on PYTHONPATH."""
+    env = {**base, **environment.to_process_vars(), **environment.to_env_vars()}
+    env["PYTHONPATH"] = python_path(environment.layout.code, base)
+    return env
+
+
+def python_path(code_dir: str, base: Mapping[str, str]) -> str:
+    """PYTHONPATH of the script: its own directory first; the zipapp last if we run from one."""
+    parts = [code_dir, base.get("PYTHONPATH", "")]
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if os.path.isfile(home):
+        parts.append(home)
+    return os.pathsep.join(part for part in parts if part)
+
+
+def python() -> str:
+    """The interpreter that runs Python scripts: the one that runs us."""
+    return sys.executable

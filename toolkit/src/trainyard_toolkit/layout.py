@@ -1,0 +1,50 @@
+"""Where things lie under the base directory (``/opt/ml``, or ``SAGEMAKER_BASE_DIR``)."""
+
+from __future__ import annotations
+
+import os
+
+DEFAULT_BASE = "/opt/ml"
+
+
+class Layout:
+    """The paths of the contract, as plain strings. Making one touches no disk.
+
+    Args:
+        base: the base directory; ``None`` reads ``SAGEMAKER_BASE_DIR`` and falls back to ``/opt/ml``.
+    """
+
+    def __init__(self, base: str | None = None) -> None:
+        self.base = base or os.environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE
+        self.code = self._at("code")
+        self.model = self._at("model")
+        self.checkpoints = self._at("checkpoints")
+        self.input = self._at("input")
+        self.config = self._at("input/config")
+        self.data = self._at("input/data")
+        self.output = self._at("output")
+        self.output_data = self._at("output/data")
+        self.intermediate = self._at("output/intermediate")
+        self.failure = self._at("output/failure")
+        self.failure_json = self._at("output/failure.json")
+        self.success = self._at("output/success")
+        self.metrics = self._at("output/metrics.jsonl")
+        self.hyperparameters = self._at("input/config/hyperparameters.json")
+        self.input_data_config = self._at("input/config/inputdataconfig.json")
+        self.resource_config = self._at("input/config/resourceconfig.json")
+
+    def _at(self, relative: str) -> str:
+        return os.path.join(self.base, relative)
+
+    def channel(self, name: str) -> str:
+        """The directory of a channel: ``input/data/<name>``."""
+        return os.path.join(self.data, name)
+
+    def make_writable_dirs(self) -> None:
+        """Make the directories that a script may write to, and the one that its code lies in.
+
+        Raises:
+            OSError: the base directory cannot be written.
+        """
+        for path in (self.code, self.model, self.output_data):
+            os.makedirs(path, exist_ok=True)

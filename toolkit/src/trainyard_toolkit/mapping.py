@@ -1,0 +1,128 @@
+"""Hyperparameters as command-line arguments and as environment variables.
+
+The rule is that of ``sagemaker-training`` 5.1.4, vector by vector; ``docs/contract.md`` has the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON with sorted keys and ASCII escapes, the form of every JSON variable."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=True, default=str)
+
+
+def to_env_value(value: Any) -> str:
+    """One value as the text of an environment variable.
+
+    Text stays as it is, ``None`` is the empty text, bytes are read as latin-1, all else is JSON.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return to_json(value)
+
+
+def to_env_vars(mapping: Mapping[str, Any]) -> dict[str, str]:
+    """Name every entry ``SM_<UPPER NAME>`` and decode nothing: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS":
+    "2"}``.
+    """
+    return {f"SM_{str(name).upper()}": to_env_value(value) for name, value in mapping.items()}
+
+
+def with_legal_aliases(env: Mapping[str, str]) -> dict[str, str]:
+    """Add, beside each name that no shell can spell, the same with ``_``.
+
+    ``SM_HP_BATCH-SIZE`` is joined by ``SM_HP_BATCH_SIZE``. A name that is really there is never replaced by
+    an alias. A name with ``=`` or NUL, which no environment can carry, leaves only its alias.
+    """
+    aliases = {re.sub(r"[^A-Za-z0-9_]", "_", name): value for name, value in env.items()}
+    exact = {name: value for name, value in env.items() if "=" not in name and "\0" not in name}
+    return {**aliases, **exact}
+
+
+def to_cmd_args(mapping: Mapping[str, Any]) -> list[str]:
+    """Hyperparameters as script arguments, sorted by name.
+
+    ``{"batch-size": 256, "d": {"a": 1}, "flag": True}`` ->
+    ``["--batch-size", "256", "-d", "a=1", "--flag", "True"]``. Every name takes exactly one value;
+    a name of one character gets a single dash; an empty name gives an empty argument.
+    """
+    args: list[str] = []
+    for name in sorted(mapping):
+        args += [_option(name), _argument(mapping[name])]
+    return args
+
+
+def _option(name: str) -> str:
+    if not name:
+        return ""
+    return f"-{name}" if len(name) == 1 else f"--{name}"
+
+
+def _argument(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, dict):
+        return ",".join(f"{key}={value[key]}" for key in sorted(value))
+    return str(value)
+
+
+class SplitResult:
+    """What :func:`split_by_criteria` gives: ``included`` and ``excluded``, two dictionaries."""
+
+    def __init__(self, included: dict[str, Any], excluded: dict[str, Any]) -> None:
+        self.included = included
+        self.excluded = excluded
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter((self.included, self.excluded))
+
+
+def split_by_criteria(
+    dictionary: Mapping[str, Any], keys: Any = (), prefix: str | None = None
+) -> SplitResult:
+    """Split a dictionary in two: entries named in ``keys`` or starting with ``prefix``, and the rest."""
+    chosen = {
+        name
+        for name in dictionary
+        if name in (keys or ()) or (prefix is not None and name.startswith(prefix))
+    }
+    included = {name: value for name, value in dictionary.items() if name in chosen}
+    excluded = {name: value for name, value in dictionary.items() if name not in chosen}
+    return SplitResult(included, excluded)
+
+
+class MappingMixin:
+    """Lets the public attributes of an object be read as a dictionary: ``env["num_cpus"]``, ``dict(env)``."""
+
+    def properties(self) -> list[str]:
+        """The names that can be read, sorted."""
+        return sorted(name for name in vars(self) if not name.startswith("_"))
+
+    def keys(self) -> list[str]:
+        """The names that can be read, so that ``dict(obj)`` works."""
+        return self.properties()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.properties():
+            raise KeyError(f"{name} is not one of {', '.join(self.properties())}")
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.properties())
+
+    def __len__(self) -> int:
+        return len(self.properties())

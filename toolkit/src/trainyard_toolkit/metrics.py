@@ -1,0 +1,138 @@
+"""MetricDefinitions: finds values in the script's output as it passes, and appends them to
+``metrics.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+from trainyard_toolkit import log
+from trainyard_toolkit.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_LONGEST_LINE = 1024 * 1024
+# What makes a search over many lines differ from one per line beyond what MULTILINE mends.
+_LINE_BOUND = re.compile(rb"\\[AZ]|\(\?(?![:P])|\(\?P=")
+
+
+class Definition:
+    """One metric: a name and a regular expression whose first group is the number."""
+
+    def __init__(self, name: str, regex: str) -> None:
+        self.name = name
+        pattern = regex.encode("utf-8")
+        try:
+            self.line = re.compile(pattern)
+            self.block = None if _LINE_BOUND.search(pattern) else re.compile(pattern, re.MULTILINE)
+        except re.error as error:
+            raise ConfigError(
+                f"Cannot use the metric {name!r}: its regex {regex!r} is wrong ({error})."
+            ) from None
+        if self.line.groups < 1:
+            raise ConfigError(
+                f"Cannot use the metric {name!r}: its regex {regex!r} has no group. "
+                r"Put the number in parentheses, as in 'loss: ([0-9.]+)'."
+            )
+
+
+def parse_definitions(value: Any) -> list[Definition]:
+    """Read ``[{"Name": ..., "Regex": ...}, ...]``; the keys may be in lower case.
+
+    Raises:
+        ConfigError: the list has another shape, or a regex is wrong.
+    """
+    try:
+        return [Definition(*(item.get(k) or item[k.lower()] for k in ("Name", "Regex"))) for item in value]
+    except (TypeError, KeyError, AttributeError):
+        raise ConfigError(
+            f"Cannot use the metric definitions {value!r}: "
+            f'write [{{"Name": "loss", "Regex": "loss: ([0-9.]+)"}}].'
+        ) from None
+
+
+class Recorder:
+    """Matches the lines of one stream. One line gives at most one value per metric, as on SageMaker.
+
+    Blocks are searched whole: a regex runs once over many lines, and once more on a line that it hit, so that
+    lines without metrics cost next to nothing.
+    """
+
+    def __init__(self, definitions: list[Definition], path: str, stream: str) -> None:
+        self._definitions = definitions
+        self._path = path
+        self._stream = stream
+        self._rest = b""
+
+    def observe(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        block = self._rest + data
+        if b"\r" in block:
+            block = block.replace(b"\r", b"\n")  # progress bars redraw a line: each drawing is read
+        end = block.rfind(b"\n") + 1
+        if end == 0 and len(block) < _LONGEST_LINE:
+            self._rest = block
+            return
+        end = end or len(block)
+        self._rest = block[end:]
+        self._record(block[:end])
+
+    def close(self) -> None:
+        """Take what is left as a last line without an end."""
+        if self._rest:
+            self._record(self._rest)
+            self._rest = b""
+
+    def _record(self, block: bytes) -> None:
+        now = round(time.time(), 3)
+        hits = sorted(
+            (position, definition.name, value)
+            for definition in self._definitions
+            for position, value in _values(definition, block)
+        )
+        lines = [
+            json.dumps({"time": now, "name": name, "value": value, "stream": self._stream})
+            for _, name, value in hits
+        ]
+        if lines:
+            self._append("\n".join(lines) + "\n")
+
+    def _append(self, text: str) -> None:
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:  # a full disk must not end the training
+            log.warning(f"Cannot record metrics in {self._path}: {error}. No more are recorded.")
+            self._definitions = []
+
+
+def _values(definition: Definition, block: bytes) -> Iterator[tuple[int, float]]:
+    """(position, value) of each line that has one."""
+    for start, end in _hit_lines(definition, block):
+        match = definition.line.search(block[start:end])
+        if match:
+            try:
+                yield start, float(match.group(1) or b"")
+            except ValueError:
+                continue
+
+
+def _hit_lines(definition: Definition, block: bytes) -> Iterator[tuple[int, int]]:
+    position = 0
+    while position < len(block):
+        if definition.block is None:
+            start = position
+        else:
+            hit = definition.block.search(block, position)
+            if hit is None:
+                return
+            start = max(block.rfind(b"\n", position, hit.start()) + 1, position)
+        end = block.find(b"\n", start)
+        end = len(block) if end < 0 else end
+        yield start, end
+        position = end + 1

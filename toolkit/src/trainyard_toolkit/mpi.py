@@ -1,0 +1,316 @@
+"""Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can
+enter.
+
+The hosts come together over :mod:`trainyard_toolkit.muster`; keys, ports and addresses travel that way, so
+an image needs OpenSSH and Open MPI but neither keys nor a configuration, and host names need not match what
+``gethostname``
+says: addresses are used. When mpirun ends, the others hear of it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+
+from trainyard_toolkit import launch as launching
+from trainyard_toolkit import muster, process, program, rank, ssh, together
+from trainyard_toolkit.errors import ClientError
+from trainyard_toolkit.process import Outcome, Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from trainyard_toolkit.launch import Launch
+
+TOTAL_PARAMETER = "sagemaker_mpi_num_processes"
+OPTIONS_PARAMETER = "sagemaker_mpi_custom_mpi_options"
+# Open MPI 4 spells the runtime's parameters --mca; 5 moved the runtime to PRRTE and them to --prtemca.
+_RUNTIME_V4 = {
+    "oob_tcp_if_include": "{interface}",
+    "plm_rsh_no_tree_spawn": "1",
+    "orte_abort_on_non_zero_status": "1",
+}
+_RUNTIME_V5 = {"oob_tcp_if_include": "{interface}", "plm_ssh_no_tree_spawn": "1"}
+_SOCKET = "ranks"
+_SESSION_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
+
+
+def run(launch: Launch) -> Outcome:
+    """Run the script under mpirun, or be one of the hosts that mpirun uses.
+
+    Raises:
+        ClientError: no Open MPI here.
+        ClusterError: the hosts did not come together, or another host failed.
+    """
+    major = version()
+    keys = ssh.Keys()
+    try:
+        if launch.environment.is_master:
+            return _lead(launch, keys, major)
+        return _serve(launch, keys)
+    finally:
+        keys.remove()
+
+
+def version() -> int:
+    """The major version of the Open MPI on PATH.
+
+    Raises:
+        ClientError: there is no mpirun, or it belongs to another MPI.
+    """
+    try:
+        text = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        raise ClientError(
+            "Cannot run under MPI: there is no mpirun on PATH. Install Open MPI in the image."
+        ) from None
+    words = text.replace("(", " ").split()
+    if "Open" not in words or "MPI)" not in words:
+        first = (text.splitlines() or ["nothing"])[0]
+        raise ClientError(
+            f"Cannot run under MPI: mpirun says {first!r}. The toolkit drives Open MPI 4 and 5."
+        )
+    return int(words[words.index("MPI)") + 1].split(".")[0])
+
+
+def command(launch: Launch, major: int, hosts: list[str], ssh_config: str | None, hostfile: str) -> list[str]:
+    """The mpirun command line.
+
+    Args:
+        launch: the script.
+        major: the version of Open MPI.
+        hosts: the addresses of the hosts, this one first.
+        ssh_config: how to reach the others; None on one host.
+        hostfile: the file that lists the addresses with their slots.
+    """
+    asked = launch.environment.additional_framework_parameters
+    count = launching.processes_per_host(launch.environment, launching.MPI)
+    total = int(asked.get(TOTAL_PARAMETER) or count * len(hosts))
+    custom, exports = _custom_options(str(asked.get(OPTIONS_PARAMETER) or ""))
+    line = ["mpirun", "--hostfile", hostfile, "-np", str(total), "--allow-run-as-root", "--tag-output"]
+    line += ["--bind-to", "none", "--map-by", "slot"]
+    line += _parameters(launch, major, ssh_config)
+    exports = {**_default_exports(launch), **exports}
+    exports[rank.EXPORTS_VARIABLE] = ",".join(exports)
+    for name, value in exports.items():
+        line += ["-x", f"{name}={value}"]
+    home = os.path.dirname(os.path.dirname(os.path.abspath(rank.__file__)))
+    return [*line, *custom, *rank.command(home, _script(launch))]
+
+
+def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]:
+    interface = launch.environment.network_interface_name
+    known = os.path.isdir(f"/sys/class/net/{interface}")
+    flag, runtime = ("--mca", _RUNTIME_V4) if major < 5 else ("--prtemca", _RUNTIME_V5)
+    line: list[str] = []
+    for name, value in runtime.items():
+        if known or "{interface}" not in value:
+            line += [flag, name, value.format(interface=interface)]
+    if ssh_config is not None:
+        line += [flag, "plm_rsh_agent" if major < 5 else "plm_ssh_agent", f"ssh -F {ssh_config}"]
+    if known:
+        line += ["--mca", "btl_tcp_if_include", interface]
+    return [
+        *line,
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl",
+        "^openib",
+        "--mca",
+        "btl_vader_single_copy_mechanism",
+        "none",
+    ]
+
+
+def _default_exports(launch: Launch) -> dict[str, str]:
+    """What every rank gets by value: settings of the cluster, alike on all hosts."""
+    interface = launch.environment.network_interface_name
+    if not os.path.isdir(f"/sys/class/net/{interface}"):
+        return {}
+    return {"NCCL_SOCKET_IFNAME": launch.env.get("NCCL_SOCKET_IFNAME", interface)}
+
+
+def _custom_options(text: str) -> tuple[list[str], dict[str, str]]:
+    """The job's own options, and what of them is exported to the ranks (``-x NAME=value``, ``--NCCL_DEBUG
+    value``).
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ClientError(f"Cannot use {OPTIONS_PARAMETER}={text!r}: {error}.") from None
+    options: list[str] = []
+    exports: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word == "-x" and words:
+            name, given, value = words.pop(0).partition("=")
+            exports[name] = value if given else os.environ.get(name, "")
+        elif word == "--NCCL_DEBUG" and words:
+            exports["NCCL_DEBUG"] = words.pop(0)
+        else:
+            options.append(word)
+    return options, exports
+
+
+def _script(launch: Launch) -> list[str]:
+    """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at
+    once.
+    """
+    import importlib.util
+
+    line = launch.script()
+    kind = program.kind_of(launch.code_dir, launch.name)
+    if kind == program.COMMAND or importlib.util.find_spec("mpi4py") is None:
+        return line
+    return [line[0], "-m", "mpi4py", *line[1:]]
+
+
+def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
+    """The first host: gather the others, run mpirun, tell them how it ended."""
+    hosts = launch.environment.distribution_hosts
+    count = launching.processes_per_host(launch.environment, launching.MPI)
+    if len(hosts) == 1:
+        launch.prepare()
+        hostfile = keys.write("hostfile", f"localhost slots={count}\n")
+        line = command(launch, major, ["localhost"], None, hostfile)
+        return together.run_part(_RankHost(launch, _task(launch, keys, line), keys))
+    chief = muster.Chief(hosts)
+    try:
+        chief.gather({"key": keys.make_key("id")})
+        with together.telling(lambda end: chief.tell({"verdict": end, "host": hosts[0]})):
+            launch.prepare()
+            chief.await_ready()
+        addresses = {host: _peer(chief.lines[host]) for host in hosts[1:]}
+        reach = {
+            addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
+        }
+        own = muster.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
+        everyone = [own, *(addresses[host] for host in hosts[1:])]
+        hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
+        line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile)
+        part = _RankHost(launch, _task(launch, keys, line), keys)
+        return together.lead(launch, part, chief, wait_for_others=False)
+    finally:
+        chief.close()
+
+
+def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> process.Command:
+    env = {**launch.env, rank.SOCKET_VARIABLE: keys.path(_SOCKET)}
+    program.refuse_nul(line, env)
+    return process.Command(line, env, launch.code_dir)
+
+
+def _peer(line: muster.Line) -> str:
+    return muster.numeric(line.connection.getpeername()[0])
+
+
+class _RankHost(Supervisor):
+    """A host with ranks: it hands them their environment, and a stop goes to them, not to what started them.
+
+    mpirun would kill ranks one second after it is told to end; so it is left alone while the ranks save their
+    state, and ends when they have ended. The same holds for the sshd on the other hosts.
+    """
+
+    def __init__(self, launch: Launch, command: process.Command, keys: ssh.Keys) -> None:
+        super().__init__(command, launch.policy, launch.relays(), launch.owns_process)
+        self._ranks = rank.Server(
+            keys.path(_SOCKET), {**launch.env, rank.DIRECTORY_VARIABLE: launch.code_dir}
+        )
+        self.watch(self._ranks.fileno(), self._ranks.serve)
+
+    def _signal(self, number: int, whole_group: bool = False) -> None:
+        if number == signal.SIGKILL or not self._ranks.pids:
+            super()._signal(number, whole_group)
+        for pid in self._ranks.pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def close(self) -> None:
+        """Close the socket and the relays."""
+        super().close()
+        self._ranks.close()
+
+
+def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
+    """Any other host: let mpirun in, hand the ranks their environment, end when the first host says so."""
+    environment = launch.environment
+    hosts = environment.distribution_hosts
+    host_key = keys.make_key("host")
+    port = _free_port()
+    session = {n: launch.env[n] for n in _SESSION_VARIABLES if n in launch.env}
+    sshd = ssh.server_command(keys, port, {**session, rank.SOCKET_VARIABLE: keys.path(_SOCKET)})
+    keys.write("authorized_keys", "")
+    address = muster.address_of(hosts[0], hosts)
+    line, greeting = muster.join(environment.current_host, address, {"port": port, "host_key": host_key})
+    try:
+        keys.write("authorized_keys", f"restrict {greeting['key']}\n")
+        with together.telling(line.send):
+            launch.prepare()
+        together.accept_early(launch, line)
+        part = _RankHost(launch, process.Command(sshd, _minimal(launch.env)), keys)
+        return _until_told(launch, part, port, line)
+    finally:
+        line.close()
+
+
+def _until_told(launch: Launch, part: _RankHost, port: int, line: muster.Line) -> Outcome:
+    """Let mpirun in until the first host says how the job ended."""
+    verdict: list[dict[str, Any]] = []
+    also = part.policy.on_start
+
+    def started(pid: int) -> None:
+        if also is not None:
+            also(pid)
+        _await_listening(port)
+        line.send({"ready": True})
+
+    def heard() -> None:
+        messages = line.receive()
+        verdict.extend(message for message in messages if "verdict" in message)
+        if line.lost or verdict:
+            part.unwatch(line.fileno())
+            os.kill(part.pid, signal.SIGTERM)
+        elif messages:
+            part.stop()
+
+    part.policy.on_start = started
+    part.watch(line.fileno(), heard)
+    outcome = together.run_part(part)
+    outcome.status = 0 if verdict else outcome.status or 1
+    if outcome.stop_signal is not None:
+        return outcome
+    return together.accept(launch, outcome, verdict)
+
+
+def _await_listening(port: int) -> None:
+    """Wait until the sshd accepts connections."""
+    import time
+
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _minimal(env: Mapping[str, str]) -> dict[str, str]:
+    """What sshd itself needs; the job's variables stay out of it."""
+    return {name: env[name] for name in (*_SESSION_VARIABLES, "HOME", "LANG") if name in env}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,381 @@
+"""Starts one child and looks after it: signals go down, output comes up, nothing stays behind.
+
+``supervise`` is what ``train`` does as PID 1 (or anywhere): one poll loop over the signal pipe and the
+relays, so that a SIGTERM is passed on at once and the end of the child is seen at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from trainyard_toolkit import orphans
+from trainyard_toolkit.errors import StartError
+from trainyard_toolkit.relay import Relay, is_regular_file, read_back
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PASSED_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+CANNOT_EXECUTE, NOT_FOUND = 126, 127
+DEFAULT_GRACE = 100.0
+LEFTOVER_GRACE = 2.0
+
+
+class Command:
+    """What to run, as data.
+
+    Args:
+        argv: the program and its arguments; no shell reads them.
+        env: the complete environment.
+        cwd: the working directory.
+        whole_group: pass signals to every process of the child's group. Right for a shell, which would not
+            hand them on itself; wrong for Python, whose data-loader workers should outlive the signal.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None, whole_group: bool = False
+    ) -> None:
+        self.argv = list(argv)
+        self.env = dict(env)
+        self.cwd = cwd
+        self.whole_group = whole_group
+
+
+class Policy:
+    """How long things may take, and who is told when a stop begins.
+
+    Args:
+        grace: seconds between passing on a stop and SIGKILL.
+        timeout: seconds that the child may run, or None.
+        on_stop: called once when a stop begins, with the child's pid; it may return the pid of a helper
+            process, which then has the rest of the grace to end.
+        on_start: called once when the child runs, with its pid. The place to start threads: forking comes
+            first.
+    """
+
+    def __init__(
+        self,
+        grace: float = DEFAULT_GRACE,
+        timeout: float | None = None,
+        on_stop: Callable[[int], int | None] | None = None,
+        on_start: Callable[[int], None] | None = None,
+    ) -> None:
+        self.grace = grace
+        self.timeout = timeout
+        self.on_stop = on_stop
+        self.on_start = on_start
+
+
+class Outcome:
+    """How a child ended.
+
+    Attributes:
+        status: the exit status; negative for a signal (-9 is SIGKILL).
+        stop_signal: the signal that asked us to stop, or None.
+        timed_out: the child was stopped because its time was up.
+        stopped_by_us: a stop was asked for by the toolkit itself, because another host failed or time was up.
+        stderr: the last bytes that it wrote to stderr, at most 64 KiB.
+        seconds: how long it ran.
+    """
+
+    def __init__(self, status: int, stderr: bytes = b"", seconds: float = 0.0) -> None:
+        self.status = status
+        self.stop_signal: int | None = None
+        self.timed_out = False
+        self.stopped_by_us = False
+        self.stderr = stderr
+        self.seconds = seconds
+
+    @property
+    def exit_code(self) -> int:
+        """The status as a shell shows it: 128 + the number of the signal."""
+        return 128 - self.status if self.status < 0 else self.status
+
+
+def spawn(command: Command, stdout: int | None = None, stderr: int | None = None) -> int:
+    """Start a child in a session of its own that dies with us; return its pid.
+
+    Raises:
+        StartError: the system will not run it; the message has its reason.
+    """
+    orphans.prepare()
+    error_read, error_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(command, stdout, stderr, error_write)
+    os.close(error_write)
+    with os.fdopen(error_read, "rb") as pipe:
+        text = pipe.read()
+    if text:
+        os.waitpid(pid, 0)
+        number = int(text)
+        raise StartError(command.argv[0], OSError(number, os.strerror(number)))
+    return pid
+
+
+def _become(command: Command, stdout: int | None, stderr: int | None, error_write: int) -> None:
+    """Turn this forked process into the child. Never returns."""
+    number = 1
+    try:
+        os.setsid()
+        orphans.die_with_parent()
+        for received in (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(received, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        if stdout is not None:
+            os.dup2(stdout, 1)
+        if stderr is not None:
+            os.dup2(stderr, 2)
+        if command.cwd is not None:
+            os.chdir(command.cwd)
+        os.execvpe(command.argv[0], command.argv, command.env)
+    except OSError as error:
+        number = error.errno or 1
+    finally:
+        os.write(error_write, str(number).encode())
+        os._exit(NOT_FOUND)
+
+
+class SignalPipe:
+    """Signals as bytes in a pipe, so that one poll sees them together with everything else.
+
+    Only the main thread can take signals; elsewhere this is an empty pipe.
+    """
+
+    def __init__(self) -> None:
+        self.active = True
+        self.read_end, self._write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        os.set_blocking(self._write_end, False)
+        self._saved: dict[int, object] = {}
+
+    def __enter__(self) -> SignalPipe:
+        try:
+            self._old_fd = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        except ValueError:  # not the main thread
+            self.active = False
+        else:
+            for number in (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD):
+                self._saved[number] = signal.signal(number, _noted)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.active:
+            for number, handler in self._saved.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.set_wakeup_fd(self._old_fd)
+        os.close(self.read_end)
+        os.close(self._write_end)
+
+    def take(self) -> list[int]:
+        """The signals that came since the last call."""
+        try:
+            return list(os.read(self.read_end, 4096))
+        except BlockingIOError:
+            return []
+
+
+def _noted(number: int, frame: object) -> None:
+    """A handler that does nothing: the wakeup pipe has the news."""
+
+
+class Supervisor:
+    """Runs one command to its end. See :func:`supervise`."""
+
+    def __init__(
+        self, command: Command, policy: Policy, relays: Mapping[int, Relay], owns_process: bool
+    ) -> None:
+        self.command = command
+        self.policy = policy
+        self.relays = dict(relays)
+        self.owns_process = owns_process
+        self.watched: dict[int, Callable[[], None]] = {}
+        self.told_to_stop: Callable[[int], object] = lambda number: None
+        self.pid = 0
+        self._status: int | None = None
+        self._kill_at: float | None = None
+        self._stop_signal: int | None = None
+        self._helper: int | None = None
+        self._timed_out = False
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call back whenever a descriptor can be read, for as long as the child runs."""
+        self.watched[descriptor] = callback
+
+    def unwatch(self, descriptor: int) -> None:
+        """No longer watch a descriptor."""
+        self.watched.pop(descriptor, None)
+
+    def run(self, signals: SignalPipe) -> Outcome:
+        """Start the child and see it through."""
+        started = time.monotonic()
+        stderr_start = os.fstat(2).st_size if is_regular_file(2) else 0
+        self.pid = spawn(self.command, *(r.child_end if r else None for r in map(self.relays.get, (1, 2))))
+        for relay in self.relays.values():
+            relay.close_child_end()
+        if self.policy.on_start is not None:
+            self.policy.on_start(self.pid)
+        deadline = None if self.policy.timeout is None else started + self.policy.timeout
+        self._loop(signals, deadline)
+        self._await_helper(signals)
+        self._clear_up(signals)
+        stderr = self.relays[2].tail if 2 in self.relays else b""
+        if 2 not in self.relays and is_regular_file(2):
+            stderr = read_back(2, stderr_start)
+        outcome = Outcome(self._status or 0, stderr, time.monotonic() - started)
+        outcome.stop_signal = self._stop_signal
+        outcome.timed_out = self._timed_out
+        outcome.stopped_by_us = self._kill_at is not None and self._stop_signal is None
+        return outcome
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ask the child to end: pass the signal on, and kill the group when the grace is over.
+
+        The child hears it once, however many tell us: a second SIGTERM would interrupt it while it saves its
+        state, or meet a Python that has put the signal's default back on its way out. Ctrl-C may be repeated.
+        """
+        if self._kill_at is not None:
+            if number == signal.SIGINT:
+                self._signal(number)
+            return
+        self._kill_at = time.monotonic() + self.policy.grace
+        self._signal(number)
+        if self.policy.on_stop is not None:
+            self._helper = self.policy.on_stop(self.pid)
+            orphans.keep(self._helper or 0)
+
+    def close(self) -> None:
+        """Close what is left of the relays."""
+        for relay in self.relays.values():
+            relay.close()
+
+    def _loop(self, signals: SignalPipe, deadline: float | None) -> None:
+        open_relays = list(self.relays.values())
+        while not self._reaped(blocking=not signals.active and not open_relays):
+            for descriptor in self._poll(signals, open_relays, deadline):
+                if descriptor == signals.read_end:
+                    self._take(signals)
+                elif descriptor in self.watched:
+                    self.watched[descriptor]()
+            open_relays = [r for r in open_relays if _move(r)]
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                deadline, self._timed_out = None, True
+                self.stop()
+            if self._kill_at is not None and now >= self._kill_at:
+                self._signal(signal.SIGKILL, whole_group=True)
+                self._kill_at = now + 60.0
+
+    def _poll(self, signals: SignalPipe, relays: list[Relay], deadline: float | None) -> list[int]:
+        poll = select.poll()
+        poll.register(signals.read_end, select.POLLIN)
+        for descriptor in self.watched:
+            poll.register(descriptor, select.POLLIN)
+        for relay in relays:
+            if relay.waiting_for_target:
+                poll.register(relay.target, select.POLLOUT)
+            else:
+                poll.register(relay.source, select.POLLIN)
+        moments = [m for m in (deadline, self._kill_at) if m is not None]
+        timeout = max(0.0, min(moments) - time.monotonic()) * 1000 + 1 if moments else None
+        return [descriptor for descriptor, _ in poll.poll(timeout)]
+
+    def _take(self, signals: SignalPipe) -> None:
+        for number in signals.take():
+            if number in STOP_SIGNALS:
+                if self._stop_signal is None:
+                    self.told_to_stop(number)
+                self._stop_signal = self._stop_signal or number
+                self.stop(number)
+            elif number in PASSED_SIGNALS:
+                self._signal(number)
+
+    def _signal(self, number: int, whole_group: bool = False) -> None:
+        try:
+            if whole_group or self.command.whole_group:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def _reaped(self, blocking: bool) -> bool:
+        """Collect children that ended; True once ours is among them."""
+        if self._status is not None:
+            return True
+        options = 0 if blocking else os.WNOHANG
+        while True:
+            try:
+                pid, status = os.waitpid(-1 if self.owns_process else self.pid, options)
+            except ChildProcessError:
+                self._status = 0
+                return True
+            if pid == 0:
+                return False
+            if pid == self.pid:
+                self._status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                return True
+            orphans.note_exit(pid)
+
+    def _await_helper(self, signals: SignalPipe) -> None:
+        """Let the helper of a stop end within the grace; kill it after."""
+        poll = select.poll()
+        poll.register(signals.read_end, select.POLLIN)
+        while self._helper:
+            try:
+                ended, _ = os.waitpid(self._helper, os.WNOHANG)
+            except ChildProcessError:
+                return  # collected with the others already
+            remaining = (self._kill_at or 0.0) - time.monotonic()
+            if ended:
+                return
+            if remaining <= 0:
+                os.kill(self._helper, signal.SIGKILL)
+            poll.poll(max(1.0, remaining * 1000))
+            signals.take()
+
+    def _clear_up(self, signals: SignalPipe) -> None:
+        """End what the child left behind, then hand on the last of its output."""
+        grace = LEFTOVER_GRACE if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+        told = self._kill_at is not None and self.command.whole_group
+        relays = self.relays.values()
+        orphans.end_group(self.pid, grace, signals.read_end, relays, everything=self.owns_process, told=told)
+        for relay in self.relays.values():
+            relay.drain()
+
+
+def _move(relay: Relay) -> bool:
+    if relay.waiting_for_target:
+        relay.flush()
+        return True
+    return relay.pump()
+
+
+def supervise(
+    command: Command,
+    policy: Policy | None = None,
+    relays: Mapping[int, Relay] | None = None,
+    owns_process: bool = False,
+) -> Outcome:
+    """Run a command to its end and leave nothing of it behind.
+
+    Args:
+        command: what to run.
+        policy: time limits; default: 100 s of grace, no timeout.
+        relays: our copies of its output, by descriptor (1, 2); what is not named goes straight through.
+        owns_process: this process exists for that child alone (``train``): collect every orphan.
+
+    Raises:
+        StartError: the program cannot be started.
+    """
+    supervisor = Supervisor(command, policy or Policy(), relays or {}, owns_process)
+    try:
+        with SignalPipe() as signals:
+            return supervisor.run(signals)
+    finally:
+        supervisor.close()

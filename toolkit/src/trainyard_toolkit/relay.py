@@ -1,0 +1,174 @@
+"""Passes a child's output on, byte for byte, and keeps its tail. Nothing here ever blocks the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TAIL_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
+WIDE_READ_BYTES = 1024 * 1024
+_SAFE_WRITE = 4096  # what a pipe that polls writable takes without blocking (PIPE_BUF)
+_F_SETPIPE_SZ = 1031
+
+
+class Relay:
+    """One stream of a child, copied to one of our own descriptors.
+
+    Args:
+        target: the descriptor that the bytes go to.
+        observe: called with each block as it passes; it must not keep the supervisor long.
+        wide: use a 1 MiB pipe and blocks, for streams that carry much.
+    """
+
+    def __init__(
+        self, target: int, observe: Callable[[bytes], None] | None = None, wide: bool = False
+    ) -> None:
+        self.source, self.child_end = os.pipe()
+        self.tail = b""
+        self.ended = False
+        self._observe = observe
+        self._block = WIDE_READ_BYTES if wide else READ_BYTES
+        self._pending = memoryview(b"")
+        self._target, self._chunk = _nonblocking_view(target)
+        self._own_target = self._target != target
+        self._broken = False
+        os.set_blocking(self.source, False)
+        if wide:
+            _widen(self.source)
+
+    @property
+    def waiting_for_target(self) -> bool:
+        """Whether bytes wait for the target; until they are gone, nothing more is read."""
+        return bool(self._pending)
+
+    @property
+    def target(self) -> int:
+        """The descriptor to poll while bytes wait."""
+        return self._target
+
+    def close_child_end(self) -> None:
+        """Forget the child's end, so that its exit gives end of file here."""
+        if self.child_end >= 0:
+            os.close(self.child_end)
+            self.child_end = -1
+
+    def pump(self) -> bool:
+        """Read what there is and pass it on. False at the end of the stream."""
+        if self._pending:
+            return True
+        try:
+            data = os.read(self.source, self._block)
+        except BlockingIOError:
+            return True
+        if not data:
+            self.ended = True
+            return False
+        self._remember(data)
+        self._pending = memoryview(data)
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what the target takes now. A target that is gone swallows the rest: the script goes on."""
+        while self._pending and not self._broken:
+            try:
+                written = os.write(self._target, self._pending[: self._chunk])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.EINTR:
+                    continue
+                self._broken = True
+                break
+            self._pending = self._pending[written:]
+            if self._chunk == _SAFE_WRITE:
+                break  # poll again before the next write: this descriptor could block
+        if self._broken:
+            self._pending = memoryview(b"")
+
+    def drain(self) -> None:
+        """Pass on all that is left in the pipe, waiting for the target where it must, but not for more
+        input.
+        """
+        import select
+
+        poll = select.poll()
+        poll.register(self._target, select.POLLOUT)
+        while True:
+            while self._pending:
+                poll.poll()
+                self.flush()
+            try:
+                data = os.read(self.source, self._block)
+            except BlockingIOError:
+                return
+            if not data:
+                self.ended = True
+                return
+            self._remember(data)
+            self._pending = memoryview(data)
+
+    def close(self) -> None:
+        """Close our descriptors; the target itself stays open."""
+        self.close_child_end()
+        if self.source >= 0:
+            os.close(self.source)
+            self.source = -1
+        if self._own_target:
+            self._own_target = False
+            os.close(self._target)
+
+    def _remember(self, data: bytes) -> None:
+        self.tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (self.tail + data)[-TAIL_BYTES:]
+        if self._observe is not None:
+            self._observe(data)
+
+
+def _nonblocking_view(target: int) -> tuple[int, int]:
+    """A descriptor for ``target`` that never blocks, and how much may be written at once.
+
+    O_NONBLOCK belongs to the open file, which is shared with the child and with whoever started us, so it is
+    set on a second opening of the same pipe or terminal. What cannot be opened again is written in small
+    pieces.
+    """
+    mode = os.fstat(target).st_mode
+    if stat.S_ISREG(mode):
+        return target, 1 << 30
+    try:
+        return os.open(
+            f"/proc/self/fd/{target}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        ), 1 << 30
+    except OSError:
+        return target, _SAFE_WRITE
+
+
+def _widen(pipe: int) -> None:
+    with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB serve too
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, WIDE_READ_BYTES)
+
+
+def is_regular_file(descriptor: int) -> bool:
+    """Whether a descriptor writes to a plain file, whose tail can be read back afterwards."""
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
+def read_back(descriptor: int, since: int) -> bytes:
+    """The last bytes of the plain file behind a descriptor, not reaching back before offset ``since``."""
+    try:
+        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(since, size - TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,1 @@
+"""The serving half: ``/ping`` and ``/invocations`` for a user's model."""

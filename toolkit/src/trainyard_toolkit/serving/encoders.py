@@ -1,0 +1,66 @@
+"""A prediction to the bytes of an answer: JSON, CSV and NPY."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from trainyard_toolkit.errors import ClientError, UnsupportedFormatError
+from trainyard_toolkit.serving import content_types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def encode(array: Any, content_type: str) -> bytes:
+    """Encode an array, or anything nested like one, for an answer.
+
+    Raises:
+        UnsupportedFormatError: another content type (HTTP 406).
+    """
+    kind = content_type.split(";")[0].strip().lower()
+    if kind not in _ENCODERS:
+        raise UnsupportedFormatError(content_type, tuple(_ENCODERS))
+    return _ENCODERS[kind](array)
+
+
+def array_to_json(array: Any) -> bytes:
+    """Nested lists as JSON; NumPy's arrays and numbers too."""
+    return json.dumps(array, default=_plain).encode("utf-8")
+
+
+def array_to_csv(array: Any) -> bytes:
+    """One line per row, values with commas, quoted where they must be."""
+    import csv
+
+    rows = _plain(array)
+    if not isinstance(rows, (list, tuple)):
+        rows = [rows]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([row if isinstance(row, (list, tuple)) else [row] for row in map(_plain, rows)])
+    return out.getvalue().encode("utf-8")
+
+
+def array_to_npy(array: Any) -> bytes:
+    """An NPY file."""
+    try:
+        import numpy as np  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise ClientError("Cannot encode NPY without NumPy. Add it to the image.") from None
+    out = io.BytesIO()
+    np.save(out, np.asarray(array), allow_pickle=False)
+    return out.getvalue()
+
+
+_ENCODERS = {
+    content_types.JSON: array_to_json,
+    content_types.CSV: array_to_csv,
+    content_types.NPY: array_to_npy,
+}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's arrays and numbers as lists and numbers of Python; all else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,80 @@
+"""Starts a script under ``torchrun``, on one host or several."""
+
+from __future__ import annotations
+
+import os
+
+from trainyard_toolkit import launch as launching
+from trainyard_toolkit import log, muster, process, program
+from trainyard_toolkit.errors import ClientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard_toolkit.launch import Launch
+    from trainyard_toolkit.process import Outcome
+
+MASTER_PORT = "7777"
+
+
+def command(launch: Launch) -> list[str]:
+    """The torchrun command line of this host.
+
+    Raises:
+        ClientError: the entry point is a shell script or command; torchrun starts Python.
+    """
+    environment = launch.environment
+    hosts = environment.distribution_hosts
+    count = launching.processes_per_host(environment, launching.TORCHRUN)
+    script = launch.script()
+    if program.kind_of(launch.code_dir, launch.name) == program.COMMAND:
+        raise ClientError(
+            f"Cannot run {launch.name!r} under torchrun: it starts Python scripts and modules. "
+            "Name a .py entry point, or choose another distribution."
+        )
+    line = [launching.python(), "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
+    line += ["--nproc_per_node", str(count)]
+    if len(hosts) > 1:
+        line += ["--master_addr", muster.address_of(hosts[0], hosts)]
+        line += ["--master_port", os.environ.get("TRAINYARD_MASTER_PORT", MASTER_PORT)]
+        line += ["--node_rank", str(hosts.index(environment.current_host))]
+    else:
+        line += ["--standalone"]
+    return [*line, *script[1:]]
+
+
+def network_variables(launch: Launch) -> dict[str, str]:
+    """Variables that tell the communication libraries which interface to use, unless the job sets them."""
+    interface = launch.environment.network_interface_name
+    if not os.path.isdir(f"/sys/class/net/{interface}"):
+        log.warning(
+            f"There is no network interface {interface} here; the communication libraries choose one."
+        )
+        return {}
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    return {name: interface for name in names if name not in launch.env}
+
+
+def run(launch: Launch) -> Outcome:
+    """Run the script under torchrun; with several hosts, all of them end alike.
+
+    Raises:
+        ClientError: it cannot run under torchrun, or torch is not in the image.
+        ClusterError: the hosts did not come together, or another host failed.
+    """
+    if len(launch.environment.distribution_hosts) == 1:
+        return launch.supervise(_task(launch))
+    from trainyard_toolkit import together
+
+    return together.run(launch, lambda: _task(launch))
+
+
+def _task(launch: Launch) -> process.Command:
+    import importlib.util
+
+    launch.prepare()
+    if importlib.util.find_spec("torch") is None:
+        raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
+    line = command(launch)
+    env = {**launch.env, **network_variables(launch)}
+    program.refuse_nul(line, env)
+    return process.Command(line, env, launch.code_dir)

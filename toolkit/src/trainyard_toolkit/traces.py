@@ -1,0 +1,108 @@
+"""Finds what went wrong in the last lines of stderr: the exception, its frames, the rank that raised it."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_HEAD = "Traceback (most recent call last):"
+# mpirun --tag-output puts "[1,3]<stderr>:" before each piece that a rank writes, also within a line.
+_MPI_TAG = re.compile(r"\[[^\]\s]*?\d+,(\d+)\]<std(?:out|err)>:")
+_TORCH_TAG = re.compile(r"^\[(?:rank|default)(\d+)\]:\s?")
+_FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_ELASTIC = re.compile(r"^\s*(rank|exitcode|host)\s*:\s*(\S+)")
+_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
+MAX_FRAMES = 5
+
+
+class Trace:
+    """One traceback: exception type and message, the innermost frames, the rank if its lines name one."""
+
+    def __init__(self, kind: str, message: str, frames: list[dict[str, Any]], rank: int | None) -> None:
+        self.kind = kind
+        self.message = message
+        self.frames = frames
+        self.rank = rank
+
+    @property
+    def short_kind(self) -> str:
+        """The type without its module: ``torch.OutOfMemoryError`` -> ``OutOfMemoryError``."""
+        return self.kind.rpartition(".")[2]
+
+    def summary(self) -> str:
+        """One line: ``ValueError: the message``."""
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def find(text: str) -> Trace | None:
+    """The traceback that tells why a run failed: the last one that is not a launcher's own report.
+
+    Ranks that write at the same time mix their lines; each rank's lines are read as a stream of their own.
+    """
+    streams: dict[int | None, str] = {}
+    for line in text.splitlines(keepends=True):
+        for rank, piece in _pieces(line):
+            streams[rank] = streams.get(rank, "") + piece
+    found = [trace for rank, stream in streams.items() for trace in _traces(stream.splitlines(), rank)]
+    own = [trace for trace in found if trace.short_kind not in _LAUNCHERS]
+    first_rank = [trace for trace in own if trace.rank is not None]
+    best = first_rank[:1] or own[-1:] or found[-1:]
+    return best[0] if best else None
+
+
+def _pieces(line: str) -> list[tuple[int | None, str]]:
+    """(rank, text) of the pieces of a line; rank None where the line has no tag."""
+    words = _MPI_TAG.split(line)  # text, rank, text, rank, text, ...
+    pieces: list[tuple[int | None, str]] = [(None, words[0])] if words[0] else []
+    pieces += [(int(words[i]), words[i + 1]) for i in range(1, len(words), 2)]
+    if len(words) > 1 and not words[0] and words[2].startswith(" ") and not words[2].startswith("  "):
+        pieces[0] = (pieces[0][0], words[2][1:])  # Open MPI 5 sets its tag off with a space
+    if len(words) == 1:
+        match = _TORCH_TAG.match(line)
+        if match:
+            return [(int(match.group(1)), line[match.end() :])]
+    return pieces
+
+
+def _traces(lines: list[str], rank: int | None) -> list[Trace]:
+    heads = [i for i, line in enumerate(lines) if line.strip() == _HEAD]
+    return [trace for i in heads for trace in [_parse(lines[i + 1 :], rank)] if trace is not None]
+
+
+def _parse(lines: list[str], rank: int | None) -> Trace | None:
+    frames: list[dict[str, Any]] = []
+    for i, line in enumerate(lines):
+        frame = _FRAME.match(line)
+        if frame:
+            code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.match(lines[i + 1]) else ""
+            frames.append({**frame.groupdict(), "line": int(frame.group("line")), "code": code})
+        elif line and not line[0].isspace():
+            final = _FINAL.match(line.strip())
+            if final is None:
+                return None
+            message = [final.group("message") or "", *_rest_of_message(lines[i + 1 :])]
+            return Trace(final.group("type"), "\n".join(message).strip(), frames[-MAX_FRAMES:], rank)
+    return None
+
+
+def _rest_of_message(lines: list[str]) -> list[str]:
+    """Further lines of a message, up to an empty line or the next heading."""
+    rest: list[str] = []
+    for line in lines[:3]:
+        if not line.strip() or line.startswith(("Traceback", "-", "*", "=", "[", "During", "The above")):
+            break
+        rest.append(line)
+    return rest
+
+
+def elastic_failure(text: str) -> dict[str, str]:
+    """The first failed rank in torchrun's own report: ``{"rank": "1", "exitcode": "3", "host": "h2"}``."""
+    _, found, report = text.rpartition("Root Cause (first observed failure):")
+    if not found:
+        return {}
+    matches = (_ELASTIC.match(line) for line in report.splitlines()[:8])
+    return {match.group(1): match.group(2) for match in matches if match}

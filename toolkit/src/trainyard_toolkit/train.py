@@ -1,0 +1,240 @@
+"""``train``: what the platform starts in the container. One run from configuration to report."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from trainyard_toolkit import (
+    config,
+    errors,
+    failure,
+    launch,
+    log,
+    orphans,
+    program,
+)
+from trainyard_toolkit.environment import Environment
+from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.masking import Masker
+from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from trainyard_toolkit.jobs import Job
+    from trainyard_toolkit.metrics import Recorder
+    from trainyard_toolkit.outputs import Results
+    from trainyard_toolkit.process import Outcome
+
+
+class Training:
+    """One run of ``train``.
+
+    Args:
+        layout: where things lie.
+        argv: the script's arguments exactly as given; None maps the hyperparameters.
+        job: the path or text of a job document, or None for a prepared base directory.
+    """
+
+    def __init__(self, layout: Layout, argv: Sequence[str] | None = None, job: str | None = None) -> None:
+        self.layout = layout
+        self.argv = argv
+        self.job_source = job
+        self.job: Job | None = None
+        self.environment: Environment | None = None
+        self.masker = Masker()
+        self.results: Results | None = None
+        self.command: str | None = None
+
+    def run(self) -> int:
+        """Do it all; return the exit code. Nothing is raised."""
+        writer = failure.Writer(self.layout)
+        writer.prepare()
+        report = None
+        try:
+            report = self._attempt()
+        except BaseException as error:  # whatever it is, the report says so
+            report = failure.from_error(error)
+        report = self._finish(report)
+        if report is None:
+            writer.succeed()
+            return 0
+        self._complete(report)
+        writer.fail(report, self.masker)
+        level = log.WARNING if report.stopped else log.ERROR
+        log.write(level, self.masker.text(report.text()))
+        return report.exit_code
+
+    def _attempt(self) -> failure.Report | None:
+        """Prepare and run the script; None if all went well."""
+        _on_stop(_raise_stopped)
+        if self.job_source:
+            from trainyard_toolkit import jobs
+
+            self.job = jobs.load(self.job_source)
+            self.masker = Masker(self.job.hyperparameters)
+            self.job.prepare(self.layout)
+            if self.argv is None and "arguments" in self.job.document:
+                self.argv = self.job.arguments
+        env = self.environment = Environment(layout=self.layout)
+        self.masker = Masker(env.hyperparameters)
+        log.set_level(env.log_level)
+        self.layout.make_writable_dirs()
+        variables = launch.script_environment(env, os.environ)
+        if env.framework_module:
+            return self._run_framework(env, variables, env.framework_module)
+        return self._run_script(env, env.user_entry_point, variables)
+
+    def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
+        """Fetch the code where it is not in the image, and install what it needs."""
+        code = self.layout.code
+        if env.module_dir != code:
+            from trainyard_toolkit import fetch
+
+            fetch.fetch_code(env.module_dir, code)
+        program.check(code, name)
+        if program.needs_install(code, name):
+            from trainyard_toolkit import install
+
+            install.install(code, name, variables)
+
+    def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
+        args = env.to_cmd_args() if self.argv is None else list(self.argv)
+        if self.argv is not None:
+            from trainyard_toolkit.mapping import to_json
+
+            variables["SM_USER_ARGS"] = to_json(args)
+        self._open_results(env)
+        recorders = self._recorders()
+        run = launch.Launch(
+            env,
+            name,
+            args,
+            variables,
+            self._policy(),
+            self.layout.code,
+            owns_process=True,
+            observers={fd: recorder.observe for fd, recorder in recorders.items()},
+        )
+
+        def prepare() -> None:
+            self._bring_code(env, name, variables)
+            self._announce(env, variables, run.script())
+
+        run.prepare = prepare
+        outcome = launch.run(run)
+        for recorder in recorders.values():
+            recorder.close()
+        return self._judge(outcome, run)
+
+    def _run_framework(self, env: Environment, variables: dict[str, str], name: str) -> failure.Report | None:
+        """Run a framework's own entry function, named ``package.module:function``, in a child."""
+        from trainyard_toolkit import framework
+
+        self._open_results(env)
+        command = framework.command(name, variables, self.layout.code)
+        self._announce(env, variables, command.argv)
+        run = launch.Launch(env, name, [], variables, self._policy(), self.layout.code, owns_process=True)
+        return self._judge(run.supervise(command), run)
+
+    def _judge(self, outcome: Outcome, run: launch.Launch) -> failure.Report | None:
+        if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
+            return None
+        return failure.from_outcome(outcome, run.name, run.memory_kills())
+
+    def _policy(self) -> Policy:
+        """Time limits, from the environment and the job document, which wins."""
+        policy = Policy(config.env_number("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
+        policy.timeout = config.env_number("TRAINYARD_TIMEOUT_SECONDS", 0.0) or None
+        if self.results is not None:
+            policy.on_start = lambda pid: self.results.start() if self.results else None
+        if self.job is not None:
+            policy.on_stop = self.job.start_stop_hook
+            policy.timeout = self.job.timeout_seconds or policy.timeout
+            if self.job.grace_seconds is not None:
+                policy.grace = self.job.grace_seconds
+        return policy
+
+    def _recorders(self) -> dict[int, Recorder]:
+        """Who reads the output for metrics, if any are asked for."""
+        text = os.environ.get("TRAINYARD_METRICS", "")
+        definitions = list(self.job.metrics) if self.job is not None else []
+        if text or definitions:
+            from trainyard_toolkit import metrics
+
+            if text:
+                definitions += metrics.parse_definitions(config.decode_value(text))
+            path = self.layout.metrics
+            return {
+                fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))
+            }
+        return {}
+
+    def _open_results(self, env: Environment) -> None:
+        """Begin to watch what is sent while the script runs, if anything is."""
+        if self.job is not None or env.sagemaker_s3_output():
+            from trainyard_toolkit import outputs
+
+            self.results = outputs.Results(self.layout, env, self.job)
+            self.results.open()
+
+    def _announce(self, env: Environment, variables: dict[str, str], line: Sequence[str]) -> None:
+        """Print the contract's variables and the command, secrets masked."""
+        show = self.masker.variable
+        lines = [f"{n}={show(n, v)}" for n, v in sorted(variables.items()) if n.startswith("SM_")]
+        log.info(f"Environment of the script on {env.current_host}:\n" + "\n".join(lines))
+        self.command = self.masker.command(line)
+        log.info(f"Running {self.command}")
+
+    def _complete(self, report: failure.Report) -> None:
+        """Add what only the run knows to a report."""
+        fields = report.fields
+        fields["command"] = self.command
+        if self.environment is not None and fields["host"] is None:
+            fields["host"] = launch.host_of_rank(self.environment, fields["rank"])
+
+    def _finish(self, report: failure.Report | None) -> failure.Report | None:
+        """Send the results.
+
+        Failing at that fails a run that went well; one that failed already stays as it is.
+        """
+        _on_stop(_note_stop)
+        if self.results is None:
+            return report
+        try:
+            self.results.finish(succeeded=report is None or report.stopped)
+        except Exception as error:
+            if report is None:
+                return failure.from_error(error)
+            log.error(self.masker.text(f"The results could not all be saved: {error}"))
+        return report
+
+
+def _on_stop(handler: object) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def _raise_stopped(number: int, frame: object) -> NoReturn:
+    raise errors.StoppedError(number)
+
+
+def _note_stop(number: int, frame: object) -> None:
+    log.warning("Asked to stop while the results are being saved; that goes on.")
+
+
+def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
+    """Run the job that the base directory, or the job document, describes.
+
+    Args:
+        argv: the script's arguments exactly as given; None maps the hyperparameters to arguments.
+        job: the path or text of a job document; None reads ``TRAINYARD_JOB``.
+
+    Returns:
+        The exit code: the script's own, 128 + the signal's number, or that of the error.
+    """
+    orphans.adopt()
+    return Training(Layout(), argv, job or os.environ.get("TRAINYARD_JOB")).run()
