@@ -19,7 +19,7 @@ FLOOR_GOAL = Goal(4)
 
 
 def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterator[Row]:
-    rounds = 7 if quick else 21
+    rounds = 5 if quick else 21
     for name, args in COMMANDS.items():
         yield from _compare(place, ours, other, name, args, rounds)
     yield from _status(place, ours, rounds)

@@ -72,7 +72,8 @@ def _rows(name: str, done: dict[str, list[Followed]], goal: Goal | None = None) 
     yield row_of(name, "wall ms", done, lambda one: one.usage.wall * 1000, goal)
     yield row_of(name, "cpu ms, job and supervisor too", done, lambda one: one.usage.all_cpu * 1000)
     for kind in KINDS:
-        yield row_of(name, f"lines {kind}", done, lambda one, kind=kind: _total(one, kind), Goal(0, "lines"))
+        ours, other = ([_total(one, kind) for one in done[side]] for side in ("ours", "other"))
+        yield Row(name, f"lines {kind}", ours, other, goal=Goal(0, "lines"))
 
 
 def _total(one: Followed, kind: str) -> float:

@@ -24,7 +24,7 @@ class Started:
 
 def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterator[Row]:
     sides = {"ours": lambda: _start(place, ours), "other": lambda: _start(place, other)}
-    done = alternate(sides, 3 if quick else 9)
+    done = alternate(sides, 2 if quick else 9)
     name = f"{REPLICAS} replicas"
     yield row_of(name, "first up, ms", done, lambda one: one.first)
     yield row_of(name, "last up, ms", done, lambda one: one.last, Goal(0.5))

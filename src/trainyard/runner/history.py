@@ -51,10 +51,11 @@ class History:
 
     # ---- writing
 
-    def add_intent(self, **columns: Any) -> str:
+    def add_intent(self, *, durable: bool = True, **columns: Any) -> str:
         """Record that a job is about to be submitted; returns the row's key.
 
         Args:
+            durable: whether it must survive a power failure; that of a job which would not need not.
             columns: fields of `JobRecord`. Secrets must have been removed.
         """
         import json
@@ -75,7 +76,7 @@ class History:
         names = ", ".join(row)
         self._write(
             [(f"INSERT INTO jobs ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))],
-            synchronous="FULL",
+            synchronous="FULL" if durable else "NORMAL",
         )
         return str(row["key"])
 

@@ -39,7 +39,9 @@ def submit(
         BackendError: the scheduler refused.
     """
     directory = os.getcwd()
-    key = history.add_intent(**describe_submission(scheduler, info, directory))
+    key = history.add_intent(
+        durable=not scheduler.is_local, **describe_submission(scheduler, info, directory)
+    )
     info.client_token = key
     probe = GitProbe(directory)
     try:

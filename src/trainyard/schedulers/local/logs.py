@@ -15,7 +15,7 @@ from trainyard.schedulers.local.logmerge import Merger
 from trainyard.schedulers.local.watch import JobWatch
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
-CHUNK = 1 << 20
+CHUNK = 256 << 10
 CHUNKS_OF_ALL = 16 << 20
 LEAST_CHUNK = 64 << 10
 #: Lines more than asked for that are read before the last ones, where the order takes its time to settle.
