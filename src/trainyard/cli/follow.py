@@ -160,6 +160,11 @@ def wait_for_end(
         if lines is not None:
             lines.show(status)
         if scheduler.is_local:
+            if status.state == AppState.UNKNOWN:
+                raise BackendError(
+                    f"the end of {handle} cannot be waited for: {status.msg}",
+                    hint="Its files are damaged; `trainyard log` may still show what it wrote.",
+                )
             wait_locally(runner, handle, LOCAL_STEP if left is None else min(LOCAL_STEP, left))
         else:
             time.sleep(delay if left is None else min(delay, left))

@@ -69,15 +69,17 @@ def test_log_dir_that_cannot_be_made(jobs, tmp_path):
     assert jobs.scheduler.list() == []
 
 
-def test_damaged_state_is_not_a_failure(jobs):
+@pytest.mark.parametrize("damaged", ['{"state": "SUCC', "{}", '{"state": "BOGUS"}', '{"state": "RUNNING"}'])
+def test_damaged_state_is_not_a_failure(jobs, damaged):
     app_id, _ = jobs.run(role("exit 0"))
     job = JobDir.of(app_id)
     with open(job.file("state.json"), "w") as file:
-        file.write('{"state": "SUCC')
+        file.write(damaged)
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.UNKNOWN
     assert "cannot be read" in response.msg
     assert jobs.scheduler.wait(app_id) == response
+    assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.UNKNOWN
 
 
 def test_garbage_is_what_ended_long_ago(jobs, tmp_path):

@@ -21,12 +21,16 @@ from collections.abc import Iterator
 from trainyard.paths import jobs_dir, state_error
 from trainyard.processes import boot_id
 from trainyard.schedulers.local import processes
+from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 STATE_RESERVE = 64 * 1024
+#: A document without these is a damaged one.
+JOB_KEYS = {"app", "created_at", "submitter", "submitted_from", "layout"}
+STATE_KEYS = {"state", "host", "boot_id", "roles"}
 
 
 class JobDir:
@@ -64,12 +68,15 @@ class JobDir:
     # ---- documents
 
     def read_job(self) -> dict[str, Any] | None:
-        """Return what was asked for; None if there is no such job."""
-        return read_json(self.file("job.json"))
+        """Return what was asked for; None if there is no such job, or no whole document of it."""
+        document = read_json(self.file("job.json"))
+        return document if document is not None and document.keys() >= JOB_KEYS else None
 
     def read_state(self) -> dict[str, Any] | None:
-        """Return what has become of it; None if nothing has been written."""
-        return read_json(self.file("state.json"))
+        """Return what has become of it; None if nothing has been written, or nothing that makes sense."""
+        state = read_json(self.file("state.json"))
+        sound = state is not None and state.keys() >= STATE_KEYS and state["state"] in AppState.__members__
+        return state if sound else None
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace the state."""
