@@ -33,9 +33,15 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy --strict --python-version 3.10 toolkit/src/trainyard_toolkit
 
-bench: $(VENV)/.dev
+# The toolkit's predecessor, to measure and to compare with. Compiles itself: needs gcc.
+ORACLE := .venv-oracle
+$(ORACLE)/bin/train:
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check 'sagemaker-training==5.1.4'
+
+bench: $(VENV)/.dev $(ORACLE)/bin/train
 	$(BIN)/python benchmarks/run.py
-	$(BIN)/python benchmarks/toolkit.py
+	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
