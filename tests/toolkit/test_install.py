@@ -196,7 +196,7 @@ def test_the_installers_own_words(output: str, reason: str) -> None:
 
 
 def test_uv_beside_a_python_that_is_not_an_environment(tree: Tree, with_uv: dict[str, str]) -> None:
-    """uv does not refuse a system's Python: in an image that is where things go. Nothing is installed here."""
+    """uv does not refuse a system's Python, where things go in an image. Nothing is installed here."""
     system = next((p for p in ("/usr/bin/python3", "/usr/local/bin/python3") if os.path.exists(p)), "")
     backend("python3", bool(system), "there is no system Python")
     tree.python = system
