@@ -14,6 +14,12 @@ SOURCE = Path(__file__).parent / "src"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
 # Without arguments it trains: `python train.pyz` is all that a container has to say.
 MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
+# `sagemaker_training` and its elder under TRAINYARD_ALIASES=1: a zip file has no place for a .pth file.
+ALIASED = ("sagemaker_containers", "sagemaker_training")
+STAND_IN = (
+    b"import os\nfrom trainyard_toolkit.aliases import stand_in\n"
+    b"stand_in(__name__, os.path.dirname(os.path.dirname(__file__)))\n"
+)
 # No version in the line: the image has whatever Python it has.
 SHEBANG = b"#!/usr/bin/env python3\n"
 
@@ -25,6 +31,8 @@ def build() -> bytes:
     # Stored, not compressed: compressed bytes differ between versions of zlib.
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "__main__.py", MAIN)
+        for name in ALIASED:
+            _add(archive, f"aliases/{name}/__init__.py", STAND_IN)
         for path in files:
             _add(archive, path.relative_to(SOURCE).as_posix(), path.read_bytes())
     return SHEBANG + raw.getvalue()

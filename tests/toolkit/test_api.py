@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import textwrap
 import venv
 import zipfile
@@ -257,3 +258,53 @@ def test_console_scripts(installed: Path) -> None:
         module, _, function = target.partition(":")
         code = f"import {module}; assert callable({module}.{function})"
         subprocess.run([str(installed / "bin/python"), "-c", code], check=True, env=clean_environment())
+
+
+@pytest.fixture(scope="module")
+def zipapp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("zipapp") / "train.pyz"
+    builder = Path(__file__).parents[2] / "toolkit/build_zipapp.py"
+    subprocess.run([sys.executable, str(builder), str(path)], check=True)
+    return path
+
+
+def train_zipapp(tree: Tree, python: Path, zipapp: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """The zipapp in an environment in which nothing is installed."""
+    return subprocess.run(
+        [str(python), str(zipapp)], env=tree.env(**env), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """The Python of an environment in which nothing is installed."""
+    venv.create(tmp_path / "env")
+    return tmp_path / "env/bin/python"
+
+
+def test_aliases_of_the_zipapp(tree: Tree, zipapp: Path, empty: Path) -> None:
+    tree.script(ALIASES)
+    done = train_zipapp(tree, empty, zipapp, TRAINYARD_ALIASES="1")
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+    for env in ({}, {"TRAINYARD_ALIASES": "0"}):
+        assert train_zipapp(tree, empty, zipapp, **env).returncode == 1
+        assert tree.failure.startswith("ModuleNotFoundError: No module named 'sagemaker_training'")
+
+
+def test_aliases_of_the_zipapp_never_hide_an_original(tree: Tree, zipapp: Path, empty: Path) -> None:
+    site = next((empty.parents[1] / "lib").glob("python3*/site-packages"))
+    (site / "sagemaker_training").mkdir()
+    (site / "sagemaker_training/__init__.py").write_text("original = True")
+    (site / "sagemaker_training/environment.py").write_text("value = 7")
+    tree.script(
+        """
+        import sagemaker_training
+        from sagemaker_training import environment
+        from sagemaker_containers.beta.framework import mapping
+        import trainyard_toolkit.mapping
+        assert mapping is trainyard_toolkit.mapping
+        print(sagemaker_training.original, environment.value)
+        """
+    )
+    done = train_zipapp(tree, empty, zipapp, TRAINYARD_ALIASES="1")
+    assert (done.returncode, done.stdout) == (0, "True 7\n"), done.stderr

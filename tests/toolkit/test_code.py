@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 
 from trainyard_toolkit import archive
 from trainyard_toolkit.errors import CodeError
+
+from .conftest import backend
 
 if TYPE_CHECKING:
     from .conftest import Tree
@@ -139,33 +143,105 @@ def test_missing_code(tree: Tree) -> None:
     assert "no such file or folder" in tree.failure
 
 
-def test_code_over_https(tree: Tree, tmp_path: Path) -> None:
-    import http.server
-    import threading
+class Web:
+    """A folder behind a server of its own, with TLS if there is a certificate."""
 
-    with tarfile.open(tmp_path / "s.tar.gz", "w:gz") as tar:
-        info = member("train.py")
-        info.size = len(b"print('web')")
-        tar.addfile(info, io.BytesIO(b"print('web')"))
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
+        import http.server
+        import ssl
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(tmp_path))  # type: ignore[arg-type]
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *args: object) -> None:
+                super().__init__(*args, directory=str(folder))  # type: ignore[arg-type]
 
-        def log_message(self, *args: object) -> None:
-            pass
+            def log_message(self, *args: object) -> None:
+                pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{server.server_port}"
-        tree.hyperparameters(sagemaker_submit_directory=f"{base}/s.tar.gz")
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, *args: object) -> None:
+                """A client that does not trust us hangs up: nothing to print."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            scheme = "https"
+        self.url = f"{scheme}://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> Web:
+        import threading
+
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """What the web serves: an archive of code."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    make_tar(folder / "s.tar.gz", (member("train.py"), b"print('web')"))
+    return folder
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A key and a self-signed certificate for 127.0.0.1, in one file."""
+    backend("openssl", shutil.which("openssl") is not None, "openssl is not installed")
+    path = tmp_path / "server.pem"
+    line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=here"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", f"{path}.crt"]
+    subprocess.run([*line.split(), *names], check=True, capture_output=True)
+    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
+    return path
+
+
+def test_code_from_the_web(tree: Tree, site: Path) -> None:
+    with Web(site) as web:
+        tree.hyperparameters(sagemaker_submit_directory=f"{web.url}/s.tar.gz")
         done = tree.train()
         assert (done.returncode, done.stdout) == (0, "web\n"), done.stderr
         (tree.base / "code/train.py").unlink()
-        tree.hyperparameters(sagemaker_submit_directory=f"{base}/none.tar.gz")
+        tree.hyperparameters(sagemaker_submit_directory=f"{web.url}/none.tar.gz")
         assert tree.train().returncode == 1
         assert "404" in tree.failure
-        server.shutdown()
+
+
+def test_code_over_https(tree: Tree, site: Path, certificate: Path) -> None:
+    with Web(site, certificate) as web:
+        tree.hyperparameters(sagemaker_submit_directory=f"{web.url}/s.tar.gz")
+        done = tree.train(SSL_CERT_FILE=f"{certificate}.crt")
+    assert (done.returncode, done.stdout) == (0, "web\n"), done.stderr
+
+
+def test_an_untrusted_server_gives_no_code(tree: Tree, site: Path, certificate: Path) -> None:
+    with Web(site, certificate) as web:
+        tree.hyperparameters(sagemaker_submit_directory=f"{web.url}/s.tar.gz")
+        done = tree.train()
+    assert done.returncode == 1
+    assert tree.report["class"] == "client_error"
+    first = tree.failure.splitlines()[0]
+    assert first.startswith(f"Cannot fetch the code from {web.url}/s.tar.gz: ")
+    assert "certificate" in first
+    assert "SSL_CERT_FILE" in first
+    assert "Traceback" not in done.stderr
+    assert list((tree.base / "code").iterdir()) == []
+
+
+def test_a_certificate_for_another_name_gives_no_code(tree: Tree, site: Path, certificate: Path) -> None:
+    with Web(site, certificate) as web:
+        tree.hyperparameters(
+            sagemaker_submit_directory=f"{web.url}/s.tar.gz".replace("127.0.0.1", "localhost")
+        )
+        tree.train(SSL_CERT_FILE=f"{certificate}.crt")
+    assert tree.report["class"] == "client_error"
+    assert "certificate" in tree.failure.splitlines()[0]
 
 
 SETUP = "from setuptools import setup; setup(name='{name}', version='1', py_modules=['{module}'])"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from trainyard_toolkit.ssh import Keys
 
 from .conftest import backend
 from .hosts import Hosts, require_hosts
@@ -26,8 +31,7 @@ os.write(1, line.encode())
 """
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
+def require_mpi() -> None:
     sshd = os.access("/usr/sbin/sshd", os.X_OK)
     backend(
         "mpi",
@@ -35,6 +39,11 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         "mpirun and sshd are needed (openmpi-bin, openssh-server)",
     )
     require_hosts("mpi")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    require_mpi()
     with Hosts(tmp_path, ["algo-1", "algo-2"]) as made:
         for tree in made.trees.values():
             tree.script(SCRIPT)
@@ -160,3 +169,143 @@ def test_a_host_that_cannot_get_ready_fails_all_at_once(hosts: Hosts, bad: str) 
     assert [code for code, _, _ in results.values()] == [1, 1], results
     for tree in hosts.trees.values():
         assert "is not in the code directory" in tree.failure
+
+
+@pytest.fixture
+def groups(hosts_of_three: Hosts) -> Hosts:
+    """Two instance groups: MPI on the machines with GPUs, plain preparation of data beside them."""
+    layout = {"gpu": ["algo-1", "algo-3"], "data": ["algo-2"]}
+    entries = [
+        {"instance_group_name": group, "instance_type": f"ml.{group}", "hosts": hosts}
+        for group, hosts in layout.items()
+    ]
+    for name, tree in hosts_of_three.trees.items():
+        own = next(group for group, members in layout.items() if name in members)
+        tree.configure(
+            "resourceconfig",
+            {
+                "current_host": name,
+                "hosts": hosts_of_three.names,
+                "network_interface_name": "eth0",
+                "current_group_name": own,
+                "current_instance_type": f"ml.{own}",
+                "instance_groups": entries,
+            },
+        )
+    return hosts_of_three
+
+
+@pytest.fixture
+def hosts_of_three(tmp_path: Path) -> Iterator[Hosts]:
+    require_mpi()
+    with Hosts(tmp_path, ["algo-1", "algo-2", "algo-3"]) as made:
+        yield made
+
+
+def ask_for_mpi(hosts: Hosts, groups: list[str], script: str) -> None:
+    for tree in hosts.trees.values():
+        tree.script(script)
+        tree.hyperparameters(
+            sagemaker_mpi_enabled="true",
+            sagemaker_mpi_num_of_processes_per_host="1",
+            sagemaker_distribution_instance_groups=json.dumps(groups),
+        )
+
+
+MIXED = """
+import os
+rank, size = (os.environ.get(f"OMPI_COMM_WORLD_{name}", "none") for name in ("RANK", "SIZE"))
+shown = (os.environ[f"SM_CURRENT_{name}"] for name in ("HOST", "INSTANCE_GROUP", "INSTANCE_TYPE"))
+os.write(1, f"rank {rank} of {size} on {' '.join(shown)}\\n".encode())
+"""
+
+
+def test_mpi_on_one_of_two_groups(groups: Hosts) -> None:
+    ask_for_mpi(groups, ["gpu"], MIXED)
+    results = groups.run()
+    assert [code for code, _, _ in results.values()] == [0, 0, 0], results
+    assert "[1,0]<stdout>:rank 0 of 2 on algo-1 gpu ml.gpu" in results["algo-1"][1]
+    assert "[1,1]<stdout>:rank 1 of 2 on algo-3 gpu ml.gpu" in results["algo-1"][1]
+    assert results["algo-2"][1] == "rank none of none on algo-2 data ml.data\n"
+    assert all(tree.succeeded for tree in groups.trees.values())
+
+
+def test_a_failing_rank_fails_its_group_and_leaves_the_other_alone(groups: Hosts) -> None:
+    script = """
+        import os, time
+        if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
+            raise ValueError("rank is unwell")
+        time.sleep(40 if "OMPI_COMM_WORLD_RANK" in os.environ else 0)
+    """
+    ask_for_mpi(groups, ["gpu"], script)
+    results = groups.run()
+    assert {name: code for name, (code, _, _) in results.items()} == {"algo-1": 1, "algo-2": 0, "algo-3": 1}
+    report = groups.trees["algo-1"].report
+    assert (report["exception"], report["rank"], report["host"]) == ("ValueError", 1, "algo-3")
+    assert "ValueError: rank is unwell" in groups.trees["algo-3"].failure.splitlines()[0]
+    assert groups.trees["algo-2"].succeeded
+    assert groups.pids("algo-1") == groups.pids("algo-3") == []
+
+
+def test_mpi_over_two_groups(groups: Hosts) -> None:
+    """Ranks are dealt in the order of the groups asked for; one that fails in either fails all hosts."""
+    ask_for_mpi(groups, ["data", "gpu"], MIXED)
+    results = groups.run()
+    assert [code for code, _, _ in results.values()] == [0, 0, 0], results
+    for rank, where in enumerate(["algo-2 data ml.data", "algo-1 gpu ml.gpu", "algo-3 gpu ml.gpu"]):
+        assert f"[1,{rank}]<stdout>:rank {rank} of 3 on {where}" in results["algo-2"][1]
+    failing = (
+        "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-3': raise SystemExit(5)\ntime.sleep(40)"
+    )
+    ask_for_mpi(groups, ["data", "gpu"], failing)
+    results = groups.run()
+    assert [code for code, _, _ in results.values()] == [5, 5, 5], results
+
+
+def test_a_killed_train_takes_the_ranks_along_and_the_next_job_clears_its_keys(hosts: Hosts) -> None:
+    for tree in hosts.trees.values():
+        tree.script("import os, time; os.write(1, b'up\\n'); time.sleep(100)")
+    processes = {name: hosts.start(name) for name in hosts.names}
+    first = processes["algo-1"]
+    assert first.stdout is not None
+    for _ in range(4):
+        assert "up" in first.stdout.readline()
+    for process in processes.values():
+        process.kill()
+    for process in processes.values():
+        process.communicate(timeout=20)  # its pipes close when the last process that holds them has ended
+    while hosts.pids("algo-1") or hosts.pids("algo-2"):
+        pass  # the test's own time limit ends this
+    assert len(os.listdir(hosts.keys)) == 2
+    for tree in hosts.trees.values():
+        tree.script(SCRIPT)
+    results = hosts.run()
+    assert [code for code, _, _ in results.values()] == [0, 0], results
+    assert os.listdir(hosts.keys) == []
+
+
+def test_keys_of_a_job_that_lives_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs on one machine, in processes of their own; then a folder whose job is gone, and a link."""
+    monkeypatch.setenv("TRAINYARD_KEY_DIR", str(tmp_path))
+    code = (
+        "import sys\nfrom trainyard_toolkit.ssh import Keys\n"
+        "keys = Keys()\nkeys.write('id', 'x')\nprint(keys.folder, flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        folder = other.stdout.readline().strip()
+        ours = Keys()
+        assert os.listdir(folder) == ["id"]
+        other.kill()
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "file").touch()
+    (tmp_path / "trainyard-keys-link").symlink_to(target)
+    Keys().remove()
+    assert not os.path.exists(folder)
+    assert os.path.isdir(ours.folder)
+    assert (target / "file").exists()
+    ours.remove()
+    assert sorted(os.listdir(tmp_path)) == ["target", "trainyard-keys-link"]

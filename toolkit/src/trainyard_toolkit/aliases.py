@@ -1,8 +1,9 @@
 """Serves this package under the predecessors' names, where they are not installed and it is asked for.
 
 ``TRAINYARD_ALIASES=1`` switches it on: a ``.pth`` file of the wheel then calls :func:`install` at the start
-of each Python of that environment. (In the zipapp there is no such file; a script can call it itself.) The
-finder stands last in line: an installed original is always found first.
+of each Python of that environment. The finder stands last in line: an installed original is always found
+first. The zipapp has no ``.pth`` file; it carries stand-ins, in a folder of its own on the PYTHONPATH of the
+script, that call :func:`stand_in`.
 """
 
 from __future__ import annotations
@@ -90,6 +91,20 @@ class _Alias(importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         """Give the module back its own spec, which the import system has just replaced."""
         module.__spec__ = self._own_spec
+
+
+def stand_in(name: str, folder: str) -> None:
+    """Become an alias package, or the original where there is one behind us on ``sys.path``.
+
+    Args:
+        name: the predecessor's package that is being imported.
+        folder: the entry of ``sys.path`` that the stand-in was found in; it comes before installed packages.
+    """
+    del sys.modules[name]
+    while folder in sys.path:
+        sys.path.remove(folder)
+    install()
+    importlib.import_module(name)
 
 
 def install() -> None:

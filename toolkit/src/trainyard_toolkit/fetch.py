@@ -87,7 +87,10 @@ def _download(uri: str, target: str) -> None:
         with urllib.request.urlopen(uri, timeout=60) as response, open(target, "wb") as file:
             shutil.copyfileobj(response, file)
     except (OSError, ValueError) as error:
-        raise CodeError(
-            f"Cannot fetch the code from {uri}: {error}. "
-            "Check that the address is right and reachable from here."
-        ) from None
+        advice = "Check that the address is right and reachable from here."
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            advice = (
+                "This container does not trust that server: add the certificate of who signed for it "
+                "(ca-certificates in the image, or a file named in SSL_CERT_FILE)."
+            )
+        raise CodeError(f"Cannot fetch the code from {uri}: {error}. {advice}") from None

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SHOWN_LINES = 12
+_CROSS = "\u00d7 "  # before uv's errors of older versions
+_CAUSES = ("cause:", "Caused by:", "\u2570\u2500\u25b6")
 
 
 def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
@@ -73,12 +75,15 @@ def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str)
 
 
 def _reason(output: str) -> str:
-    """The installer's own words for what went wrong: its first error line, or its last line."""
+    """The installer's own words for what went wrong: its first error line with uv's cause, or its last
+    line.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    for start in ("ERROR:", "error:", "No solution", "Caused by"):
-        found = [line for line in lines if line.startswith(start) and "subprocess-exited" not in line]
-        if found:
-            return found[0]
+    for start in ("ERROR:", "error:", _CROSS):
+        for line, after in zip(lines, [*lines[1:], ""]):  # noqa: B905
+            if line.startswith(start) and "subprocess-exited" not in line:
+                causes = [after[len(mark) :].strip() for mark in _CAUSES if after.startswith(mark)]
+                return ": ".join([line.lstrip(_CROSS), *causes])
     return (lines or ["it printed nothing"])[-1]
 
 

@@ -162,11 +162,15 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
 
 
 def python_path(code_dir: str, base: Mapping[str, str]) -> str:
-    """PYTHONPATH of the script: its own directory first; the zipapp last if we run from one."""
+    """PYTHONPATH of the script: its own directory first; the zipapp last if we run from one, and in it the
+    predecessors' names if they are asked for.
+    """
     parts = [code_dir, base.get("PYTHONPATH", "")]
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.isfile(home):
         parts.append(home)
+        if base.get("TRAINYARD_ALIASES", "0") not in ("", "0"):
+            parts.append(os.path.join(home, "aliases"))
     return os.pathsep.join(part for part in parts if part)
 
 

@@ -44,12 +44,14 @@ def adopt() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """In a fresh child: get SIGKILL when the parent dies, so that killing ``train`` leaves no script
-    running.
+    running. A parent that is dead already counts too.
     """
     assert _prctl is not None
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def keep(pid: int) -> None:

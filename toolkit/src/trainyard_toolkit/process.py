@@ -105,9 +105,10 @@ def spawn(command: Command, stdout: int | None = None, stderr: int | None = None
     """
     orphans.prepare()
     error_read, error_write = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, stdout, stderr, error_write)
+        _become(command, stdout, stderr, error_write, parent)
     os.close(error_write)
     with os.fdopen(error_read, "rb") as pipe:
         text = pipe.read()
@@ -118,12 +119,12 @@ def spawn(command: Command, stdout: int | None = None, stderr: int | None = None
     return pid
 
 
-def _become(command: Command, stdout: int | None, stderr: int | None, error_write: int) -> None:
+def _become(command: Command, stdout: int | None, stderr: int | None, error_write: int, parent: int) -> None:
     """Turn this forked process into the child. Never returns."""
     number = 1
     try:
         os.setsid()
-        orphans.die_with_parent()
+        orphans.die_with_parent(parent)
         for received in (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(received, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])

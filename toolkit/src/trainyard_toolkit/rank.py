@@ -12,6 +12,8 @@ import os
 import socket
 import sys
 
+from trainyard_toolkit import orphans
+
 SOCKET_VARIABLE = "TRAINYARD_RANK_SOCKET"
 EXPORTS_VARIABLE = "TRAINYARD_MPI_EXPORTS"
 DIRECTORY_VARIABLE = "TRAINYARD_CODE_DIR"
@@ -25,7 +27,12 @@ def command(home: str, script: list[str]) -> list[str]:
 
 
 def main(script: list[str]) -> None:
-    """Take the environment of this host and exec the script. Does not return."""
+    """Take the environment of this host and exec the script, which dies with MPI's daemon.
+
+    Does not return.
+    """
+    orphans.prepare()
+    orphans.die_with_parent(os.getppid())
     environ = dict(os.environ)
     path = environ.get(SOCKET_VARIABLE)
     if path:

@@ -5,6 +5,8 @@ No key is baked into an image.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_PREFIX = "trainyard-keys-"
 _SSHD_PLACES = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")
 
 
@@ -23,12 +26,21 @@ class Keys:
     """A folder for keys and sockets, readable by this user only, removed at the end.
 
     In ``TRAINYARD_KEY_DIR``, else in memory (``/dev/shm``) if that can be written, else with temporary files.
+    It is locked while its job lives: the next job can tell, and remove, one whose ``train`` was killed.
     """
 
     def __init__(self) -> None:
         memory = os.environ.get("TRAINYARD_KEY_DIR") or "/dev/shm"
         usable = os.path.isdir(memory) and os.access(memory, os.W_OK)
-        self.folder = tempfile.mkdtemp(prefix="trainyard-", dir=memory if usable else None)
+        place = memory if usable else tempfile.gettempdir()
+        remove_stale(place)
+        # Locked before it gets the name that others look for: nobody can take it for a stale one.
+        made = tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=place)
+        self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # not every file system can; then nobody removes it for us either
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.folder = os.path.join(place, os.path.basename(made)[1:])
+        os.rename(made, self.folder)
 
     def path(self, name: str) -> str:
         """The path of a file in the folder."""
@@ -62,6 +74,27 @@ class Keys:
     def remove(self) -> None:
         """Remove the folder and all in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_stale(place: str) -> None:
+    """Remove the key folders of this user whose jobs are gone: nobody holds their locks any more."""
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        if not name.startswith(_PREFIX):
+            continue
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            pass  # in use, or on a file system without locks: then it stays
+        finally:
+            os.close(lock)
 
 
 def client_config(keys: Keys, hosts: Mapping[str, tuple[int, str]]) -> str:
