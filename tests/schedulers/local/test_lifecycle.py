@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -266,6 +267,19 @@ def test_what_is_restarted(jobs, tmp_path, policy, expected):
     got = {name: [attempts(jobs, app_id, name, k) for k in range(len(n))] for name, n in expected.items()}
     assert got == expected
     assert response.num_restarts == 1
+
+
+def test_more_replicas_than_a_process_may_have_files_open(jobs):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1000:
+        pytest.skip(f"only {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        app_id, response = jobs.run(role('echo "${replica_id}"', num_replicas=150))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert response.state == AppState.SUCCEEDED
+    assert [jobs.log(app_id, k=k) for k in (0, 149)] == [["0\n"], ["149\n"]]
 
 
 def test_peers_go_on_after_a_failure(jobs):

@@ -16,7 +16,7 @@ from trainyard.schedulers.local import linux
 from trainyard.schedulers.local.logindex import COUNTED, SETTLED, IndexReader, make_record
 from trainyard.schedulers.local.logmerge import Merger
 from trainyard.schedulers.local.logs import ReplicaLog
-from trainyard.schedulers.local.recorder import LogRecorder
+from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
 
 from .conftest import role
 
@@ -201,7 +201,8 @@ def test_recorder_and_reader(tmp_path):
     for path in paths:
         Path(path).touch()
     recorder = LogRecorder()
-    replica = recorder.add(paths, str(tmp_path / "index"))
+    replica = ReplicaRecorder(paths, str(tmp_path / "index"))
+    recorder.add(replica)
     log = ReplicaLog(str(tmp_path), str(tmp_path / "index"), Stream.COMBINED)
     files = [os.open(path, os.O_WRONLY | os.O_APPEND) for path in paths]
     expected, got = [], b""

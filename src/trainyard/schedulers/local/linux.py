@@ -99,6 +99,23 @@ class Inotify:
         watches = _file_watches(data)
         return Changes(watches, False) if watches is not None else _parse_events(data)
 
+    def read_names(self) -> list[tuple[int, str]]:
+        """Return the changes in watched directories since the last call: watch and name of the entry.
+
+        The watch is -1 where the queue has lost some.
+        """
+        try:
+            data = os.read(self._fd, READ_SIZE)
+        except BlockingIOError:
+            return []
+        changes, offset = [], 0
+        while offset < len(data):
+            watch, _, _, length = _EVENT.unpack_from(data, offset)
+            name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
+            changes.append((watch, os.fsdecode(name)))
+            offset += _EVENT.size + length
+        return changes
+
     def close(self) -> None:
         """Close the queue."""
         if self._fd >= 0:
@@ -127,7 +144,7 @@ def _parse_events(data: bytes) -> Changes:
         watch, mask, _, length = _EVENT.unpack_from(data, offset)
         if mask & IN_Q_OVERFLOW:
             overflow = True
-        elif not length or mask & IN_MOVED_TO:
+        elif not length:
             watches.append(watch)
         offset += _EVENT.size + length
     return Changes(watches, overflow)

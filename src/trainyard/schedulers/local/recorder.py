@@ -33,7 +33,10 @@ SETTLE_TRIES = 3
 
 
 class ReplicaRecorder:
-    """Writes the index of one replica."""
+    """Writes the index of one replica. Makes its files, in directories that exist."""
+
+    #: Files that it holds open.
+    FILES = 3
 
     def __init__(self, log_paths: tuple[str, str], index_path: str) -> None:
         self.log_paths = log_paths
@@ -41,8 +44,9 @@ class ReplicaRecorder:
         self.directory_watch: int | None = None
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
         self._files = tuple(os.open(path, flags, 0o600) for path in log_paths)
-        self._index = os.open(index_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._end = os.fstat(self._index).st_size
+        self._index_path = index_path
+        self._index = -1  # made when there is something to write: files cost more than anything else here
+        self._end = 0
         self._ends = (0, 0)
         self._open_record: tuple[int, int, Record] | None = None  # offset, first time, record
         self._lost = False
@@ -75,6 +79,8 @@ class ReplicaRecorder:
             record = Record(record.time_ns, record.ends)
         data = record.pack()
         try:
+            if self._index < 0:
+                self._index = os.open(self._index_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._lost = os.pwrite(self._index, data, offset) < len(data)
         except OSError:
             self._lost = True
@@ -96,7 +102,8 @@ class ReplicaRecorder:
     def close(self) -> None:
         """Close the files."""
         for fd in (*self._files, self._index):
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
 
 
 class LogRecorder:
@@ -122,12 +129,11 @@ class LogRecorder:
             return max(rest, 0.0)
         return max(rest, 0.0) if self._late or rest > 0 else None
 
-    def add(self, log_paths: tuple[str, str], index_path: str) -> ReplicaRecorder:
-        """Begin to watch a replica's logs; makes those that do not exist, in directories that do."""
-        replica = ReplicaRecorder(log_paths, index_path)
+    def add(self, replica: ReplicaRecorder) -> None:
+        """Begin to watch a replica's logs."""
         self._replicas.append(replica)
         if self._inotify is not None:
-            watches = [self._inotify.add(path) for path in log_paths]
+            watches = [self._inotify.add(path) for path in replica.log_paths]
             if None in watches:  # the user's limit of watches is reached: look from time to time
                 self._give_up_watching()
             else:
@@ -135,7 +141,6 @@ class LogRecorder:
                     assert watch is not None
                     self._streams[watch] = (replica, stream)
                 self._watch_directory(replica)
-        return replica
 
     def look(self) -> None:
         """Record what has been written since the last call."""

@@ -63,16 +63,6 @@ class Replica:
         """Paths of stdout and stderr."""
         return os.path.join(self.log_dir, "stdout.log"), os.path.join(self.log_dir, "stderr.log")
 
-    def prepare(self, index_path: str) -> None:
-        """Make its directories.
-
-        Raises:
-            OSError: that cannot be done.
-        """
-        os.makedirs(self.log_dir, exist_ok=True)
-        if self.index == 0:  # one directory for the role
-            os.makedirs(os.path.dirname(index_path), exist_ok=True)
-
     def start(self) -> None:
         """Start an attempt.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from trainyard.processes import Process, myself
 from trainyard.schedulers.local import processes, reasons
 from trainyard.schedulers.local.oom import OomWatch
-from trainyard.schedulers.local.recorder import LogRecorder
+from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.local.replica import Replica
 from trainyard.schedulers.local.store import STATE_RESERVE, JobDir, machine
 from trainyard.specs.status import AppState, is_terminal
@@ -31,6 +31,8 @@ LEFTOVER_GRACE = 1.0
 #: `poll` takes no more than 24 days; a job may.
 LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
+#: Files that the supervisor itself and its libraries may have open.
+OTHER_FILES = 64
 
 
 class Supervisor:
@@ -81,10 +83,14 @@ class Supervisor:
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         os.chdir(self.plan["cwd"])
+        _allow_open_files(len(self.replicas) * ReplicaRecorder.FILES + OTHER_FILES)
+        for role in self.roles:
+            os.makedirs(os.path.dirname(self.job.index_path(role, 0)), exist_ok=True)
         for replica in self.replicas:
+            os.makedirs(replica.log_dir, exist_ok=True)
             index_path = self.job.index_path(replica.role, replica.index)
-            replica.prepare(index_path)
-            replica.recorder = self._recorder.add(replica.log_paths, index_path)
+            replica.recorder = ReplicaRecorder(replica.log_paths, index_path)
+            self._recorder.add(replica.recorder)
         self.job.reserve_final_state(STATE_RESERVE + RESERVE_PER_REPLICA * len(self.replicas))
         self.job.write_state(self._document(AppState.PENDING))
 
@@ -323,3 +329,13 @@ class Supervisor:
         first = min(failed, key=lambda replica: replica.ended_at or 0.0)
         others = f" (and {len(failed) - 1} more replicas failed)" if len(failed) > 1 else ""
         return f"{first.name}: {first.reason}{others}"
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the limit of open files as far as that is needed and allowed."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -16,20 +16,25 @@ POLL_SECONDS = 0.05
 
 
 class JobWatch:
-    """Wakes up when a job's state, or one of the files named, changes, or its supervisor ends."""
+    """Wakes up when a job's state, or one of the files named, changes, or its supervisor ends.
+
+    The files need not exist yet, but their directories must; otherwise it looks from time to time.
+    """
 
     def __init__(self, job: JobDir, paths: list[str]) -> None:
         self._job = job
+        self._paths = set(paths)
         self._poller = select.poll()
         self._supervisor = -1
         self._inotify = linux.Inotify.open()
         self.changed: set[str] = set(paths)
-        self._path_of: dict[int, str] = {}
+        self._directories: dict[int, str] = {}
         self._blind = self._inotify is None
         if self._inotify is not None:
-            watches = {path: self._inotify.add(path) for path in paths}
-            watches[job.path] = self._inotify.add(job.path, linux.IN_MOVED_TO)
-            self._path_of = {watch: path for path, watch in watches.items() if watch is not None}
+            directories = {os.path.dirname(path): linux.IN_MODIFY | linux.IN_CREATE for path in paths}
+            directories[job.path] = linux.IN_MOVED_TO
+            watches = {path: self._inotify.add(path, mask) for path, mask in directories.items()}
+            self._directories = {watch: path for path, watch in watches.items() if watch is not None}
             self._blind = None in watches.values()
             self._poller.register(self._inotify.fileno(), select.POLLIN)
         self._watch_supervisor()
@@ -49,13 +54,14 @@ class JobWatch:
             self._poller.unregister(self._supervisor)
             os.close(self._supervisor)
             self._supervisor = -1
-        if self._inotify is not None:
-            watches, overflow = self._inotify.read()
-            self.changed = {self._path_of[watch] for watch in watches if watch in self._path_of}
-            if overflow:
-                self.changed = set(self._path_of.values())
-        if self._blind:
-            self.changed = set(self._path_of.values()) | self.changed
+        changes = [] if self._inotify is None else self._inotify.read_names()
+        if self._blind or any(watch < 0 for watch, _ in changes):
+            self.changed = self._paths
+        else:
+            entries = {
+                (self._directories[watch], name) for watch, name in changes if watch in self._directories
+            }
+            self.changed = {os.path.join(*entry) for entry in entries} & self._paths
 
     def close(self) -> None:
         """Close what is open."""
