@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -170,3 +171,50 @@ def test_who_saves_under_a_shell_is_told_once_and_gets_the_grace(tree: Tree) -> 
     process.communicate(timeout=20)
     assert (tree.base / "model/saved").read_text() == "begun done "
     assert tree.report["outcome"] == "stopped"
+
+
+LAUNCHER = """
+import os, subprocess, sys, threading
+code = "from trainyard_toolkit.orphans import die_with_launcher as d; d(); print('up', flush=True); input()"
+def launch():
+    global child
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"up\\n"
+if sys.argv[1] == "thread":
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+else:
+    launch()
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), 9)
+print("thread ended", flush=True)
+sys.exit(child.wait())
+"""
+
+
+def test_a_rank_dies_with_its_launcher_but_not_with_a_thread_of_it() -> None:
+    """The child's stdin stays open, so that nothing but the signal can end it before we let it."""
+
+    def start(where: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    process = start("thread")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "thread ended\n"
+    process.communicate("go on\n", timeout=30)
+    assert process.returncode == 0
+    process = start("first")
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        pass  # it has ended already
+    else:
+        assert select.select([handle], [], [], 30)[0]  # readable when the process has ended
+        os.close(handle)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL

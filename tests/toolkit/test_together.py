@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 RUN = """
 import os, sys
+os.environ["TORCHRUN_LINE"] = " ".join(sys.argv[1:])
 words = sys.argv[1:]
 while words and words[0].startswith("--"):
     words = words[1:] if words[0] == "--standalone" else words[2:]
@@ -109,3 +110,36 @@ def test_a_host_that_cannot_get_ready_fails_all_at_once(hosts: Hosts, bad: str) 
     for tree in hosts.trees.values():
         assert "is not in the code directory" in tree.failure.splitlines()[0]
         assert tree.report["class"] == "client_error"
+
+
+def test_a_timeout_of_one_host_is_a_timeout_of_all(hosts: Hosts) -> None:
+    scripts(hosts, "import signal; signal.pause()")
+    processes = {
+        name: hosts.start(
+            name, **hosts.env, **({"TRAINYARD_TIMEOUT_SECONDS": "1"} if name == "algo-2" else {})
+        )
+        for name in hosts.names
+    }
+    for name, process in processes.items():
+        process.communicate(timeout=30)
+        assert process.returncode == 143, name
+        report = hosts.trees[name].report
+        assert (report["outcome"], report["class"]) == ("failed", "timeout"), name
+
+
+def test_ports_can_be_chosen(hosts: Hosts) -> None:
+    """The hosts meet on one, torchrun is told of the other."""
+    seen = """
+        import os
+        tables = [open(f"/proc/net/{name}").read().splitlines()[1:] for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables for line in table]
+        ports = sorted({int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A"})
+        print(ports, os.environ["TORCHRUN_LINE"])
+    """
+    scripts(hosts, seen)
+    ports = {"TRAINYARD_MUSTER_PORT": "8123", "TRAINYARD_MASTER_PORT": "8456"}
+    results = hosts.run(**ports, **hosts.env)
+    for i, (name, (code, out, err)) in enumerate(results.items()):
+        assert code == 0, err
+        assert out.startswith("[8123] --nnodes 3 " if i == 0 else "[] --nnodes 3 "), name
+        assert f"--master_addr algo-1 --master_port 8456 --node_rank {i} " in out

@@ -54,6 +54,23 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_with_launcher() -> None:
+    """In a process that another launcher forked: die with it, where that is safe.
+
+    The kernel sends the signal when the *thread* that forked us ends. So it is asked for only if that is
+    the first thread, which ends with its process; a launcher may fork on threads that end before.
+    """
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+            of_first_thread = str(os.getpid()) in file.read().split()
+    except OSError:
+        return
+    if of_first_thread:
+        prepare()
+        die_with_parent(parent)
+
+
 def keep(pid: int) -> None:
     """Count a child as ours to end (an sshd, say), not as something left behind."""
     _services.add(pid)

@@ -31,8 +31,7 @@ def main(script: list[str]) -> None:
 
     Does not return.
     """
-    orphans.prepare()
-    orphans.die_with_parent(os.getppid())
+    orphans.die_with_launcher()
     environ = dict(os.environ)
     path = environ.get(SOCKET_VARIABLE)
     if path:
