@@ -162,3 +162,12 @@ def test_long_messages_are_folded() -> None:
 def test_no_error_file_breaks_the_status(text: str) -> None:
     replica = ReplicaStatus(0, AppState.FAILED, "r", structured_error_msg=text)
     assert "FAILED" in AppStatus(AppState.FAILED, roles=[RoleStatus("r", [replica])]).format()
+
+
+def test_control_characters_of_an_error_file_do_not_reach_the_terminal() -> None:
+    failed = ReplicaStatus(
+        0, AppState.FAILED, "r", structured_error_msg='{"message": "red \\u001b[31m bell \\u0007"}'
+    )
+    text = AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])]).format()
+    assert "red \\x1b[31m bell \\x07" in text
+    assert text.replace("\n", "").isprintable()
