@@ -64,6 +64,7 @@ class Runner(JobAccess):
             BackendError: the scheduler refused.
         """
         with log_event("run_component", scheduler or "", self._name, workspace=workspace) as event:
+            self.scheduler(scheduler or self._default_scheduler()).expect_submission()
             info = self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)

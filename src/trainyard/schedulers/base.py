@@ -182,6 +182,9 @@ class Scheduler(ABC, Generic[T]):
 
     # ---- submitting
 
+    def expect_submission(self) -> None:
+        """Begin what can be begun before the job is known. Whether one follows is not certain."""
+
     def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
         """Check, prepare and start a job without a runner; returns its id. Meant for tests."""
         return self.schedule(self.submit_dryrun(app, cfg))

@@ -129,6 +129,36 @@ def test_job_outlives_the_process_and_session_that_submitted_it(jobs, tmp_path):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
+# ---- supervisors ahead of their jobs
+
+
+def test_supervisor_that_came_ahead_takes_the_next_job(jobs):
+    jobs.scheduler.expect_submission()
+    waiting = jobs.scheduler._launcher._process.pid
+    jobs.scheduler.expect_submission()
+    assert jobs.scheduler._launcher._process.pid == waiting
+    app_id, response = jobs.run(role("echo hi"))
+    assert response.state == AppState.SUCCEEDED
+    assert jobs.log(app_id) == ["hi\n"]
+    assert jobs.scheduler._launcher is None
+
+
+def test_supervisor_without_a_job_ends(jobs):
+    jobs.scheduler.expect_submission()
+    process = jobs.scheduler._launcher._process
+    jobs.scheduler.close()
+    assert process.returncode == 0
+    assert jobs.scheduler.list() == []
+
+
+def test_supervisor_that_died_ahead_is_replaced(jobs):
+    jobs.scheduler.expect_submission()
+    process = jobs.scheduler._launcher._process
+    process.kill()
+    process.wait()
+    assert jobs.run(role("exit 0"))[1].state == AppState.SUCCEEDED
+
+
 # ---- ends
 
 

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.plan import LocalRequest
+    from trainyard.schedulers.local.submit import Launcher
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
-
-SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -44,6 +43,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def __init__(self, session_name: str) -> None:
         super().__init__("local_cwd", session_name)
+        self._launcher: Launcher | None = None
+
+    def close(self) -> None:
+        """End a supervisor that was started ahead of a job that did not come."""
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            launcher.discard()
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -53,6 +59,16 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         return LocalOpts
 
     # ---- submitting
+
+    def expect_submission(self) -> None:
+        """Start a supervisor ahead of its job, so that it comes up while the job is being made."""
+        from trainyard.schedulers.local.submit import Launcher
+
+        if self._launcher is None:
+            try:
+                self._launcher = Launcher()
+            except OSError:  # it is tried again, and reported, when there is a job
+                pass
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
         from trainyard.schedulers.ids import make_unique
@@ -73,7 +89,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """
         from trainyard.schedulers.local.submit import submit
 
-        return submit(dryrun_info)
+        launcher, self._launcher = self._launcher, None
+        return submit(dryrun_info, launcher)
 
     # ---- observing
 

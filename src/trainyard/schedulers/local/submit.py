@@ -16,16 +16,63 @@ from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.local import processes, store
 from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
-from trainyard.schedulers.local.scheduler import SUPERVISE
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.serialize import to_json
 
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
 
+SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
+#: What the process list shows beside the program until there is a job; long enough for a job's title.
+WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 
-def submit(info: AppDryRunInfo[LocalRequest]) -> str:
+
+class Launcher:
+    """The process that starts a job's supervisor. It may be started before there is a job.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self) -> None:
+        # Isolated and without `site`, it starts in half the time; it uses the standard library only.
+        command = [sys.executable, "-I", "-S", SUPERVISE, WAITING]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={key: value for key, value in os.environ.items() if key != processes.JOB_VARIABLE},
+        )
+
+    def is_waiting(self) -> bool:
+        """Tell whether it is still there."""
+        return self._process.poll() is None
+
+    def launch(self, plan: dict[str, Any]) -> str:
+        """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
+        _, problem = self._process.communicate(json.dumps(plan).encode("utf-8", "surrogateescape"))
+        if self._process.returncode == 0:
+            return ""
+        return problem.decode("utf-8", "replace").strip() or "its supervisor ended before it was ready"
+
+    def discard(self) -> None:
+        """End it without a job."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.communicate()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):
+            self.discard()
+
+
+def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
     """Write the job's directory and start its supervisor; returns the id.
+
+    Args:
+        info: the request.
+        launcher: a process started for this ahead of time.
 
     Raises:
         StateStoreError: the state directory cannot be written.
@@ -44,7 +91,7 @@ def submit(info: AppDryRunInfo[LocalRequest]) -> str:
     except OSError as error:
         _remove_empty(job)
         raise state_error("write the job's directory", job.path, error) from error
-    _start_supervisor(request, job)
+    _start_supervisor(request, job, launcher)
     return request.app_id
 
 
@@ -68,9 +115,10 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
     }
 
 
-def _start_supervisor(request: LocalRequest, job: JobDir) -> None:
+def _start_supervisor(request: LocalRequest, job: JobDir, launcher: Launcher | None) -> None:
     plan = {
         "app_id": request.app_id,
+        "job_dir": job.path,
         "timeout": request.timeout,
         "grace_period": request.grace_period,
         "fail_fast": request.fail_fast,
@@ -86,25 +134,16 @@ def _start_supervisor(request: LocalRequest, job: JobDir) -> None:
             for role in request.roles
         ],
     }
-    # Isolated and without `site`, the supervisor starts in half the time; it uses the standard library only.
-    command = [sys.executable, "-I", "-S", SUPERVISE, job.path]
     try:
-        launcher = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={key: value for key, value in os.environ.items() if key != processes.JOB_VARIABLE},
-        )
-        _, problem = launcher.communicate(json.dumps(plan).encode("utf-8", "surrogateescape"))
+        ready = launcher if launcher is not None and launcher.is_waiting() else Launcher()
+        problem = ready.launch(plan)
     except OSError as error:
         _remove_empty(job)
         raise BackendError(f"cannot start the job's supervisor: {error}") from error
-    if launcher.returncode != 0:
+    if problem:
         _remove_empty(job)
         raise BackendError(
-            f"the job {request.app_id} was not started: {problem.decode('utf-8', 'replace').strip()}",
+            f"the job {request.app_id} was not started: {problem}",
             hint="Nothing of it runs. Mend the cause and submit it again.",
         )
 

@@ -2,8 +2,9 @@
 
 Beside them waits a sentinel, for the case that guard and supervisor are killed at once.
 
-``python supervise.py JOB_DIR`` reads the plan from standard input, detaches, and ends with 0 as soon as the
-job is under supervision, or prints on standard error why it is not.
+``python supervise.py waiting`` reads the plan from standard input (without one it ends), detaches, and ends
+with 0 as soon as the job is under supervision, or prints on standard error why it is not. It is started
+ahead of its job, so that it comes up while the job is being made.
 
 The guard does nothing but wait. Should the supervisor be killed, the kernel hands all of its descendants
 to the guard (a child subreaper), which ends them and says so in the job's state. Should both be killed,
@@ -41,9 +42,13 @@ READY = b"ready"
 SENTINEL = 'read -r _; exec "$PYTHON" -I -S "$PROGRAM" --orphaned "$JOB"'
 
 
-def main(job_dir: str) -> NoReturn:
-    """Detach a supervisor for the job and end when it is ready."""
-    plan = json.loads(sys.stdin.buffer.read())
+def main() -> NoReturn:
+    """Wait for a job, detach a supervisor for it, and end when that is ready."""
+    data = sys.stdin.buffer.read()
+    if not data:
+        os._exit(0)
+    plan = json.loads(data)
+    job_dir = plan["job_dir"]
     ready_in, ready_out = os.pipe()
     if os.fork() == 0:
         os.close(ready_in)
@@ -138,4 +143,4 @@ if __name__ == "__main__":
 
         current_state(JobDir(sys.argv[2]))
     else:
-        main(sys.argv[1])
+        main()
