@@ -2,7 +2,7 @@
 
 ``TRAINYARD_HOME`` puts everything under one directory; otherwise the XDG base directories hold:
 state (jobs and their logs, history) in ``~/.local/state/trainyard``, configuration in
-``~/.config/trainyard``, caches in ``~/.cache/trainyard``.
+``~/.config/trainyard``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,6 @@ def state_dir() -> str:
 def config_dir() -> str:
     """Return the directory of the user's configuration."""
     return _base("config", "XDG_CONFIG_HOME", "~/.config")
-
-
-def cache_dir() -> str:
-    """Return the directory of what can be made again."""
-    return _base("cache", "XDG_CACHE_HOME", "~/.cache")
 
 
 def jobs_dir() -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from trainyard.cli.console import clean
+from trainyard.terminal import clean
 
 if TYPE_CHECKING:
     from trainyard.specs.app import AppDef

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainyard.cli.console import clean, warn
+from trainyard.cli.console import warn
 from trainyard.errors import TrainyardError
+from trainyard.terminal import clean
 
 if TYPE_CHECKING:
     from trainyard.runner.config import Config, Setting

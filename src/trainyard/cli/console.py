@@ -6,6 +6,7 @@ import os
 import sys
 
 from trainyard.errors import BackendError
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ STATE_COLOURS = {
 }
 
 # Control characters in names and messages would let a job draw on the terminal of whoever lists it.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 
 
 class OutputClosed(Exception):
@@ -71,11 +71,6 @@ def paint(text: str, colour: str, stream: TextIO | None) -> str:
 def paint_state(state: str, stream: TextIO | None) -> str:
     """Colour the name of a state."""
     return paint(state, STATE_COLOURS.get(state, ""), stream)
-
-
-def clean(text: str) -> str:
-    """Show control characters as escapes."""
-    return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 def out(text: str = "") -> None:

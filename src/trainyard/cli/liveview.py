@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 
-from trainyard.cli.console import clean, is_terminal, note, paint, paint_state, terminal_size
+from trainyard.cli.console import is_terminal, note, paint, paint_state, terminal_size
 from trainyard.cli.times import format_duration
 from trainyard.specs.status import NONE
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ It works on blocks of many lines, never on a line: a million lines pass in well 
 
 from __future__ import annotations
 
-from trainyard.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, clean, output_failed
+from trainyard.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, output_failed
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

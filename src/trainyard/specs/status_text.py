@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from trainyard.specs.status import NONE, AppState, AppStatus, ReplicaStatus
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 WIDTH = 80
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 
 
 def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) -> str:
@@ -96,7 +96,7 @@ def error_lines(structured: str, indent: str = "  ") -> list[str]:
         for part in textwrap.wrap(line, WIDTH - len(indent) - 2, drop_whitespace=False) or [""]
     ]
     # The text is the program's own: its control characters must not reach a terminal.
-    return [head, *(f"{indent}  {line}".rstrip().translate(_CONTROLS) for line in body)]
+    return [head, *(clean(f"{indent}  {line}".rstrip()) for line in body)]
 
 
 def _local_time(stamp: object) -> str:

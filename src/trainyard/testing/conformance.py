@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import pytest
 
 from trainyard.errors import ConfigError, InvalidRunConfigException
-from trainyard.schedulers.base import DescribeAppResponse, Scheduler, Stream
+from trainyard.schedulers.base import DescribeAppResponse, Scheduler
 from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal, macros
 from trainyard.testing.conformance_logs import LogConformance
 
@@ -275,6 +275,3 @@ class SchedulerConformance(LogConformance):
     def test_close_may_be_called_twice(self, scheduler: Scheduler[Any]) -> None:
         scheduler.close()
         scheduler.close()
-
-
-__all__ = ["UNKNOWN_ID", "SchedulerConformance", "Stream"]

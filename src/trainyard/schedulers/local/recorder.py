@@ -40,7 +40,6 @@ class ReplicaRecorder:
 
     def __init__(self, log_paths: tuple[str, str], index_path: str) -> None:
         self.log_paths = log_paths
-        self.watches: dict[int, int] = {}
         self.directory_watch: int | None = None
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
         self._files = tuple(os.open(path, flags, 0o600) for path in log_paths)

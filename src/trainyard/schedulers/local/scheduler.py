@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.plan import LocalRequest
     from trainyard.schedulers.local.submit import Launcher
-    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
 
 
@@ -103,15 +103,6 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         document = job.read_job() or {}
         response.metadata = document.get("app", {}).get("metadata", {})
         return response
-
-    def describe_roles(self, app_id: str) -> builtins.list[Role]:
-        """Return the roles that the job was submitted with, secrets redacted."""
-        from trainyard.specs.app import AppDef as App
-        from trainyard.specs.serialize import from_json
-
-        job = _job_dir(app_id)
-        document = None if job is None else job.read_job()
-        return [] if document is None else from_json(App, document["app"]).roles
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
