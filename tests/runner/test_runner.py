@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import types
 from pathlib import Path
@@ -172,7 +171,7 @@ def test_code_is_shipped_between_intent_and_request(runner: Runner, fake: FakeSc
     handle = runner.schedule(info)
     assert fake.shipped == ["sub"]
     job = fake.job(handle.rpartition("/")[2])
-    assert [role["image"] for role in job["roles"]] == ["exact@sha256:1234"]
+    assert [role["image"] for role in job["roles"]] == ["exact@sha256:1234"] * 2
     record = runner.history.find(handle)
     assert record is not None
     assert (record.workspace, record.fingerprint) == ("sub", "f" * 64)
