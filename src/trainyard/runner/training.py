@@ -36,8 +36,8 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     place = scheduler.toolkit_place(role)
     if place is None:
         raise ConfigError(
-            f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}, which has channels, results or"
-            " a distribution",
+            f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}, which has channels, results"
+            " or a distribution",
             hint="Run the script without them, or on another scheduler.",
         )
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
