@@ -177,7 +177,12 @@ class RegistrySession:
                 self._auth.accepted(used)
                 return answer, False
             challenge = ", ".join(answer.headers.get_all("WWW-Authenticate") or ())
-            if not self._auth.renew(challenge, scopes, used):
+            try:
+                renewed = self._auth.renew(challenge, scopes, used)
+            except BaseException:
+                answer.close()
+                raise
+            if not renewed:
                 return answer, used.startswith("Bearer")
             answer.document()
 
