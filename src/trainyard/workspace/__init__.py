@@ -1,5 +1,5 @@
-"""What travels with a job: which files, their fingerprint, and how they are kept and shipped.
+"""What travels with a job: which files, and how they get there.
 
-`selection` decides which files belong to a workspace, `snapshot` fixes their content, `store` keeps it, and
-shipments bring it to where the job runs.
+``selection`` decides which files, ``snapshot`` fixes their content, ``store`` keeps it, and a `Shipment` brings
+it to where the job runs: as a directory (``directory``) or as a layer over the job's image (``patch``).
 """
