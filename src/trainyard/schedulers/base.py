@@ -18,7 +18,7 @@ from trainyard.specs.status import NONE, AppState, AppStatus, Record, RoleStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
@@ -196,6 +196,9 @@ class Scheduler(ABC, Generic[T]):
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
+
+        #: Gives the backend's own id of a job of ours, if the history has it. Set by the runner.
+        self.recall: Callable[[str], str | None] = lambda app_id: None
 
     def close(self) -> None:
         """Free what the scheduler holds. May be called more than once."""

@@ -42,6 +42,7 @@ def collect(store: Store, keep: set[str], older_than: float, spared: float) -> i
     freed += _sweep(os.path.join(store.root, "blobs"), files, spared)
     freed += _sweep(os.path.join(store.root, "sources"), digests, spared)
     freed += _sweep(os.path.join(store.root, "manifests"), None, spared)
+    _sweep_views(os.path.join(store.root, "views"), spared)
     freed += _sweep_index(os.path.join(store.root, "index"), max(older_than, spared))
     return freed
 
@@ -56,6 +57,20 @@ def _sweep(root: str, wanted: set[str] | None, spared: float) -> int:
             if not needed and _age(path, now, by_change=True) >= spared:
                 freed += _remove(path)
     return freed
+
+
+def _sweep_views(root: str, spared: float) -> None:
+    """Remove working directories whose making was interrupted."""
+    from trainyard.workspace.store import remove_tree, store_error
+
+    now = time.time()
+    for name in os.listdir(root) if os.path.isdir(root) else ():
+        path = os.path.join(root, name)
+        if name.startswith(".") and _age(path, now, by_change=True) >= spared:
+            try:
+                remove_tree(path)
+            except OSError as error:
+                raise store_error("remove", path, error) from error
 
 
 def _sweep_index(root: str, older_than: float) -> int:

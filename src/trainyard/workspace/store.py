@@ -32,12 +32,11 @@ from trainyard.errors import StateStoreError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
 from trainyard.workspace.manifest import Entry, Manifest
+from trainyard.workspace.tree import BLOB_TIME_NS, build
 
 if TYPE_CHECKING:
     from trainyard.workspace.snapshot import Snapshot
 
-#: Modification time of every blob: 2001-09-09, 01:46:40 UTC.
-BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
 #: What was written so recently may belong to a job that is being submitted.
 SPARED_SECONDS = 3600.0
 #: Larger files, and more than this in all, are not kept for comparisons.
@@ -210,8 +209,6 @@ class Store:
         Raises:
             StateStoreError: the disk is full, content is missing or was damaged, or the directory exists.
         """
-        from trainyard.workspace.tree import build
-
         with self._locked():
             build(self, manifest, directory, private=private)
 

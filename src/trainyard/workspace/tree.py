@@ -21,6 +21,8 @@ SMALLEST_LINK = 64 * 1024
 _NO_CLONE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
 )
+#: Modification time of stored and of shared files: 2001-09-09, 01:46:40 UTC.
+BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
 _NO_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES})
 
 
@@ -77,11 +79,12 @@ class _Builder:
         blob = self._store.require(entry)
         source = os.open(blob, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if self._clones and entry.size and self._clone(source, path, entry.mode):
-                return
-            if self._may_link(entry) and _link(blob, path):
-                return
-            _copy(source, path, entry)
+            if not (self._clones and entry.size and self._clone(source, path, entry.mode)):
+                if self._may_link(entry) and _link(blob, path):
+                    return
+                _copy(source, path, entry)
+            if not self._private:  # so that it shows when a job writes into what others share
+                os.utime(path, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
         finally:
             os.close(source)
 
