@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LARGEST = 10
 # As many paths of a rule are named; --json has them all.
 _NAMED = 5
+_LISTED = 10
 _RULES = {"git": "Git", "default": "trainyard"}
 
 
@@ -93,8 +94,10 @@ def _show(name: str, taken: Snapshot) -> None:
     _show_left_out(taken.report)
     for note in taken.report.notes:
         warn(clean(note))
-    for path, what in taken.report.problems:
+    for path, what in taken.report.problems[:_LISTED]:
         warn(clean(f"{path} {what}"))
+    if len(taken.report.problems) > _LISTED:
+        warn(f"and {len(taken.report.problems) - _LISTED} more problems, which --json lists")
     if taken.report.secrets:
         warn(clean(secrets_warning(taken.report.secrets)))
 
