@@ -179,8 +179,10 @@ def test_registry_that_comes_up_late_is_waited_for(own, connect, repo):
     push_image(connect(own.host), repo, "v1", [{"a": b"1"}])
     own.kill()
     time = FakeTime(lambda: len(time.slept) > 2 and own.revive())
-    assert connect(own.host, pause=time.patience()).manifest(repo, "v1") is not None
+    progress = Recorder()
+    assert connect(own.host, pause=time.patience(), progress=progress).manifest(repo, "v1") is not None
     assert time.slept == [0.5, 1.0, 2.0]
+    assert progress.steps == [f"waiting for {own.host}: connection refused"]
 
 
 def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
