@@ -49,6 +49,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
+    "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }
 
