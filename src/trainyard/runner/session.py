@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Scheduler
     from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.options import runopts
+    from trainyard.workspace.progress import Progress
 
 DEFAULT_SESSION = "trainyard"
 
@@ -49,6 +50,8 @@ class Session:
         self._config: Config | None = None
         self._schedulers: dict[str, Scheduler[Any]] = {}
         self._late_facts: list[tuple[str, GitProbe]] = []
+        #: Is told how far code is that is being shipped; None if nobody looks.
+        self.progress: Progress | None = None
 
     def __enter__(self) -> Self:
         return self

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
 
     T = TypeVar("T")
 else:
@@ -166,6 +169,8 @@ class Scheduler(ABC, Generic[T]):
     opts_class: type[Any] | None = None
     #: Whether jobs run on this machine, so that a command on a terminal follows them by default.
     is_local = False
+    #: Whether the current directory travels with a job by default, as an image needs the user's code.
+    ships_by_default = False
 
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
@@ -185,30 +190,93 @@ class Scheduler(ABC, Generic[T]):
     def expect_submission(self) -> None:
         """Begin what can be begun before the job is known. Whether one follows is not certain."""
 
-    def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
+    def submit(self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None) -> str:
         """Check, prepare and start a job without a runner; returns its id. Meant for tests."""
-        return self.schedule(self.submit_dryrun(app, cfg))
+        info = self.submit_dryrun(app, cfg, workspace)
+        self.ship(info)
+        return self.schedule(info)
 
-    def submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any]:
+    def submit_dryrun(
+        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    ) -> AppDryRunInfo[Any]:
         """Make the request that `schedule` would send. Touches nothing.
+
+        Args:
+            app: the job. With a workspace its images become those that the workspace will be in.
+            cfg: the scheduler's options.
+            workspace: the code that goes with it, see `Workspace.from_str`.
 
         Raises:
             InvalidRunConfigException: an option is unknown, missing or of the wrong type.
             ConfigError: the job cannot run on this scheduler.
         """
         from trainyard.specs.app import validate_app
+        from trainyard.specs.workspace import Workspace
 
         validate_app(app)
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
-        info = self._submit_dryrun(app, resolved)
+        if not isinstance(workspace, Workspace):
+            workspace = Workspace.from_str(workspace)
+        shipment = self.plan_shipment(app, workspace, resolved)
+        info = self._make_request(app, resolved, shipment)
         info.app = app
+        info.shipment = shipment
         info.cfg = resolved
         info.scheduler = self.backend
         info.session = self.session_name
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
         return info
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan how a workspace gets to the job; None if nothing has to travel. Only reads.
+
+        A scheduler that ships code overrides this, and may set the roles' images to what they will be called.
+
+        Raises:
+            ConfigError: this scheduler ships no code, or not this.
+        """
+        if workspace:
+            from trainyard.errors import ConfigError
+
+            raise ConfigError(
+                f"{self.backend} does not take a workspace along: {workspace}",
+                hint="Leave --workspace out.",
+            )
+        return None
+
+    def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
+        """Bring a job's code to where it will run, and put into the request what it has come to be there.
+
+        Comes before `schedule`. Does nothing for a job without a workspace.
+
+        Raises:
+            TrainyardError: the code could not be brought there; no job may be started.
+        """
+        if info.shipment is None:
+            return
+        from trainyard.workspace.progress import Silent
+        from trainyard.workspace.shipment import replace_references
+
+        references = info.shipment.ship(progress or Silent())
+        info.request = replace_references(info.request, references)
+        roles = info.app.roles if info.app is not None else []
+        info.record["images"] = {
+            role.name: references[role.image] for role in roles if role.image in references
+        }
+        for role in roles:
+            role.image = references.get(role.image, role.image)
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        """Tell whether all of these images, which `ship` made, can still be used as they are."""
+        return False
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[Any]:
+        """Make the request; overridden by schedulers whose requests depend on how the code travels."""
+        return self._submit_dryrun(app, cfg)
 
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         """Refuse what this scheduler cannot run. Overridden by schedulers."""
