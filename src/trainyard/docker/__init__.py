@@ -1,0 +1,1 @@
+"""Talking to a Docker daemon, with the standard library alone."""

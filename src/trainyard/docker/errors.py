@@ -1,0 +1,17 @@
+"""What can go wrong between us and a Docker daemon."""
+
+from __future__ import annotations
+
+from trainyard.errors import BackendError
+
+
+class EngineError(BackendError):
+    """The daemon answered with an error. ``status`` is HTTP's; the message is the daemon's own."""
+
+    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class EngineUnavailableError(BackendError):
+    """No daemon answers, or it went away in the middle of an answer. Says nothing of any container."""
