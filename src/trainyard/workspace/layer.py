@@ -89,13 +89,16 @@ def tar_stream(content: LayerContent, digests: LayerDigests | None = None) -> It
     Raises:
         WorkspaceChangedError: by ``content.read``, where a file no longer has its content.
     """
-    hasher, size = hashlib.sha256(), 0
-    for piece in _gather(_tar_parts(content)):
+    pieces = _gather(_tar_parts(content))
+    if digests is None:
+        yield from pieces
+        return
+    hasher = hashlib.sha256()
+    for piece in pieces:
         hasher.update(piece)
-        size += len(piece)
+        digests.size += len(piece)
         yield piece
-    if digests is not None:
-        digests.diff_id, digests.size = f"sha256:{hasher.hexdigest()}", size
+    digests.diff_id = f"sha256:{hasher.hexdigest()}"
 
 
 def write_gzip(content: LayerContent, path: str | os.PathLike[str], threads: int = 0) -> LayerDigests:
