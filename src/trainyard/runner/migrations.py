@@ -48,6 +48,7 @@ MIGRATIONS: list[list[str]] = [
     [
         "ALTER TABLE jobs ADD COLUMN fingerprint TEXT",
         "ALTER TABLE jobs ADD COLUMN images TEXT",  # JSON
+        "ALTER TABLE jobs ADD COLUMN native_id TEXT",
         "CREATE INDEX jobs_fingerprint ON jobs (fingerprint) WHERE fingerprint IS NOT NULL",
     ],
 ]

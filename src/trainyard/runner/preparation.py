@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 from trainyard.runner.injection import inject
+from trainyard.runner.training import start_toolkits
 from trainyard.specs.app import validate_app
 from trainyard.specs.serialize import to_json
 
@@ -42,6 +43,7 @@ def prepare(
     # as it is now: the runner's variables are made anew for a repetition
     definition = to_json(own)
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
+    start_toolkits(own, scheduler)
     info = scheduler.submit_dryrun(own, cfg or {}, workspace)
     info.record |= {
         "app": definition,

@@ -39,6 +39,7 @@ COLUMNS = (
     "parent_run_id",
     "fingerprint",
     "images",
+    "native_id",
 )
 JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images"})
 
@@ -81,6 +82,7 @@ class JobRecord:
         parent_run_id: the parent run that was named.
         fingerprint: names the exact code that went with it; None if none did.
         images: role -> the exact image that holds the code.
+        native_id: the backend's own id of the job, where the app id is not that.
     """
 
     __slots__ = (*COLUMNS, "_json")
@@ -114,6 +116,7 @@ class JobRecord:
     parent_run_id: str | None
     fingerprint: str | None
     images: dict[str, str] | None
+    native_id: str | None
 
     def __init__(self, values: Sequence[Any]) -> None:
         row = dict(zip(COLUMNS, values, strict=True))

@@ -71,6 +71,7 @@ def submit(
         key,
         make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id),
         app_id,
+        native_id=info.record.get("native_id"),
         **facts,
     )
     return app_id, key, None if facts else probe

@@ -18,7 +18,7 @@ from trainyard.specs.status import NONE, AppState, AppStatus, Record, RoleStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
@@ -157,6 +157,25 @@ class LogBlock:
         self.data = data
 
 
+class ToolkitPlace:
+    """Where the toolkit is, and what it works with, as a job sees them. Macros are substituted.
+
+    Args:
+        archive: path of the toolkit's zipapp.
+        code: directory of the job's code.
+        base: the base directory, if it is not ``/opt/ml``.
+        python: what runs it.
+    """
+
+    __slots__ = ("archive", "base", "code", "python")
+
+    def __init__(self, archive: str, code: str, base: str = "", python: str = "python3") -> None:
+        self.archive = archive
+        self.code = code
+        self.base = base
+        self.python = python
+
+
 class Scheduler(ABC, Generic[T]):
     """A backend that runs jobs. ``T`` is the type of its options.
 
@@ -171,10 +190,15 @@ class Scheduler(ABC, Generic[T]):
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False
+    #: Whether the scheduler carries out a role's ``metadata["train"]`` itself, without the toolkit.
+    reads_training_specs = False
 
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
+
+        #: Gives the backend's own id of a job of ours, if the history has it. Set by the runner.
+        self.recall: Callable[[str], str | None] = lambda app_id: None
 
     def close(self) -> None:
         """Free what the scheduler holds. May be called more than once."""
@@ -244,6 +268,10 @@ class Scheduler(ABC, Generic[T]):
                 f"{self.backend} does not take a workspace along: {workspace}",
                 hint="Leave --workspace out.",
             )
+        return None
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where a role's replicas will find the toolkit; None if it cannot be brought to them."""
         return None
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
