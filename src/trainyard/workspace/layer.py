@@ -101,11 +101,22 @@ def tar_stream(content: LayerContent, digests: LayerDigests | None = None) -> It
     digests.diff_id = f"sha256:{hasher.hexdigest()}"
 
 
-def write_gzip(content: LayerContent, path: str | os.PathLike[str], threads: int = 0) -> LayerDigests:
+def write_gzip(
+    content: LayerContent,
+    path: str | os.PathLike[str],
+    threads: int = 0,
+    advance: Callable[[int], None] = lambda done: None,
+) -> LayerDigests:
     """Write the layer to a file, compressed, and return its digests.
 
     Each MiB is a gzip member of its own, so that all processors can work: readers take members one after
     another. Level 1, no time, no name.
+
+    Args:
+        content: what is in the layer.
+        path: the file.
+        threads: how many compress; as many as there are processors by default, at most 8.
+        advance: is told how many bytes of the tar are through.
 
     Raises:
         OSError: the file cannot be written.
@@ -119,6 +130,7 @@ def write_gzip(content: LayerContent, path: str | os.PathLike[str], threads: int
             hasher.update(member)
             digests.gzip_size += len(member)
             file.write(member)
+            advance(digests.size)
     digests.gzip_digest = f"sha256:{hasher.hexdigest()}"
     return digests
 
