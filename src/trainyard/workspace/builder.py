@@ -211,7 +211,13 @@ def _succeeds(words: Sequence[str], environ: Mapping[str, str]) -> bool:
 def _output_of(words: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            words, env=dict(environ), capture_output=True, timeout=30, check=False, text=True, errors="replace"
+            words,
+            env=dict(environ),
+            capture_output=True,
+            timeout=30,
+            check=False,
+            text=True,
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -70,7 +70,9 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None
     entries = taken.manifest.by_path
     added: dict[str, str] = {}
     for name in DOCKERFILES:
-        path = next((os.path.join(root, name) for root in roots if os.path.isfile(os.path.join(root, name))), "")
+        path = next(
+            (os.path.join(root, name) for root in roots if os.path.isfile(os.path.join(root, name))), ""
+        )
         if name in entries or path:
             break
     else:
@@ -81,7 +83,10 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None
     text = content.decode("utf-8", "replace")
     for source in parse(text, {}).sources:
         added |= _named(source, roots, entries)
-    skipped = {".dockerignore", f"{name}.dockerignore"}  # the selection has been made: they would make another
+    skipped = {
+        ".dockerignore",
+        f"{name}.dockerignore",
+    }  # the selection has been made: they would make another
     every = [entry for path, entry in entries.items() if path not in skipped]
     every += [_entry(path, source) for path, source in added.items()]
     by_path = {entry.path: entry for entry in every}

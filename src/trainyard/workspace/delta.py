@@ -34,7 +34,9 @@ def difference(anchor: Sequence[LayerEntry], new: Sequence[LayerEntry]) -> Delta
     chosen = {path: entry for path, entry in now.items() if old.get(path) != entry}
     # a directory in a file's place: the file hid what the base may have there, the directory does not
     doubtful = [
-        path for path, entry in chosen.items() if entry.kind == "dir" and path in old and old[path].kind != "dir"
+        path
+        for path, entry in chosen.items()
+        if entry.kind == "dir" and path in old and old[path].kind != "dir"
     ]
     for path in old.keys() - now.keys():
         parent = path.rpartition("/")[0]

@@ -96,5 +96,7 @@ def _members(package: Path) -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN
     for name in _ALIASED:
         yield f"aliases/{name}/__init__.py", _STAND_IN
-    for path in sorted(path for path in package.rglob("*") if path.suffix == ".py" or path.name == "py.typed"):
+    for path in sorted(
+        path for path in package.rglob("*") if path.suffix == ".py" or path.name == "py.typed"
+    ):
         yield f"{_PACKAGE}/{path.relative_to(package).as_posix()}", path.read_bytes()

@@ -33,7 +33,9 @@ def pull_image(engine: Engine, name: str, progress: Progress) -> dict[str, Any]:
     try:
         pull(engine, name, auth, _Layers(f"pulling {name}", progress).report)
     except EngineError as error:
-        raise _refused(f"the image {name} is not on this machine and cannot be pulled", reference, error) from error
+        raise _refused(
+            f"the image {name} is not on this machine and cannot be pulled", reference, error
+        ) from error
     found = inspect_image(engine, name)
     if found is None:
         raise BackendError(f"the image {name} was pulled, but the daemon does not have it", hint="Try again.")
@@ -69,7 +71,9 @@ def _refused(attempt: str, reference: Reference, error: EngineError) -> BackendE
     lower = text.lower()
     hint = "Is its name right?"
     if any(word in lower for word in _REFUSALS):
-        hint = f"Log in to the registry (docker login {reference.registry}), if the name {reference} is right."
+        hint = (
+            f"Log in to the registry (docker login {reference.registry}), if the name {reference} is right."
+        )
     elif any(word in lower for word in _UNREACHABLE):
         hint = f"Is {reference.registry} right, and can the Docker daemon reach it?"
     elif "manifest unknown" in lower or "not found" in lower:
