@@ -131,7 +131,8 @@ def _run_fed(
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C reaches it through us, after the context is closed
     )
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     reader = threading.Thread(target=_drain, args=(process.stdout, output), daemon=True)
     reader.start()
     try:

@@ -103,7 +103,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None
 def _named(source: str, roots: list[str], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Return files that a Dockerfile names and the selection has not: path in the context -> on disk."""
     path = posixpath.normpath(source.lstrip("/") or ".")
-    if path.startswith(".") and path in (".", "..") or path.startswith("../") or _WILDCARD.search(path):
+    if path in (".", "..") or path.startswith("../") or _WILDCARD.search(path):
         return {}
     if "$" in path or path in entries or any(known.startswith(f"{path}/") for known in entries):
         return {}
@@ -188,7 +188,7 @@ def build(
     result = inspect_image(engine, made)
     if result is None:
         raise ConfigError(
-            f"{context.dockerfile} was built, but the Docker daemon at {engine.endpoint} does not have the image",
+            f"{context.dockerfile} was built, but the daemon at {engine.endpoint} does not have the image",
             hint="Does the `docker` command use another daemon or builder? See `docker context ls`.",
         )
     tag(engine, made, name)

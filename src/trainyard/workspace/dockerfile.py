@@ -1,6 +1,6 @@
 """A workspace's own Dockerfile: what it is made from, and what it needs to be built.
 
-Read here is only what has to be known before a build; the building itself, errors in it included, is Docker's.
+Read here is only what has to be known before a build. Building, and finding errors, is Docker's.
 https://docs.docker.com/reference/dockerfile/
 """
 

@@ -121,8 +121,8 @@ class _Making:
             engine.api_version  # noqa: B018 - asks the daemon
         except EngineUnavailableError as error:
             raise ConfigError(
-                f"the workspace has a {context.dockerfile}, which only a Docker daemon can build: {error.message}",
-                hint=f"{error.hint} Or leave the file out (.trainyardignore does not; move it away).",
+                f"the workspace has a {context.dockerfile}, which only Docker can build: {error.message}",
+                hint=f"{error.hint} Or ship the files alone: rename {context.dockerfile}.",
             ) from error
         name = f"{self._local_name}-built" if self._wanted.toolkit else self._local_name
         built = custom.build(

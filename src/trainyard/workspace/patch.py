@@ -22,10 +22,9 @@ from trainyard.workspace.making import LOCAL_REPOSITORY, Wanted, Way, make
 from trainyard.workspace.registry import Reference, RegistryClient
 from trainyard.workspace.selection import Report
 from trainyard.workspace.store import Store
-from trainyard.workspace.toolkit import TOOLKIT_PATH, needs_toolkit
+from trainyard.workspace.toolkit import ToolkitInImage, needs_toolkit
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.base import ToolkitPlace
     from trainyard.specs.app import AppDef, Role
     from trainyard.workspace.manifest import Manifest
     from trainyard.workspace.progress import Progress
@@ -254,11 +253,9 @@ class DockerWorkspaceMixin:
             for role in roles:
                 role.image = pinned.get(role.image, role.image)
 
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+    def toolkit_place(self, role: Role) -> Any:
         """Return where the toolkit lies in images; code is in the working directory."""
-        from trainyard.schedulers.base import ToolkitPlace
-
-        return ToolkitPlace(TOOLKIT_PATH, ".")
+        return ToolkitInImage()
 
     def has_images(self, images: Iterable[str]) -> bool:
         """Tell whether all of these exact images are still there."""

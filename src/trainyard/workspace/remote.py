@@ -79,9 +79,9 @@ def patch_remotely(order: RemoteOrder, cache: ImageCache, progress: Progress) ->
         if pinned:
             return pinned
         workdir = working_dir(base.config)
-        usual = (*_USUAL, DEFAULT_WORKING_DIR[1:])
-        if workdir != DEFAULT_WORKING_DIR:
-            usual = _USUAL
+        # an image that names no working directory has hardly the one that is chosen for it
+        unnamed = workdir == DEFAULT_WORKING_DIR
+        usual = [*_USUAL, DEFAULT_WORKING_DIR[1:]] if unnamed else _USUAL
         content = order.cargo.compose(workdir, RemoteFiles(client, base, cache, usual).look)
     pushing = _Pushing(replace(order, labels=labels), base, workdir, content, cache, progress)
     return pushing.run()

@@ -12,7 +12,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.errors import ConfigError
 
@@ -34,6 +34,15 @@ _STAND_IN = (
     b"stand_in(__name__, os.path.dirname(os.path.dirname(__file__)))\n"
 )
 _SHEBANG = b"#!/usr/bin/env python3\n"
+
+
+class ToolkitInImage(NamedTuple):
+    """What `Scheduler.toolkit_place` returns for images that a workspace was put into: see `ToolkitPlace`."""
+
+    archive: str = TOOLKIT_PATH
+    code: str = "."  # the image's working directory
+    base: str = ""
+    python: str = "python3"
 
 
 def needs_toolkit(role: Role) -> bool:
