@@ -19,7 +19,6 @@ _PRIVATE = re.compile(
     r"(?P<account>[0-9]{12})\.dkr[.-]ecr(?P<fips>-fips)?\.(?P<region>[a-z0-9-]+)"
     r"\.(?:amazonaws\.(?:com|com\.cn|eu)|on\.aws|on\.amazonwebservices\.com\.cn)"
 )
-_OWN: object = os.environ
 PUBLIC_HOST = "public.ecr.aws"
 #: ECR Public hands out its tokens in this region only.
 PUBLIC_REGION = "us-east-1"
@@ -74,7 +73,9 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
             hint=f"pip install 'trainyard[aws]', or: {login_line(registry)}",
         ) from None
     try:
-        session = boto3.session.Session(profile_name=environ.get("AWS_PROFILE") or None)
+        # a profile that is handed over hides keys in the environment; one of the environment does not
+        profile = None if environ is os.environ else environ.get("AWS_PROFILE") or None
+        session = boto3.session.Session(profile_name=profile)
         client: Any = session.client(
             "ecr-public" if registry.is_public else "ecr",
             region_name=registry.region,
@@ -94,15 +95,14 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
             return None
         raise CredentialsError(
             f"cannot get a token for {registry.host} from AWS: {error}",
-            hint="The AWS user needs the permission "
-            + ("ecr-public:GetAuthorizationToken." if registry.is_public else "ecr:GetAuthorizationToken."),
+            hint="The AWS user needs the permission ecr:GetAuthorizationToken.",
         ) from error
     return _from_answer(answer, registry)
 
 
 def _keys(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that an environment other than the process's own has for the client."""
-    if environ is _OWN:
+    if environ is os.environ:
         return {}
     names = {
         "aws_access_key_id": "AWS_ACCESS_KEY_ID",

@@ -185,7 +185,8 @@ class Authorizer:
                 headers["Authorization"] = _basic(credentials)
             url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
         answer = self._transport.send("POST" if body is not None else "GET", url, headers, body)
-        return self._read(answer.status, answer.headers, answer.document(), urlsplit(realm).hostname or realm)
+        content = answer.document()
+        return self._read(answer.status, dict(answer.headers.items()), content, urlsplit(realm).netloc)
 
     def _read(self, status: int, headers: Mapping[str, str], body: bytes, server: str) -> dict[str, object]:
         if status in (400, 401, 403):
