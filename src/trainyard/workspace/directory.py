@@ -74,7 +74,8 @@ class DirectoryShipment:
 
     def ship(self, progress: Progress) -> dict[str, str]:
         """Put the content into the store. There are no references to replace."""
-        progress.step("copying the workspace")
+        if not self._store.has_all(self.manifest):
+            progress.step("copying the workspace")
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._store.add(self._snapshot)
