@@ -80,6 +80,8 @@ class RegistryServer:
             "version": "0.1",
             "log": {"level": "info", "accesslog": {"disabled": False}},
             "storage": {"filesystem": {"rootdirectory": str(self.data)}, "delete": {"enabled": True}},
+            # layers that are elsewhere are refused without this
+            "validation": {"manifests": {"urls": {"allow": [r"^https://example\.com/"]}}},
             "http": {"addr": self.host, **({"secret": self.secret} if self.secret else {})},
         }
         for key, value in self.config.items():

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from trainyard.docker.credentials import Credentials
     from trainyard.workspace.registry.transport import Transport
 
-_CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?:\s+|$)(?![=,])")
+_CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
+_SEPARATORS = re.compile(r"[\s,]*")
+_WORD = re.compile(r"[^\s,]*")
 _PARAMETER = re.compile(
     r'\s*(?P<key>[A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s,"]*))\s*,?'
 )
@@ -49,22 +51,35 @@ def parse_challenges(header: str) -> list[Challenge]:
     """
     challenges: list[Challenge] = []
     position = 0
-    while position < len(header):
+    while (position := _end(_SEPARATORS, header, position)) < len(header):
         scheme = _CHALLENGE.match(header, position)
         if scheme is None:
-            position += 1
+            position = max(position + 1, _end(_WORD, header, position))
             continue
         position, parameters = scheme.end(), {}
         while (match := _PARAMETER.match(header, position)) is not None:
             quoted = match["quoted"]
-            parameters[match["key"].lower()] = (
-                match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            )
+            value = match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            parameters[match["key"].lower()] = value
             position = match.end()
         challenges.append(Challenge(scheme["scheme"].lower(), parameters))
-        while position < len(header) and header[position] in ", \t":
-            position += 1
     return challenges
+
+
+def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
+
+
+def merged_scopes(ours: tuple[str, ...], asked: str) -> list[str]:
+    """Return our scopes, and those that a challenge asks for beyond them."""
+    return [*ours, *(scope for scope in asked.split() if not any(_covers(own, scope) for own in ours))]
+
+
+def _covers(ours: str, theirs: str) -> bool:
+    name, _, actions = ours.rpartition(":")
+    other, _, wanted = theirs.rpartition(":")
+    return name == other and set(wanted.split(",")) <= set(actions.split(","))
 
 
 class Authorizer:
@@ -155,7 +170,7 @@ class Authorizer:
                 f"cannot log in to {self._registry}: it sends us for a token to {realm!r}, not by https",
                 status=401,
             )
-        wanted = [*scopes, *(s for s in challenge.parameters.get("scope", "").split() if s not in scopes)]
+        wanted = merged_scopes(scopes, challenge.parameters.get("scope", ""))
         document = self._ask(realm, challenge.parameters.get("service", ""), wanted)
         token = document.get("token") or document.get("access_token")
         if not isinstance(token, str) or not token:

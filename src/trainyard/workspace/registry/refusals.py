@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 #: Answers after which the same request may succeed a little later.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: What a registry may say along with a 500 that no waiting will change.
+FINAL_CODES = frozenset(
+    {
+        "DENIED",
+        "DIGEST_INVALID",
+        "MANIFEST_BLOB_UNKNOWN",
+        "MANIFEST_INVALID",
+        "MANIFEST_UNVERIFIED",
+        "NAME_INVALID",
+        "SIZE_INVALID",
+        "TAG_INVALID",
+        "UNSUPPORTED",
+    }
+)
 _FULL_DISK = "no space left"
 
 

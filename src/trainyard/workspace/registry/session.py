@@ -14,6 +14,7 @@ from trainyard.workspace.registry.errors import CancelledError, RegistryError
 from trainyard.workspace.registry.patience import DEFAULT_PATIENCE, Patience, retry_after
 from trainyard.workspace.registry.reference import api_host, canonical_registry, is_loopback, split_host
 from trainyard.workspace.registry.refusals import (
+    FINAL_CODES,
     TRANSIENT,
     Purpose,
     Trouble,
@@ -144,7 +145,7 @@ class RegistrySession:
         codes, said = codes_and_words(content)
         if "no space left" in said:
             return full_disk(purpose, answer.status, f": {said}")
-        if answer.status in TRANSIENT or "TOOMANYREQUESTS" in codes:
+        if (answer.status in TRANSIENT and not codes & FINAL_CODES) or "TOOMANYREQUESTS" in codes:
             words = f": {said}" if said else ""
             wait = retry_after(answer.headers.get("Retry-After"))
             return Trouble(
@@ -176,7 +177,12 @@ class RegistrySession:
                 self._auth.accepted(used)
                 return answer, False
             challenge = ", ".join(answer.headers.get_all("WWW-Authenticate") or ())
-            if not self._auth.renew(challenge, scopes, used):
+            try:
+                renewed = self._auth.renew(challenge, scopes, used)
+            except BaseException:
+                answer.close()
+                raise
+            if not renewed:
                 return answer, used.startswith("Bearer")
             answer.document()
 
