@@ -16,7 +16,7 @@ class LogConformance:
 
     #: The output streams that can be asked for.
     streams: ClassVar[tuple[Stream, ...]] = (Stream.STDOUT, Stream.STDERR, Stream.COMBINED)
-    #: Whether COMBINED has both streams in the order in which they were written. Otherwise each keeps its own.
+    #: Whether COMBINED has both streams in the order of writing. Otherwise each keeps its own.
     combined_is_exact: ClassVar[bool] = True
     #: Whether a log can be followed while the job runs.
     can_follow: ClassVar[bool] = True
