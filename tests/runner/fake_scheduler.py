@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from trainyard.errors import BackendError
@@ -18,6 +19,7 @@ from trainyard.specs import (
     AppState,
     ReplicaStatus,
     RoleStatus,
+    Workspace,
     from_json,
     macros,
     option,
@@ -34,6 +36,25 @@ class FakeOpts:
     login: str | None = option("what opens the door", default=None, secret=True)
 
 
+class FakeShipment:
+    """Code that travels by being named in a file."""
+
+    def __init__(self, scheduler: FakeScheduler, workspace: Workspace) -> None:
+        self.scheduler = scheduler
+        self.workspace = workspace
+        self.manifest = SimpleNamespace(fingerprint="f" * 64)
+
+    def plan(self) -> dict[str, Any]:
+        return {"workspace": str(self.workspace)}
+
+    def ship(self, progress: Any) -> dict[str, str]:
+        if self.scheduler.fail_ship is not None:
+            raise self.scheduler.fail_ship
+        progress.step("shipping")
+        self.scheduler.shipped.append(str(self.workspace))
+        return {"planned:code": "exact@sha256:1234"}
+
+
 class FakeScheduler(Scheduler[FakeOpts]):
     opts_class = FakeOpts
 
@@ -46,10 +67,23 @@ class FakeScheduler(Scheduler[FakeOpts]):
         self.fail_after_schedule: Exception | None = None
         self.fail_describe: Exception | None = None
         self.describe_calls: list[list[str]] = []
+        self.fail_ship: BaseException | None = None
+        self.shipped: list[str] = []
+        self.images: set[str] = set()
         self.closed = 0
 
     def close(self) -> None:
         self.closed += 1
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> FakeShipment | None:
+        if not workspace:
+            return None
+        for role in app.roles:
+            role.image = "planned:code"
+        return FakeShipment(self, workspace)
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        return self.images.issuperset(images)
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[dict[str, Any]]:
         app_id = make_unique(app.name)

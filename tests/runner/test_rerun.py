@@ -165,3 +165,33 @@ def test_the_definition_is_that_of_the_time(runner: Runner, fake: FakeScheduler,
     record = runner.history.find(first)
     assert record is not None
     assert record.app["roles"][0]["args"] == before.roles[0].args
+
+
+def test_the_code_that_a_job_had_is_shipped_again(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
+    first = runner.run(app, "fake", workspace="sub")
+    second = runner.rerun(first)
+    assert fake.shipped == ["sub", "@" + "f" * 64]
+    third = runner.rerun(second, workspace="other")
+    assert fake.shipped[2:] == ["other"]
+    images = [role["image"] for role in fake.job(parse_app_handle(third).app_id)["roles"]]
+    assert images == ["exact@sha256:1234"] * 2
+
+
+def test_images_that_hold_the_code_are_used_again(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
+    first = runner.run(app, "fake", workspace="sub")
+    fake.images.add("exact@sha256:1234")
+    second = runner.rerun(first)
+    assert fake.shipped == ["sub"]
+    assert job_of(fake, second) == job_of(fake, first)
+    record = runner.history.find(second)
+    assert record is not None
+    assert record.fingerprint == "f" * 64
+    assert runner.rerun(second) != second  # which is known to hold code, too
+    assert fake.shipped == ["sub"]
+
+
+def test_dry_run_of_a_repetition_touches_nothing(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
+    first = runner.run(app, "fake", {"queue": "gpu"})
+    info = runner.dryrun_rerun(first, cfg={"fast": True})
+    assert (info.cfg["queue"], info.cfg["fast"]) == ("gpu", True)
+    assert len(fake.list()) == len(runner.history.rows()) == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import types
 from pathlib import Path
@@ -21,7 +20,7 @@ from trainyard.errors import (
     UsageError,
 )
 from trainyard.runner import Runner, get_runner, submission
-from trainyard.schedulers.base import DescribeAppResponse, LogQuery
+from trainyard.schedulers.base import DescribeAppResponse, LogQuery, Scheduler
 from trainyard.specs import AppDef, AppState, BindMount, Role, parse_app_handle
 
 
@@ -152,11 +151,47 @@ def test_close_closes_schedulers_and_can_be_repeated(app: AppDef) -> None:
     assert fake.closed == 1
 
 
+class PlainScheduler(FakeScheduler):
+    """One that ships no code."""
+
+    plan_shipment = Scheduler.plan_shipment
+
+
 def test_a_workspace_that_would_be_left_behind_is_refused(app: AppDef, tmp_path: Path) -> None:
-    with get_runner() as runner:
-        with pytest.raises(ConfigError, match="runs jobs in the current directory"):
-            runner.dryrun(app, "local_cwd", workspace=str(tmp_path))
-        assert runner.dryrun(app, "local_cwd", workspace=os.getcwd()).record["workspace"] == os.getcwd()
+    with Runner("s", {"plain": PlainScheduler}) as runner:
+        with pytest.raises(ConfigError, match="does not take a workspace along"):
+            runner.dryrun(app, "plain", workspace=str(tmp_path))
+        assert runner.dryrun(app, "plain", workspace="").record["workspace"] is None
+
+
+def test_code_is_shipped_between_intent_and_request(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:
+    info = runner.dryrun(app, "fake", workspace="sub")
+    assert fake.shipped == []
+    assert info.request["roles"][0]["image"] == "planned:code"
+    handle = runner.schedule(info)
+    assert fake.shipped == ["sub"]
+    job = fake.job(handle.rpartition("/")[2])
+    assert [role["image"] for role in job["roles"]] == ["exact@sha256:1234"] * 2
+    record = runner.history.find(handle)
+    assert record is not None
+    assert (record.workspace, record.fingerprint) == ("sub", "f" * 64)
+    assert record.images == {role["name"]: "exact@sha256:1234" for role in job["roles"]}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(BackendError("the registry said no"), "the registry said no"), (KeyboardInterrupt(), "interrupted")],
+)
+def test_code_that_does_not_arrive_starts_no_job(
+    runner: Runner, fake: FakeScheduler, app: AppDef, error: BaseException, reason: str
+) -> None:
+    fake.fail_ship = error
+    with pytest.raises(type(error)):
+        runner.run(app, "fake", workspace=".")
+    assert fake.list() == []
+    (row,) = runner.history.rows()
+    assert row.phase == "refused"
+    assert reason in row.msg
 
 
 def test_run_component_records_component_and_arguments(

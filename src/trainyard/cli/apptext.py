@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
 
 
-def masked_app(app: AppDef) -> dict[str, Any]:
+def masked_app(app: AppDef | None) -> dict[str, Any]:
     """Return a job's definition as JSON values without its secrets."""
     from trainyard.redaction import Redactor
     from trainyard.specs.serialize import to_json
 
-    data: dict[str, Any] = Redactor().json(to_json(app))
+    data: dict[str, Any] = Redactor().json({} if app is None else to_json(app))
     return data
 
 

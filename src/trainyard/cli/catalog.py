@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "list": "list jobs",
     "describe": "show what a job was made of",
     "cancel": "ask jobs to stop",
+    "diff": "show what changed between two jobs: code, arguments, options, environment",
     "rerun": "start a job again, exactly as it was",
     "delete": "remove what is kept of jobs that have ended",
     "components": "list components, show their help, lint them",
@@ -41,6 +42,7 @@ OTHER_NAMES = {
     "submit": "run",
     "launch": "run",
     "prune": "gc",
+    "compare": "diff",
 }
 
 

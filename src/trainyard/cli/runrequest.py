@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trainyard.runner import Runner
     from trainyard.runner.config import Config, Setting
+    from trainyard.specs.workspace import Workspace
 
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_name": str,
@@ -102,9 +103,17 @@ class RunRequest:
             "component_args": self._args.component_args,
             "scheduler": self.scheduler,
             "cfg": {name: setting.value for name, setting in options.items()},
-            "workspace": self._workspace,
+            "workspace": self._travelling(runner),
             "parent_run_id": self._args.parent_run_id,
         }
+
+    def _travelling(self, runner: Runner) -> Workspace:
+        """Return what goes with the job: by default the current directory, where the scheduler ships code."""
+        from trainyard.specs.workspace import Workspace
+
+        if self._workspace is None and runner.scheduler(self.scheduler).ships_by_default:
+            return Workspace({os.getcwd(): ""}, implicit=True)
+        return Workspace.from_str(self._workspace)
 
 
 def following_settings(config: Config) -> dict[str, bool]:

@@ -14,8 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Mapping
+    from typing import Any
 
     from trainyard.runner import Runner
+    from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.status import AppStatus
 
 
@@ -52,6 +54,23 @@ def add_submission_options(parser: ArgumentParser) -> None:
     add_json_option(parser)
 
 
+def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
+    """Add the options about what is submitted; ``default_workspace`` says in words what goes by default."""
+    parser.add_argument(
+        "--dryrun",
+        "--dry-run",
+        "--dry_run",
+        action="store_true",
+        help="print the job and its request, start nothing",
+    )
+    parser.add_argument(
+        "--workspace",
+        metavar="DIR",
+        help="code that travels with the job: a directory, DIR=SUB,DIR=SUB, @FINGERPRINT of an earlier job's,"
+        f" or '' for nothing (default: {default_workspace})",
+    )
+
+
 class FollowPlan:
     """Whether and how a job is watched after its submission.
 
@@ -78,13 +97,19 @@ class FollowPlan:
 
 
 @contextlib.contextmanager
-def submitting() -> Iterator[None]:
-    """Say what Ctrl-C leaves open while a job is on its way to the scheduler."""
+def submitting(runner: Runner) -> Iterator[None]:
+    """Show how far the job's code is, and say what Ctrl-C leaves open while a job is on its way."""
+    from trainyard.cli.progress import TerminalProgress
+
+    runner.progress = progress = TerminalProgress(sys.stderr)
     try:
         yield
     except KeyboardInterrupt:
+        progress.clear()
         note("the submission was interrupted; `trainyard list` shows whether the job was started")
         raise
+    finally:
+        progress.clear()
 
 
 def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
@@ -111,3 +136,25 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
             print_json(job_json(handle, status if status is not None else runner.status(handle)))
     code = exit_code_of(status, plan.source)
     return EXIT_INTERRUPTED if stopped and code == 1 and plan.source is None else code
+
+
+def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
+    """Print a job that was not submitted: its definition, options, code and request."""
+    import json
+
+    from trainyard.cli.apptext import masked_app, masked_cfg, request_json
+
+    options = runner.scheduler_run_opts(info.scheduler)
+    secret_names = {name for name, option in options if option.secret}
+    cfg, app, request = masked_cfg(info, secret_names), masked_app(info.app), request_json(info)
+    code = None if info.shipment is None else info.shipment.plan()
+    if as_json:
+        parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
+        print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
+        return EXIT_OK
+    out(f"# job\n{json.dumps(app, indent=2)}\n")
+    out(f"# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}\n")
+    if code:
+        out(f"# code\n{json.dumps(code, indent=2)}\n")
+    out(f"# request\n{request if isinstance(request, str) else json.dumps(request, indent=2, default=str)}")
+    return EXIT_OK

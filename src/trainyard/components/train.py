@@ -1,13 +1,16 @@
-"""A plain Python script as a job."""
+"""A Python script as a job, with its data, results and hosts if it wants them."""
 
 from __future__ import annotations
 
 import os
+from typing import Any, Literal
 
 from trainyard.components.image import NO_IMAGE
+from trainyard.errors import ConfigError
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
+from trainyard.specs.substitution import macros
 
 
 def script(
@@ -23,8 +26,18 @@ def script(
     env: dict[str, str] | None = None,
     max_retries: int = 0,
     mounts: list[str] | None = None,
+    channel: dict[str, str] | None = None,
+    output: str = "",
+    checkpoints: str = "",
+    metric: dict[str, str] | None = None,
+    distribution: Literal["none", "torchrun", "mpi"] = "none",
+    nproc: int = 1,
+    mpi_options: str = "",
 ) -> AppDef:
     """Run a Python script. ``trainyard run ./train.py --lr 0.1`` is short for it.
+
+    With channels, an output, checkpoints, metrics or a distribution the script runs under the toolkit, which
+    gives it SM_* variables, /opt/ml and the other hosts.
 
     Args:
         script_args: arguments of the script
@@ -39,8 +52,20 @@ def script(
         env: environment variables
         max_retries: how often to start again after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
+        channel: input data, such as training=s3://bucket/prefix; the script finds it in SM_CHANNEL_TRAINING
+        output: URI that the model and other results go to
+        checkpoints: URI that checkpoints go to, and come back from
+        metric: values to read from the output, such as loss=loss:([0-9.]+)
+        distribution: how the replicas work together
+        nproc: processes on each replica, with a distribution
+        mpi_options: further options of mpirun
     """
     stem = os.path.splitext(os.path.basename(script))[0] or "script"
+    if distribution == "none" and (nproc != 1 or mpi_options):
+        raise ConfigError(
+            "nproc and mpi_options mean nothing without a distribution",
+            hint="Add --distribution torchrun or --distribution mpi.",
+        )
     role = Role(
         stem,
         image,
@@ -52,4 +77,32 @@ def script(
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         mounts=parse_mounts(mounts or []),
     )
+    wanted: dict[str, Any] = {
+        "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
+        "output": {"uri": _absolute(output)} if output else {},
+        "checkpoints": {"uri": _absolute(checkpoints)} if checkpoints else {},
+        "metrics": [{"name": key, "regex": regex} for key, regex in (metric or {}).items()],
+        "distribution": _distribution(distribution, nproc, mpi_options),
+    }
+    if any(wanted.values()):
+        role.metadata["train"] = {
+            "version": 1,
+            "name": macros.app_id,
+            "program": script,
+            "arguments": list(script_args),
+            "host_count": num_replicas,
+            **{key: value for key, value in wanted.items() if value},
+        }
     return AppDef(name=name or stem, roles=[role])
+
+
+def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:
+    if kind == "none":
+        return {}
+    options = {"mpi_options": mpi_options} if mpi_options else {}
+    return {"kind": kind, "processes_per_host": nproc, **options}
+
+
+def _absolute(uri: str) -> str:
+    """Return a URI as it is, and a path of this machine as it means the same from any directory."""
+    return uri if "://" in uri else os.path.abspath(os.path.expanduser(uri))

@@ -100,7 +100,17 @@ class History:
 
     def amend(self, key: str, **columns: Any) -> None:
         """Change fields of a row."""
+        import json
+
+        for name in JSON_COLUMNS & columns.keys():
+            columns[name] = None if columns[name] is None else json.dumps(columns[name])
         self._write([_update(columns, "key = ?", key)])
+
+    def fingerprints(self) -> set[str]:
+        """Return the fingerprints of all code that a job of the history went with."""
+        return {
+            str(row.fingerprint) for row in self._read("WHERE fingerprint IS NOT NULL AND phase != 'deleted'")
+        }
 
     def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
         """Record the states that were seen of jobs: handle, state, reason, and time of the end if it ended.

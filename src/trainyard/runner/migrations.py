@@ -45,6 +45,12 @@ MIGRATIONS: list[list[str]] = [
         "CREATE INDEX jobs_app_id ON jobs (app_id)",
         "CREATE INDEX jobs_intents ON jobs (phase) WHERE phase = 'intent'",
     ],
+    [
+        "ALTER TABLE jobs ADD COLUMN fingerprint TEXT",
+        "ALTER TABLE jobs ADD COLUMN images TEXT",  # JSON
+        "ALTER TABLE jobs ADD COLUMN native_id TEXT",
+        "CREATE INDEX jobs_fingerprint ON jobs (fingerprint) WHERE fingerprint IS NOT NULL",
+    ],
 ]
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 
-from trainyard.errors import ConfigError
 from trainyard.runner.injection import inject
+from trainyard.runner.training import start_toolkits
 from trainyard.specs.app import validate_app
 from trainyard.specs.serialize import to_json
 
@@ -18,13 +17,14 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
 
 
 def prepare(
     scheduler: Scheduler[Any],
     app: AppDef,
     cfg: Mapping[str, Any] | None,
-    workspace: str | None,
+    workspace: Workspace | str | None,
     parent_run_id: str | None,
     trackers: Mapping[str, str | None],
 ) -> AppDryRunInfo[Any]:
@@ -34,23 +34,20 @@ def prepare(
         ConfigError: the job is not complete, or cannot run on this scheduler.
         InvalidRunConfigException: an option is unknown, missing or of the wrong type.
     """
+    from trainyard.specs.workspace import Workspace
+
     validate_app(app)
-    _check_workspace(scheduler, workspace)
+    if not isinstance(workspace, Workspace):
+        workspace = Workspace.from_str(workspace)
     own = copy.deepcopy(app)
     # as it is now: the runner's variables are made anew for a repetition
     definition = to_json(own)
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
-    info = scheduler.submit_dryrun(own, cfg or {})
-    info.record |= {"app": definition, "workspace": workspace, "parent_run_id": parent_run_id}
+    start_toolkits(own, scheduler)
+    info = scheduler.submit_dryrun(own, cfg or {}, workspace)
+    info.record |= {
+        "app": definition,
+        "workspace": str(workspace) or None,
+        "parent_run_id": parent_run_id,
+    }
     return info
-
-
-def _check_workspace(scheduler: Scheduler[Any], workspace: str | None) -> None:
-    """Refuse a workspace that the scheduler would silently leave behind."""
-    if not workspace or not scheduler.is_local or hasattr(scheduler, "build_workspaces"):
-        return
-    if os.path.realpath(os.path.expanduser(workspace)) != os.path.realpath(os.getcwd()):
-        raise ConfigError(
-            f"{scheduler.backend} runs jobs in the current directory; it cannot take {workspace!r} along",
-            hint="Change to that directory, or leave the workspace out.",
-        )

@@ -37,8 +37,11 @@ COLUMNS = (
     "submitter",
     "rerun_of",
     "parent_run_id",
+    "fingerprint",
+    "images",
+    "native_id",
 )
-JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv"})
+JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images"})
 
 INTENT = "intent"
 SUBMITTED = "submitted"
@@ -77,6 +80,9 @@ class JobRecord:
         submitter: ``pid:start:boot`` of the process that submitted it.
         rerun_of: handle of the job that this one repeats.
         parent_run_id: the parent run that was named.
+        fingerprint: names the exact code that went with it; None if none did.
+        images: role -> the exact image that holds the code.
+        native_id: the backend's own id of the job, where the app id is not that.
     """
 
     __slots__ = (*COLUMNS, "_json")
@@ -108,6 +114,9 @@ class JobRecord:
     submitter: str
     rerun_of: str | None
     parent_run_id: str | None
+    fingerprint: str | None
+    images: dict[str, str] | None
+    native_id: str | None
 
     def __init__(self, values: Sequence[Any]) -> None:
         row = dict(zip(COLUMNS, values, strict=True))

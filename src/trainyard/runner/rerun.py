@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef
 
 
@@ -42,6 +43,19 @@ def recover(
     if missing:
         raise missing_secrets_error(f"the job {record.handle or record.name}", missing)
     return from_json(AppDef, app), options
+
+
+def frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> str | None:
+    """Return the workspace by which a job gets the code that it had before; None if its images hold it.
+
+    The images that the code was put into are used again where they still exist: ``app`` is changed.
+    """
+    images = record.images or {}
+    if images and record.scheduler == scheduler.backend and scheduler.has_images(list(images.values())):
+        for role in app.roles:
+            role.image = images.get(role.name, role.image)
+        return None
+    return f"@{record.fingerprint}" if record.fingerprint else record.workspace
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Scheduler
     from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.options import runopts
+    from trainyard.workspace.progress import Progress
 
 DEFAULT_SESSION = "trainyard"
 
@@ -49,6 +50,8 @@ class Session:
         self._config: Config | None = None
         self._schedulers: dict[str, Scheduler[Any]] = {}
         self._late_facts: list[tuple[str, GitProbe]] = []
+        #: Is told how far code is that is being shipped; None if nobody looks.
+        self.progress: Progress | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -98,8 +101,20 @@ class Session:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
-            self._schedulers[name] = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
+            self._schedulers[name] = scheduler
         return self._schedulers[name]
+
+    def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:
+        from trainyard.errors import StateStoreError
+        from trainyard.specs.handles import make_app_handle
+
+        try:
+            record = self.history.find(make_app_handle(scheduler.backend, scheduler.session_name, app_id))
+        except StateStoreError:
+            return None  # the backend can be asked
+        return None if record is None else record.native_id
 
     def scheduler_backends(self) -> builtins.list[str]:
         """Return the names of all schedulers, the default one first."""

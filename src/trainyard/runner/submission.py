@@ -21,21 +21,29 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
+    from trainyard.workspace.progress import Progress
 
 #: Reason of a job whose submitter died before the scheduler had answered.
 INTERRUPTED = "the submission was interrupted"
 
 
 def submit(
-    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History
+    scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, progress: Progress | None = None
 ) -> tuple[str, str, GitProbe | None]:
-    """Record the intent, send the request, and record what came of it.
+    """Record the intent, ship the code, send the request, and record what came of it.
+
+    Args:
+        scheduler: where the job is to run.
+        info: its request.
+        history: where the intent is recorded.
+        progress: is told how far the code is.
 
     Returns:
         The app id, the row's key, and the git probe if it was still running.
 
     Raises:
         StateStoreError: the intent cannot be recorded; nothing was sent.
+        TrainyardError: the code could not be shipped; nothing was started.
         BackendError: the scheduler refused.
     """
     directory = os.getcwd()
@@ -44,6 +52,11 @@ def submit(
     )
     info.client_token = key
     probe = GitProbe(directory)
+    try:
+        _ship(scheduler, info, history, key, progress)
+    except BaseException:
+        probe.abandon()
+        raise
     try:
         app_id = scheduler.schedule(info)
     except Exception as error:
@@ -58,9 +71,31 @@ def submit(
         key,
         make_app_handle(scheduler.backend, info.session or scheduler.session_name, app_id),
         app_id,
+        native_id=info.record.get("native_id"),
         **facts,
     )
     return app_id, key, None if facts else probe
+
+
+def _ship(
+    scheduler: Scheduler[Any],
+    info: AppDryRunInfo[Any],
+    history: History,
+    key: str,
+    progress: Progress | None,
+) -> None:
+    """Bring the job's code to where it will run. If that fails there certainly is no job."""
+    if info.shipment is None:
+        return
+    try:
+        scheduler.ship(info, progress)
+    except BaseException as error:
+        from trainyard.redaction import redact_text
+
+        interrupted = isinstance(error, KeyboardInterrupt)
+        _record(history.refused, key, INTERRUPTED if interrupted else redact_text(_text_of(error)))
+        raise
+    _record(history.amend, key, fingerprint=fingerprint_of(info), images=info.record["images"])
 
 
 def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
@@ -100,6 +135,8 @@ def describe_submission(
         "cfg": redact_cfg(redactor, scheduler.run_opts(), info.cfg),
         "app": redactor.json(app or {}),
         "workspace": record.get("workspace"),
+        "fingerprint": fingerprint_of(info),
+        "images": record.get("images"),
         "cwd": directory,
         "argv": redactor.args(sys.argv),
         "user": _user(),
@@ -152,8 +189,18 @@ def _settle_refusal(
             handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, info.app_id)
             _record(history.submitted, key, handle, info.app_id, state=found.state.name)
             return
-    message = error.message if isinstance(error, TrainyardError) else f"{type(error).__name__}: {error}"
-    _record(history.refused, key, redact_text(message))
+    _record(history.refused, key, redact_text(_text_of(error)))
+
+
+def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
+    """Return the fingerprint of the code that goes with a job."""
+    manifest = None if info.shipment is None else info.shipment.manifest
+    fingerprint: str | None = info.record.get("fingerprint")
+    return fingerprint if manifest is None else str(manifest.fingerprint)
+
+
+def _text_of(error: BaseException) -> str:
+    return error.message if isinstance(error, TrainyardError) else f"{type(error).__name__}: {error}"
 
 
 def _record(write: Any, *args: Any, **columns: Any) -> None:

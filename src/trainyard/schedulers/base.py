@@ -18,13 +18,16 @@ from trainyard.specs.status import NONE, AppState, AppStatus, Record, RoleStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
 
     T = TypeVar("T")
 else:
@@ -154,6 +157,25 @@ class LogBlock:
         self.data = data
 
 
+class ToolkitPlace:
+    """Where the toolkit is, and what it works with, as a job sees them. Macros are substituted.
+
+    Args:
+        archive: path of the toolkit's zipapp.
+        code: directory of the job's code.
+        base: the base directory, if it is not ``/opt/ml``.
+        python: what runs it.
+    """
+
+    __slots__ = ("archive", "base", "code", "python")
+
+    def __init__(self, archive: str, code: str, base: str = "", python: str = "python3") -> None:
+        self.archive = archive
+        self.code = code
+        self.base = base
+        self.python = python
+
+
 class Scheduler(ABC, Generic[T]):
     """A backend that runs jobs. ``T`` is the type of its options.
 
@@ -166,10 +188,17 @@ class Scheduler(ABC, Generic[T]):
     opts_class: type[Any] | None = None
     #: Whether jobs run on this machine, so that a command on a terminal follows them by default.
     is_local = False
+    #: Whether the current directory travels with a job by default, as an image needs the user's code.
+    ships_by_default = False
+    #: Whether the scheduler carries out a role's ``metadata["train"]`` itself, without the toolkit.
+    reads_training_specs = False
 
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
+
+        #: Gives the backend's own id of a job of ours, if the history has it. Set by the runner.
+        self.recall: Callable[[str], str | None] = lambda app_id: None
 
     def close(self) -> None:
         """Free what the scheduler holds. May be called more than once."""
@@ -185,30 +214,97 @@ class Scheduler(ABC, Generic[T]):
     def expect_submission(self) -> None:
         """Begin what can be begun before the job is known. Whether one follows is not certain."""
 
-    def submit(self, app: AppDef, cfg: Any, workspace: str | None = None) -> str:
+    def submit(self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None) -> str:
         """Check, prepare and start a job without a runner; returns its id. Meant for tests."""
-        return self.schedule(self.submit_dryrun(app, cfg))
+        info = self.submit_dryrun(app, cfg, workspace)
+        self.ship(info)
+        return self.schedule(info)
 
-    def submit_dryrun(self, app: AppDef, cfg: Any) -> AppDryRunInfo[Any]:
+    def submit_dryrun(
+        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    ) -> AppDryRunInfo[Any]:
         """Make the request that `schedule` would send. Touches nothing.
+
+        Args:
+            app: the job. With a workspace its images become those that the workspace will be in.
+            cfg: the scheduler's options.
+            workspace: the code that goes with it, see `Workspace.from_str`.
 
         Raises:
             InvalidRunConfigException: an option is unknown, missing or of the wrong type.
             ConfigError: the job cannot run on this scheduler.
         """
         from trainyard.specs.app import validate_app
+        from trainyard.specs.workspace import Workspace
 
         validate_app(app)
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
-        info = self._submit_dryrun(app, resolved)
+        if not isinstance(workspace, Workspace):
+            workspace = Workspace.from_str(workspace)
+        shipment = self.plan_shipment(app, workspace, resolved)
+        info = self._make_request(app, resolved, shipment)
         info.app = app
+        info.shipment = shipment
         info.cfg = resolved
         info.scheduler = self.backend
         info.session = self.session_name
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
         return info
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan how a workspace gets to the job; None if nothing has to travel. Only reads.
+
+        A scheduler that ships code overrides this, and may set the roles' images to what they will be called.
+
+        Raises:
+            ConfigError: this scheduler ships no code, or not this.
+        """
+        if workspace:
+            from trainyard.errors import ConfigError
+
+            raise ConfigError(
+                f"{self.backend} does not take a workspace along: {workspace}",
+                hint="Leave --workspace out.",
+            )
+        return None
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where a role's replicas will find the toolkit; None if it cannot be brought to them."""
+        return None
+
+    def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
+        """Bring a job's code to where it will run, and put into the request what it has come to be there.
+
+        Comes before `schedule`. Does nothing for a job without a workspace.
+
+        Raises:
+            TrainyardError: the code could not be brought there; no job may be started.
+        """
+        if info.shipment is None:
+            return
+        from trainyard.workspace.progress import Silent
+        from trainyard.workspace.shipment import replace_references
+
+        references = info.shipment.ship(progress or Silent())
+        info.request = replace_references(info.request, references)
+        roles = info.app.roles if info.app is not None else []
+        info.record["images"] = {
+            role.name: references[role.image] for role in roles if role.image in references
+        }
+        for role in roles:
+            role.image = references.get(role.image, role.image)
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        """Tell whether all of these images, which `ship` made, can still be used as they are."""
+        return False
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[Any]:
+        """Make the request; overridden by schedulers whose requests depend on how the code travels."""
+        return self._submit_dryrun(app, cfg)
 
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         """Refuse what this scheduler cannot run. Overridden by schedulers."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         is_terminal,
     )
     from trainyard.specs.substitution import macros
+    from trainyard.specs.workspace import Workspace
 
 ALL = "all"
 
@@ -53,6 +54,7 @@ _HOMES = {
     "trainyard.specs.dryrun": ("AppDryRunInfo",),
     "trainyard.specs.handles": ("AppHandle", "ParsedAppHandle", "make_app_handle", "parse_app_handle"),
     "trainyard.specs.substitution": ("macros",),
+    "trainyard.specs.workspace": ("Workspace",),
     "trainyard.specs.mounts": ("BindMount", "DeviceMount", "MountType", "VolumeMount", "parse_mounts"),
     "trainyard.specs.resources": (
         "NULL_RESOURCE",
@@ -103,6 +105,7 @@ __all__ = [
     "UnknownAppException",
     "UnknownSchedulerException",
     "VolumeMount",
+    "Workspace",
     "from_json",
     "get_named_resources",
     "is_started",

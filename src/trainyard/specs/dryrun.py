@@ -6,7 +6,23 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from trainyard.specs.app import AppDef
+
+    class Shipment(Protocol):
+        """Code on its way to a job; see `trainyard.workspace.shipment.Shipment`."""
+
+        @property
+        def manifest(self) -> Any:
+            """What is shipped."""
+
+        def plan(self) -> dict[str, Any]:
+            """Return what will be shipped, as JSON values."""
+
+        def ship(self, progress: Any) -> dict[str, str]:
+            """Ship it; returns the planned references and what they have come to be."""
+
 
 T = TypeVar("T")
 
@@ -26,6 +42,7 @@ class AppDryRunInfo(Generic[T]):
         app_id: id that the job will have, where the scheduler lets the caller choose it; else None.
         client_token: names this submission, for backends that refuse to start the same one twice. Set by
             the runner just before `Scheduler.schedule`.
+        shipment: the code that goes with the job, planned but not shipped; None if there is none.
         record: what the runner notes of it in the history: component, arguments, workspace, ....
     """
 
@@ -38,6 +55,7 @@ class AppDryRunInfo(Generic[T]):
         self.session = ""
         self.app_id: str | None = None
         self.client_token = ""
+        self.shipment: Shipment | None = None
         self.record: dict[str, Any] = {}
 
     def __repr__(self) -> str:

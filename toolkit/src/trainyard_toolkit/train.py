@@ -94,7 +94,7 @@ class Training:
         if env.module_dir != code:
             from trainyard_toolkit import fetch
 
-            fetch.fetch_code(env.module_dir, code)
+            fetch.fetch_code(env.module_dir, code, link=self.job is not None)
         program.check(code, name)
         if program.needs_install(code, name):
             from trainyard_toolkit import install

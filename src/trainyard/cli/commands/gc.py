@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from trainyard.cli.console import note, out, print_json, table
 from trainyard.cli.parser import add_json_option
+from trainyard.cli.progress import format_bytes
 from trainyard.errors import EXIT_OK
 
 TYPE_CHECKING = False
@@ -44,21 +45,15 @@ def run(args: Namespace) -> int:
         print_json({"found": rows, "removed": len(items) if args.yes else 0, "freed": freed})
         return EXIT_OK
     if items:
-        lines = [[item.app_id, format_duration(item.age), _size(item.size), item.path] for item in items]
+        lines = [
+            [item.app_id, format_duration(item.age), format_bytes(item.size), item.path] for item in items
+        ]
         out(table(("JOB", "AGE", "SIZE", "PATH"), lines))
     if args.yes:
-        note(f"removed {len(items)} jobs, {_size(freed)}")
+        note(f"removed {len(items)} jobs, {format_bytes(freed)}")
     elif items:
-        total = _size(sum(item.size for item in items))
+        total = format_bytes(sum(item.size for item in items))
         note(f"{len(items)} jobs, {total}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")
     return EXIT_OK
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,10 +1,17 @@
-"""Start a job again, exactly as it was: the same definition and options, from the history."""
+"""Start a job again, exactly as it was: the same definition, code and options, from the history."""
 
 from __future__ import annotations
 
 from trainyard.cli.jobs import check_exit_code_source
 from trainyard.cli.parser import add_handle_argument
-from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission, submitting
+from trainyard.cli.submission import (
+    FollowPlan,
+    add_plan_options,
+    add_submission_options,
+    after_submission,
+    show_plan,
+    submitting,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_handle_argument(parser)
     add_submission_options(parser)
+    add_plan_options(parser, "the code that it had")
 
 
 def run(args: Namespace) -> int:
@@ -30,6 +38,9 @@ def run(args: Namespace) -> int:
         cfg = runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else None
         if plan.source:
             check_exit_code_source(plan.source, runner.replicas(original))
-        with submitting():
-            handle = runner.rerun(original, scheduler=args.scheduler, cfg=cfg)
+        if args.dryrun:
+            info = runner.dryrun_rerun(original, scheduler=args.scheduler, cfg=cfg, workspace=args.workspace)
+            return show_plan(runner, info, args.json)
+        with submitting(runner):
+            handle = runner.rerun(original, scheduler=args.scheduler, cfg=cfg, workspace=args.workspace)
         return after_submission(runner, handle, plan)

@@ -12,8 +12,15 @@ import sys
 
 from trainyard.cli.jobs import check_exit_code_source
 from trainyard.cli.parser import complete_with
-from trainyard.cli.submission import FollowPlan, add_submission_options, after_submission, submitting
-from trainyard.errors import EXIT_OK, ComponentArgumentError, UnknownSchedulerException, UsageError
+from trainyard.cli.submission import (
+    FollowPlan,
+    add_plan_options,
+    add_submission_options,
+    after_submission,
+    show_plan,
+    submitting,
+)
+from trainyard.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,14 +35,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare the command's arguments."""
     add_submission_options(parser)
-    parser.add_argument(
-        "--dryrun",
-        "--dry-run",
-        "--dry_run",
-        action="store_true",
-        help="print the job and its request, start nothing",
-    )
-    parser.add_argument("--workspace", metavar="DIR", help="what travels with the job; '' for nothing")
+    add_plan_options(parser, "the current directory, where the scheduler ships code")
     parser.add_argument(
         "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
     )
@@ -115,8 +115,8 @@ def _submit_and_follow(args: Namespace, request: RunRequest) -> int:
         plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
         arguments = request.arguments(runner)
         if args.dryrun:
-            return _show(runner, runner.dryrun_component(**arguments), args.json)
-        with submitting():
+            return show_plan(runner, runner.dryrun_component(**arguments), args.json)
+        with submitting(runner):
             handle = _submit(runner, arguments, plan)
         return after_submission(runner, handle, plan)
 
@@ -129,23 +129,3 @@ def _submit(runner: Runner, arguments: dict[str, Any], plan: FollowPlan) -> str:
     # before anything is started
     check_exit_code_source(plan.source, [(role.name, k) for role in roles for k in range(role.num_replicas)])
     return runner.schedule(info)
-
-
-def _show(runner: Runner, info: Any, as_json: bool) -> int:
-    import json
-
-    from trainyard.cli.apptext import masked_app, masked_cfg, request_json
-    from trainyard.cli.console import out, print_json
-
-    options = runner.scheduler_run_opts(info.scheduler)
-    secret_names = {name for name, option in options if option.secret}
-    cfg, app = masked_cfg(info, secret_names), masked_app(info.app)
-    if as_json:
-        print_json({"scheduler": info.scheduler, "cfg": cfg, "app": app, "request": request_json(info)})
-        return EXIT_OK
-    request = request_json(info)
-    text = request if isinstance(request, str) else json.dumps(request, indent=2, default=str)
-    out(f"# job\n{json.dumps(app, indent=2)}\n")
-    out(f"# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}\n")
-    out(f"# request\n{text}")
-    return EXIT_OK

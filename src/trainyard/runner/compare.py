@@ -1,0 +1,187 @@
+"""What differs between two jobs of the history: code, arguments, options, environment, definition."""
+
+from __future__ import annotations
+
+from trainyard.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Protocol
+
+    from trainyard.runner.records import JobRecord
+    from trainyard.workspace.manifest import Manifest
+
+    class CodeStore(Protocol):
+        """Where the code of earlier jobs is kept; see `trainyard.workspace.store.Store`."""
+
+        def manifest(self, fingerprint: str) -> Manifest | None:
+            """Return what a workspace held; None if that is not known any more."""
+
+        def read_blob(self, digest: str) -> bytes | None:
+            """Return a file's content; None if it was not kept."""
+
+
+#: Sections of a comparison, in the order in which they are shown.
+SECTIONS = ("arguments", "options", "environment", "job", "origin")
+
+
+class FileChange:
+    """One path that differs.
+
+    Attributes:
+        path: relative to the workspace.
+        change: "added", "removed" or "modified".
+        before: the old content; None if there is none, or it was not kept.
+        after: the new content, likewise.
+    """
+
+    __slots__ = ("after", "before", "change", "path")
+
+    def __init__(self, path: str, change: str, before: bytes | None, after: bytes | None) -> None:
+        self.path = path
+        self.change = change
+        self.before = before
+        self.after = after
+
+
+class Comparison:
+    """The differences between two jobs.
+
+    Attributes:
+        first: the one job.
+        second: the other.
+        code: "same", "changed", or why the code cannot be compared.
+        files: what changed in the code.
+        values: section -> name -> pair of the old and the new value, None where there was none.
+    """
+
+    def __init__(self, first: JobRecord, second: JobRecord, store: CodeStore) -> None:
+        self.first = first
+        self.second = second
+        self.code, self.files = _compare_code(first, second, store)
+        self.values = {
+            section: _differences(_facts(first)[section], _facts(second)[section]) for section in SECTIONS
+        }
+
+    def __bool__(self) -> bool:
+        """Tell whether anything differs that is known."""
+        return self.code == "changed" or any(self.values.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the differences as JSON values."""
+        return {
+            "first": self.first.handle,
+            "second": self.second.handle,
+            "code": {
+                "result": self.code,
+                "fingerprints": [self.first.fingerprint, self.second.fingerprint],
+                "files": [{"path": file.path, "change": file.change} for file in self.files],
+            },
+            **{
+                section: {name: list(pair) for name, pair in differences.items()}
+                for section, differences in self.values.items()
+            },
+        }
+
+
+def _compare_code(first: JobRecord, second: JobRecord, store: CodeStore) -> tuple[str, list[FileChange]]:
+    without = [record.handle for record in (first, second) if not record.fingerprint]
+    if len(without) == 2:
+        return "not known: neither job took a workspace along", []
+    if without:
+        return f"not known: {without[0]} took no workspace along", []
+    if first.fingerprint == second.fingerprint:
+        return "same", []
+    manifests = [store.manifest(str(record.fingerprint)) for record in (first, second)]
+    old, new = manifests
+    if old is None or new is None:
+        gone = first if old is None else second
+        return f"changed, but what {gone.handle} ran with is not kept any more", []
+    return "changed", list(_file_changes(old, new, store))
+
+
+def _file_changes(old: Manifest, new: Manifest, store: CodeStore) -> Iterator[FileChange]:
+    before = {entry.path: entry for entry in old.entries}
+    after = {entry.path: entry for entry in new.entries}
+    for path in sorted(before.keys() | after.keys()):
+        one, other = before.get(path), after.get(path)
+        if one == other:
+            continue
+        change = "added" if one is None else "removed" if other is None else "modified"
+        yield FileChange(path, change, _content(one, store), _content(other, store))
+
+
+def _content(entry: Any, store: CodeStore) -> bytes | None:
+    if entry is None:
+        return b""
+    if entry.kind == "link":
+        return f"link to {entry.target}\n".encode(errors="surrogateescape")
+    return store.read_blob(entry.digest) if entry.kind == "file" else b""
+
+
+def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
+    """Return what there is to compare of a job, by section; names are unique within one."""
+    app = record.app
+    roles = {role["name"]: role for role in app.get("roles", [])}
+    arguments = record.component_args
+    named = arguments if isinstance(arguments, dict) else {"": arguments or []}
+    return {
+        "arguments": {
+            "component": record.component,
+            **{f"component {k}".strip(): v for k, v in named.items()},
+        }
+        | {f"{name}: command": [role["entrypoint"], *role["args"]] for name, role in roles.items()},
+        "options": {"scheduler": record.scheduler, **record.cfg},
+        "environment": {
+            f"{name}: {key}": value for name, role in roles.items() for key, value in role["env"].items()
+        },
+        "job": {"name": app.get("name"), **_flat("metadata", app.get("metadata"))}
+        | {
+            key: value
+            for name, role in roles.items()
+            for field, nested in role.items()
+            if field not in ("name", "args", "env", "entrypoint")
+            for key, value in _flat(f"{name}: {field}", nested).items()
+        },
+        "origin": {
+            "directory": record.cwd,
+            "workspace": record.workspace,
+            "commit": record.git_commit,
+            "uncommitted changes": record.git_dirty,
+            "user": record.user,
+            "host": record.host,
+            **{f"image of {role}": image for role, image in (record.images or {}).items()},
+        },
+    }
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """Spread nested objects over names with dots."""
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    return {
+        key: item for inner, nested in value.items() for key, item in _flat(f"{name}.{inner}", nested).items()
+    }
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    names = dict.fromkeys([*old, *new])
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def find_for_comparison(records: Mapping[str, JobRecord | None]) -> list[JobRecord]:
+    """Return the records of two handles.
+
+    Raises:
+        ConfigError: one of them is not in the history, which alone knows what a job was made of.
+    """
+    found = []
+    for handle, record in records.items():
+        if record is None:
+            raise ConfigError(
+                f"cannot compare {handle}: it is not in the history of this machine",
+                hint="`trainyard list` shows the jobs that are.",
+            )
+        found.append(record)
+    return found

@@ -1,0 +1,120 @@
+"""What code travels with a job: directories of this machine, and where they go."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from trainyard.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_EXAMPLE = "A directory, '.', or several with where they go: --workspace app=.,../lib=lib"
+
+
+class Workspace:
+    """Directories that travel with a job.
+
+    Args:
+        projects: directory of this machine -> where its content goes, relative to the job's working
+            directory; "" or "." is that directory itself.
+        implicit: whether nobody asked for it, such as the current directory by default.
+        frozen: the code that an earlier job ran with, by its fingerprint or the beginning of one; instead
+            of ``projects``.
+    """
+
+    __slots__ = ("frozen", "implicit", "projects")
+
+    def __init__(
+        self, projects: Mapping[str, str] | None = None, *, implicit: bool = False, frozen: str = ""
+    ) -> None:
+        self.projects = {source: _destination(to, source) for source, to in (projects or {}).items()}
+        self.implicit = implicit
+        self.frozen = frozen
+
+    @classmethod
+    def from_str(cls, text: str | None) -> Workspace:
+        """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or the predecessor's ``{DIR: SUB, DIR: SUB}``.
+
+        Nothing, or only white space, is a workspace of no directories. A directory whose own name has a ``=``
+        in it is meant if it exists. ``@FINGERPRINT`` is the code that an earlier job ran with.
+
+        Raises:
+            UsageError: the text cannot be read.
+        """
+        text = (text or "").strip()
+        if not text:
+            return cls()
+        if text.startswith("@") and not os.path.isdir(text):
+            return cls(frozen=_fingerprint(text))
+        braced = text.startswith("{") and text.endswith("}")
+        if not braced and ("=" not in text or os.path.isdir(text)):
+            return cls({text: ""})
+        projects: dict[str, str] = {}
+        for part in (text[1:-1] if braced else text).split(","):
+            source, separator, to = part.partition(":" if braced else "=")
+            source, to = _unquoted(source), _unquoted(to)
+            if not source or not separator:
+                raise UsageError(f"cannot read {part.strip()!r} in the workspace {text!r}", hint=_EXAMPLE)
+            if source in projects:
+                raise UsageError(f"the workspace {text!r} names {source!r} twice", hint=_EXAMPLE)
+            projects[source] = to
+        return cls(projects)
+
+    def is_unmapped_single_project(self) -> bool:
+        """Tell whether it is one directory that becomes the working directory itself."""
+        return len(self.projects) == 1 and not any(self.projects.values())
+
+    def absolute(self) -> Workspace:
+        """Return it with absolute, resolved source directories."""
+        projects = {os.path.realpath(os.path.expanduser(src)): to for src, to in self.projects.items()}
+        return Workspace(projects, implicit=self.implicit, frozen=self.frozen)
+
+    def __bool__(self) -> bool:
+        return bool(self.projects or self.frozen)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Workspace):
+            return NotImplemented
+        return (self.projects, self.frozen) == (other.projects, other.frozen)
+
+    def __hash__(self) -> int:
+        return hash((self.frozen, *sorted(self.projects.items())))
+
+    def __str__(self) -> str:
+        if self.frozen:
+            return f"@{self.frozen}"
+        if self.is_unmapped_single_project():
+            return next(iter(self.projects))
+        return ",".join(f"{source}={to or '.'}" for source, to in self.projects.items())
+
+    def __repr__(self) -> str:
+        return f"Workspace.from_str({str(self)!r})"
+
+
+def _fingerprint(text: str) -> str:
+    digits = text[1:].lower()
+    if len(digits) < 8 or len(digits) > 64 or set(digits) - set("0123456789abcdef"):
+        raise UsageError(
+            f"{text!r} is no fingerprint of a workspace",
+            hint="After the @ stand at least 8 of its hexadecimal digits, as `trainyard diff` shows them.",
+        )
+    return digits
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _destination(to: str, source: str) -> str:
+    """Return a destination as a relative path without dots; "" for the working directory itself."""
+    path = posixpath.normpath(to) if to else "."
+    if path.startswith(("/", "..")) or "\0" in path:
+        raise UsageError(
+            f"{source!r} cannot go to {to!r}: destinations are inside the job's working directory",
+            hint=_EXAMPLE,
+        )
+    return "" if path == "." else path

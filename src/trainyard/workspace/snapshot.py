@@ -1,0 +1,282 @@
+"""The content of a workspace at one moment: its manifest, and where each file can be read.
+
+What is shipped is what was hashed: `Snapshot.read` refuses a file that has been changed since.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
+from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
+from trainyard.workspace.manifest import Entry, Manifest
+from trainyard.workspace.selection import Report, Selection, select
+
+if TYPE_CHECKING:
+    from trainyard.specs.workspace import Workspace
+
+CHUNK = 1 << 20
+#: Beyond these an implicit workspace is most likely a mistake.
+MOST_BYTES = 1 << 30
+MOST_FILES = 100_000
+_BATCH = 64
+
+
+class Snapshot:
+    """A workspace, fixed.
+
+    Attributes:
+        manifest: its entries and fingerprint.
+        report: what is to be said of it.
+    """
+
+    def __init__(self, manifest: Manifest, report: Report, sources: Mapping[str, str]) -> None:
+        self.manifest = manifest
+        self.report = report
+        self._sources = sources
+
+    def source(self, entry: Entry) -> str:
+        """Return the absolute path of a file entry."""
+        return self._sources[entry.path]
+
+    def read(self, entry: Entry) -> Iterator[bytes]:
+        """Yield a file's content. Content that has been changed is never yielded to the end.
+
+        Raises:
+            WorkspaceChangedError: the file no longer has the content that was hashed.
+        """
+        path = self.source(entry)
+        digest, left = hashlib.sha256(), entry.size
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(descriptor, "rb", buffering=0) as file:
+                while True:
+                    chunk = file.read(CHUNK)
+                    left -= len(chunk)
+                    digest.update(chunk)
+                    if left < 0 or (not chunk and left > 0):
+                        raise WorkspaceChangedError(path)
+                    if left == 0 and (digest.hexdigest() != entry.digest or file.read(1)):
+                        raise WorkspaceChangedError(path)
+                    yield chunk
+                    if left == 0:
+                        return
+        except OSError as error:
+            raise WorkspaceChangedError(path) from error
+
+
+def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) -> Snapshot:
+    """Select and hash the files of a workspace; of a frozen one, find what was kept of it.
+
+    Args:
+        workspace: its projects. If nobody asked for it (``implicit``) it must look like a project.
+        cache: whether to trust digests of files that have not changed since they were last read.
+        progress: told of the steps, if given (`trainyard.workspace.progress`).
+
+    Raises:
+        WorkspaceError: a project is no directory, an ignore file does not parse, two projects have the same
+            path, no file is left, or an implicit workspace is the home directory or very large.
+    """
+    if workspace.frozen:
+        from trainyard.workspace.store import Store
+
+        return Store().snapshot(workspace.frozen)
+    if progress is not None:
+        progress.step("reading the workspace")
+    places = {os.path.abspath(os.path.expanduser(source)): to for source, to in workspace.projects.items()}
+    if workspace.implicit:
+        for source in places:
+            check_implicit(source)
+    selections = {source: select(source) for source in places}
+    if workspace.implicit:
+        _check_implicit_size(selections)
+    return _taken(selections, places, cache=cache)
+
+
+def check_implicit(root: str) -> None:
+    """Refuse a directory that nobody named and that is surely no project: ``/`` or the home directory.
+
+    Raises:
+        WorkspaceError: it is one of these.
+    """
+    real = os.path.realpath(root)
+    home = os.path.realpath(os.path.expanduser("~"))
+    if real in ("/", home):
+        what = "the root of the file system" if real == "/" else "your home directory"
+        raise WorkspaceError(
+            f"the current directory is {what}, which is not shipped unless it is named",
+            hint="Change to your project, or name what the job needs: --workspace DIR"
+            " ('' ships nothing, '.' ships all of this).",
+        )
+
+
+def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
+    files = sum(len(selection.files) for selection in selections.values())
+    size = sum(info.st_size for selection in selections.values() for _, info in selection.files)
+    if size <= MOST_BYTES and files <= MOST_FILES:
+        return
+    raise WorkspaceError(
+        f"the current directory {' '.join(selections)} has {files} files and {size / (1 << 30):.1f} GiB,"
+        " which is not shipped unless it is named",
+        hint="Leave out what the job does not need in .trainyardignore (`trainyard workspace show` lists the"
+        " largest), or name it: --workspace .",
+    )
+
+
+def _taken(selections: Mapping[str, Selection], places: Mapping[str, str], *, cache: bool) -> Snapshot:
+    report, merged = Report(), _Merged()
+    for source, selection in selections.items():
+        prefix = f"{places[source]}/" if places[source] else ""
+        merged.add(source, prefix, _entries(selection, prefix, places, cache=cache))
+        report.add(selection.report, prefix)
+    report.problems.sort()
+    manifest = Manifest(merged.entries.values())
+    if manifest.files == 0:
+        raise _nothing(list(places), report)
+    return Snapshot(manifest, report, merged.sources)
+
+
+class _Merged:
+    """Entries of several projects in one tree."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.sources: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        self._inner: dict[str, str] = {}
+
+    def add(self, source: str, prefix: str, entries: list[Entry]) -> None:
+        for entry in [*_parents(prefix), *entries]:
+            known = self.entries.get(entry.path)
+            if known is not None and not (known.kind == entry.kind == "dir"):
+                raise self._clash(entry.path, self._owners[entry.path], source)
+            above = entry.path.rpartition("/")[0]
+            if above in self.entries and self.entries[above].kind != "dir":
+                raise self._clash(above, self._owners[above], source)
+            self.entries.setdefault(entry.path, entry)
+            self._owners.setdefault(entry.path, source)
+            if entry.kind == "file":
+                self.sources[entry.path] = os.path.join(source, entry.path[len(prefix) :])
+
+    def _clash(self, path: str, one: str, other: str) -> WorkspaceError:
+        return WorkspaceError(
+            f"two projects of the workspace have the path {path}: {one} and {other}",
+            hint="Give one of them another destination, or leave the path out of one (.trainyardignore).",
+        )
+
+
+def _parents(prefix: str) -> list[Entry]:
+    parts = prefix.rstrip("/").split("/") if prefix else []
+    return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
+
+
+def _entries(selection: Selection, prefix: str, places: Mapping[str, str], *, cache: bool) -> list[Entry]:
+    entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
+    entries += _links(selection, prefix, places)
+    index = Index(selection.root, enabled=cache)
+    unknown = []
+    for path, info in selection.files:
+        digest = index.digest(path, info)
+        if digest is None:
+            unknown.append(path)
+        else:
+            entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
+    entries += _hash(selection, prefix, unknown, index)
+    index.save()
+    return entries
+
+
+def _hash(selection: Selection, prefix: str, paths: list[str], index: Index) -> list[Entry]:
+    entries = []
+    for path, outcome in _hashed(selection.root, paths):
+        if isinstance(outcome, str):
+            selection.report.problems.append((path, outcome))
+            continue
+        digest, info, began = outcome
+        index.remember(path, info, digest, began)
+        entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
+    return entries
+
+
+def _hashed(root: str, paths: list[str]) -> Iterator[tuple[str, Any]]:
+    batches = [paths[at : at + _BATCH] for at in range(0, len(paths), _BATCH)]
+    if len(batches) <= 1:
+        yield from (pair for batch in batches for pair in _hash_batch(root, batch))
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for batch in pool.map(lambda names: _hash_batch(root, names), batches):
+            yield from batch
+
+
+def _hash_batch(root: str, paths: list[str]) -> list[tuple[str, Any]]:
+    return [(path, _hash_one(os.path.join(root, path))) for path in paths]
+
+
+def _hash_one(path: str) -> Any:
+    try:
+        return hash_file(path)
+    except ChangingFileError as error:
+        raise WorkspaceChangedError(path) from error
+    except NotAFileError:
+        return "was a file, and is none any more"
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return "was removed while the workspace was read"
+        return f"cannot be read: {error.strerror}"
+
+
+def _links(selection: Selection, prefix: str, places: Mapping[str, str]) -> list[Entry]:
+    entries = []
+    for path, _ in selection.links:
+        absolute = os.path.join(selection.root, path)
+        try:
+            target = os.readlink(absolute)
+        except OSError as error:
+            selection.report.problems.append((path, f"cannot be read: {error.strerror}"))
+            continue
+        kept, inside = _link_target(target, absolute, prefix + path, places)
+        if not os.path.exists(absolute):
+            selection.report.problems.append((path, f"points to {target}, which does not exist"))
+        elif not inside:
+            selection.report.problems.append((path, f"points to {target}, outside of the workspace"))
+        entries.append(Entry(prefix + path, "link", 0o777, target=kept))
+    return entries
+
+
+def _link_target(target: str, absolute: str, path: str, places: Mapping[str, str]) -> tuple[str, bool]:
+    """Return what a link is to point to, and whether that is in the workspace.
+
+    An absolute link into the workspace would lead a frozen copy back to the live files.
+    """
+    pointed = os.path.normpath(os.path.join(os.path.dirname(absolute), target))
+    for source, place in places.items():
+        for root in dict.fromkeys([source, os.path.realpath(source)]):
+            if pointed == root or pointed.startswith(root.rstrip("/") + "/"):
+                if not os.path.isabs(target):
+                    return target, True
+                there = os.path.normpath(os.path.join(place, os.path.relpath(pointed, root)))
+                return os.path.relpath(there, os.path.dirname(path) or "."), True
+    return target, False
+
+
+def _nothing(sources: list[str], report: Report) -> WorkspaceError:
+    where = " and ".join(sources)
+    reasons = [
+        f"{len(paths)} left out by {'Git' if reason == 'git' else reason}"
+        for reason, paths in report.left_out.items()
+    ]
+    if report.secrets:
+        reasons.append(f"{len(report.secrets)} held back as likely secrets")
+    if report.problems:
+        reasons.append(f"{len(report.problems)} cannot travel ({': '.join(report.problems[0])})")
+    why = ", ".join(reasons) or "the directory is empty"
+    return WorkspaceError(
+        f"the workspace {where} has no files: {why}",
+        hint="Name another directory (--workspace DIR), or ship nothing (--workspace '').",
+    )
