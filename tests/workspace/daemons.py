@@ -49,7 +49,8 @@ class OwnDaemon:
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
                 [
-                    "dockerd",
+                    # without a network of its own it would remove docker0, which is another daemon's
+                    *("unshare", "--net", "dockerd"),
                     *("--data-root", str(self.data), "--exec-root", str(self.folder / "exec")),
                     *("--pidfile", str(self.folder / "pid"), "--host", self.host),
                     *("--bridge=none", "--iptables=false"),
