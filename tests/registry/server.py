@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -43,6 +44,7 @@ class RegistryServer:
     storage: Path | None = None
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def host(self) -> str:
@@ -102,21 +104,23 @@ class RegistryServer:
             else:
                 return
 
+    def revive(self) -> None:
+        """Start it unless it runs. Several threads may ask for that; it is ready for all of them."""
+        with self._lock:
+            if self.process is None:
+                self.start()
+
     def kill(self) -> None:
         """End it at once, as a crash does."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.wait()
+        with self._lock:
+            if self.process is not None:
+                self.process.send_signal(signal.SIGKILL)
+                self.process.wait(30)
+                self.process = None
 
     def stop(self) -> None:
         """End it."""
         self.kill()
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        if self.process is not None:
-            self.process.wait(30)
-            self.process = None
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Ask it something, as the user that it knows; certificates are not looked at."""

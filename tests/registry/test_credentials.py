@@ -126,7 +126,7 @@ def test_helper_of_a_host_wins_over_the_store(configured, helper, tmp_path):
 def test_absent_helper_is_named_with_its_file(configured):
     env = configured({"credHelpers": {"ghcr.io": "gone"}})
     with pytest.raises(
-        CredentialsError, match="docker-credential-gone.*ghcr.io.*config.json.*not installed"
+        CredentialsError, match=r"docker-credential-gone.*ghcr\.io.*config\.json.*not installed"
     ) as caught:
         credentials_for("ghcr.io", env)
     assert "docker-credential-gone" in caught.value.hint
