@@ -59,6 +59,7 @@ def test_registry_that_wants_more_patience_than_there_is(registry, connect, repo
             connect(proxy.host, pause=time.patience()).manifest(repo, "v1")
         assert time.slept == []
         assert caught.value.status == 429
+        assert "wait, or log in" in caught.value.hint
 
 
 def test_registry_that_never_finishes_uploads(registry, connect, repo):
