@@ -235,9 +235,17 @@ def base() -> Iterator[str]:
 
 
 def remove_images(base: str, host: str = "") -> None:
-    """Remove a base, and all that was made over it: labels are inherited."""
-    made = docker("images", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={base}", host=host)
-    docker("rmi", "--force", *{*made.decode().split()}, check=False, host=host)
+    """Remove a base, and all that was made over it: labels are inherited. Children have to go first."""
+    before: set[str] = set()
+    while True:
+        listed = docker(
+            "images", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={base}", host=host
+        )
+        made = {*listed.decode().split()}
+        if not made or made == before:
+            return
+        before = made
+        docker("rmi", "--force", *made, check=False, host=host)
 
 
 @pytest.fixture

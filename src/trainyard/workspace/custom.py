@@ -22,7 +22,7 @@ from trainyard.workspace.builder import (
 )
 from trainyard.workspace.dockerfile import DOCKERFILES, IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
 from trainyard.workspace.errors import WorkspaceChangedError
-from trainyard.workspace.layer import LayerContent, LayerEntry, tar_stream
+from trainyard.workspace.layer import PIECE, LayerContent, LayerEntry, tar_stream
 from trainyard.workspace.manifest import Entry
 from trainyard.workspace.registry.reference import Reference
 
@@ -79,7 +79,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None
         return None
     if name not in entries:
         added[name] = path
-    content = b"".join(taken.read(entries[name])) if name in entries else _read(path)
+    content = b"".join(taken.read(entries[name])) if name in entries else b"".join(_chunks(path))
     text = content.decode("utf-8", "replace")
     for source in parse(text, {}).sources:
         added |= _named(source, roots, entries)
@@ -93,7 +93,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None
 
     def read(item: LayerEntry) -> Iterable[bytes]:
         if item.path in added:
-            return _read_same(added[item.path], item.digest)
+            return _same_chunks(added[item.path], item)
         return taken.read(by_path[item.path])
 
     items = (LayerEntry(e.path, e.kind, e.mode, 0, 0, e.size, e.digest, e.target) for e in every)
@@ -126,24 +126,33 @@ def _below(directory: str, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _entry(path: str, source: str) -> Entry:
-    content = _read(source)
-    mode = os.stat(source).st_mode & 0o7777
-    return Entry(path, "file", mode, len(content), hashlib.sha256(content).hexdigest())
+    hasher, size = hashlib.sha256(), 0
+    for chunk in _chunks(source):
+        hasher.update(chunk)
+        size += len(chunk)
+    return Entry(path, "file", os.stat(source).st_mode & 0o7777, size, hasher.hexdigest())
 
 
-def _read(path: str) -> bytes:
+def _chunks(path: str) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            while chunk := file.read(PIECE):
+                yield chunk
     except OSError as error:
         raise ConfigError(f"cannot read {path}, which the image is built with: {error.strerror}") from error
 
 
-def _read_same(path: str, digest: str) -> list[bytes]:
-    content = _read(path)
-    if hashlib.sha256(content).hexdigest() != digest:
+def _same_chunks(path: str, item: LayerEntry) -> Iterator[bytes]:
+    """Yield a file's content, if it is the one that was hashed; the last chunk only once that is certain."""
+    hasher, left = hashlib.sha256(), item.size
+    for chunk in _chunks(path):
+        hasher.update(chunk)
+        left -= len(chunk)
+        if left < 0 or (left == 0 and hasher.hexdigest() != item.digest):
+            raise WorkspaceChangedError(path)
+        yield chunk
+    if left:
         raise WorkspaceChangedError(path)
-    return [content]
 
 
 def build(
@@ -224,14 +233,8 @@ def _build(
             f"{context.dockerfile} needs BuildKit ({needs.buildkit}), which cannot be used here",
             hint="Install the docker command with its buildx plugin, or write the Dockerfile without it.",
         )
-    auths = {}
-    for base in needs.bases:
-        if not _IMAGE_ID.fullmatch(base):
-            host = Reference.parse(base).registry
-            known = credentials_for(host)
-            if known is not None:
-                auths[host] = (known.username, known.password)
-    header = registry_config(auths) if auths else None
+    hosts = {Reference.parse(base).registry for base in needs.bases if not _IMAGE_ID.fullmatch(base)}
+    header = registry_config({host: known for host in hosts if (known := credentials_for(host))})
     return build_on_engine(
         engine, stream, context.dockerfile, arguments, labels, progress, quiet=quiet, registry_config=header
     )
