@@ -21,7 +21,6 @@ from tests.toolkit.image import DOCKER
 from trainyard.docker.engine import Engine
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
 from trainyard.specs import AppDef, AppDryRunInfo, Role
-from trainyard.workspace.making import LOCAL_REPOSITORY
 from trainyard.workspace.patch import DockerWorkspaceMixin, DockerWorkspaceOpts
 
 #: On every image that tests make, so that they can be removed.
@@ -264,11 +263,6 @@ def code(tmp_path: Path) -> Path:
     (root / "main.py").write_text("print('hello')\n")
     (root / "pkg" / "data.bin").write_bytes(os.urandom(200_000))
     return root
-
-
-def tags() -> list[str]:
-    """Return the names of all patched images of the daemon."""
-    return docker("images", LOCAL_REPOSITORY, "--format", "{{.Tag}}").decode().split()
 
 
 def python(*words: str, **environ: str) -> subprocess.Popen[bytes]:

@@ -25,7 +25,6 @@ from tests.workspace.machines import (
     make_base,
     python,
     remove_images,
-    tags,
 )
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
@@ -60,6 +59,11 @@ def layers_of(engine: Engine, image: str) -> list[str]:
     found = inspect_image(engine, image)
     assert found is not None
     return list(found["RootFS"]["Layers"])
+
+
+def made_over(base: str) -> set[bytes]:
+    """Return the ids of a base and of all images that were made over it."""
+    return {*docker("images", "--all", "--quiet", "--filter", f"label={LABEL}={base}").split()}
 
 
 @pytest.fixture
@@ -366,10 +370,10 @@ def test_a_file_that_never_rests_is_an_error(base: str, code: Path, engine: Engi
         def step(self, text: str) -> None:
             (code / "main.py").write_text(uuid.uuid4().hex)
 
-    before = set(tags())
+    before = made_over(base)
     with pytest.raises(WorkspaceChangedError, match=r"main\.py"):
         Shipper(engine).image(base, code, Restless())
-    assert not {*tags()} - before
+    assert made_over(base) == before
 
 
 def test_an_image_that_cannot_be_pulled_is_an_error(engine: Engine, code: Path) -> None:
