@@ -35,13 +35,14 @@ def free_port() -> int:
 
 @dataclass
 class RegistryServer:
-    """A registry on a port of 127.0.0.1. ``config`` is merged into its configuration."""
+    """A registry on a port of this machine's own. ``config`` is merged into its configuration."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
     scheme: str = "http"
     secret: str = "the-same-after-a-restart"
     storage: Path | None = None
+    address: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -49,7 +50,7 @@ class RegistryServer:
     @property
     def host(self) -> str:
         """``127.0.0.1:PORT``, as image names have it."""
-        return f"127.0.0.1:{self.port}"
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -97,7 +98,7 @@ class RegistryServer:
             assert self.process is not None
             assert self.process.poll() is None, self.log
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.address, self.port), 1).close()
             except OSError:
                 assert time.monotonic() < deadline, self.log
                 time.sleep(0.01)

@@ -25,7 +25,7 @@ ISSUER, SERVICE = "test-issuer", "test-registry"
 
 
 class Certificate:
-    """A self-signed certificate for 127.0.0.1, with its key, in ``cert.crt`` and ``key.pem``."""
+    """A self-signed certificate for 127.0.0.1 and registry.test, and its key, in files."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,9 @@ class Certificate:
             .not_valid_after(now + dt.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+                x509.SubjectAlternativeName(
+                    [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("registry.test")]
+                ),
                 critical=False,
             )
             .sign(self.key, hashes.SHA256())

@@ -35,6 +35,7 @@ from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.tree import BLOB_TIME_NS, build
 
 if TYPE_CHECKING:
+    from trainyard.workspace.progress import Progress
     from trainyard.workspace.snapshot import Snapshot
 
 #: What was written so recently may belong to a job that is being submitted.
@@ -105,12 +106,15 @@ class Store:
 
     # ---- content
 
-    def add(self, snapshot: Snapshot, entries: Iterable[Entry] | None = None) -> int:
+    def add(
+        self, snapshot: Snapshot, entries: Iterable[Entry] | None = None, progress: Progress | None = None
+    ) -> int:
         """Keep the content of a snapshot, and its manifest. What is there already is not read again.
 
         Args:
             snapshot: the workspace.
             entries: only these of its entries; all by default.
+            progress: told of the bytes, if there are any to be copied.
 
         Returns:
             How many bytes were new.
@@ -119,15 +123,20 @@ class Store:
             WorkspaceChangedError: a file no longer has the content that was hashed.
             StateStoreError: the disk is full, or the directory cannot be written.
         """
-        added = 0
         wanted = snapshot.manifest.entries if entries is None else entries
         with self._locked():
             self.put_manifest(snapshot.manifest)
-            for entry in wanted:
-                if entry.kind == "file" and not self._is_sound(entry):
+            missing = [entry for entry in wanted if entry.kind == "file" and not self._is_sound(entry)]
+            total, added = sum(entry.size for entry in missing), 0
+            if missing and progress is not None:
+                progress.step("copying the workspace")
+            for entry in missing:
+                if not self._is_sound(entry):  # two files of the same content
                     self._add_blob(snapshot, entry)
-                    added += entry.size
-        return added
+                added += entry.size
+                if progress is not None:
+                    progress.advance("workspace", added, total)
+        return total
 
     def has_all(self, manifest: Manifest) -> bool:
         """Tell whether the content of every file is there, and as it was put there."""

@@ -100,7 +100,8 @@ class Answer:
         with self:
             body = self._response.read(LONGEST_DOCUMENT + 1)
             if len(body) > LONGEST_DOCUMENT:
-                raise RegistryError(f"{self.url} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
+                place = self.url.partition("?")[0]  # what follows may be a signature
+                raise RegistryError(f"{place} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
             if self.length is not None and len(body) < self.length and not self.bodiless:
                 raise http.client.IncompleteRead(body, self.length - len(body))
             return body
