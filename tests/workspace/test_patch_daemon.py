@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,11 @@ from tests.workspace.machines import (
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException
-from trainyard.specs import AppDef, Role
+from trainyard.specs import AppDef, Role, option
 from trainyard.workspace.basefiles import LOOKING_LABEL
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.making import LOCAL_REPOSITORY
+from trainyard.workspace.patch import DockerWorkspaceOpts
 
 __all__ = ["base", "code", "engine"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -446,3 +448,27 @@ def test_images_that_are_there_are_known(engine: Engine, base: str, code: Path) 
     assert shipper.has_images([image, base])
     assert not shipper.has_images([image, "sha256:" + 64 * "0"])
     assert not Shipper().has_images([image])
+
+
+def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code: Path) -> None:
+    shipper = Shipper(engine)
+    made_for = inspect_image(engine, base)
+    assert made_for is not None
+    own, other = made_for["Architecture"], "arm64" if made_for["Architecture"] == "amd64" else "amd64"
+    with_platform = _WithPlatform(engine)
+    assert with_platform.image(base, code, platform=f"linux/{own}")
+    with pytest.raises(BackendError, match="cannot be pulled"):
+        with_platform.image(base, code, platform=f"linux/{other}")
+    planned = {
+        with_platform.plan(base, code, platform=f"linux/{name}").request[0] for name in ("amd64", "arm64")
+    }
+    assert len({*planned, *shipper.plan(base, code).request}) == 3
+
+
+@dataclass
+class _PlatformOpts(DockerWorkspaceOpts):
+    platform: str | None = option("platform of the images", default=None)
+
+
+class _WithPlatform(Shipper):
+    opts_class = _PlatformOpts

@@ -40,6 +40,7 @@ def build_on_engine(
     *,
     quiet: bool,
     registry_config: str | None = None,
+    platform: str | None = None,
 ) -> str:
     """Build with the engine's own builder; returns the image's id.
 
@@ -52,6 +53,7 @@ def build_on_engine(
         progress: gets the output.
         quiet: whether it does not.
         registry_config: text of the header ``X-Registry-Config``, for bases that have to be pulled.
+        platform: what it is built for; the daemon's own by default.
 
     Raises:
         BackendError: the build failed; shows the step and the end of its output.
@@ -62,6 +64,7 @@ def build_on_engine(
         "labels": dict(labels),
         "rm": True,
         "forcerm": True,
+        "platform": platform,
     }
     headers = {"Content-Type": "application/x-tar"}
     if registry_config:

@@ -166,6 +166,7 @@ def build(
     cache: ImageCache,
     progress: Progress,
     quiet: bool,
+    platform: str | None = None,
 ) -> dict[str, Any]:
     """Build the image, unless it is there; returns what `inspect_image` says of it.
 
@@ -181,6 +182,7 @@ def build(
         cache: where it is remembered which bases it was built from.
         progress: gets the output, unless ``quiet``.
         quiet: whether the output is shown only if the build fails.
+        platform: what it is built for; the daemon's own by default.
 
     Raises:
         BackendError: the build failed.
@@ -193,7 +195,7 @@ def build(
     if found is not None and built == [found["Id"], _ids(engine, needs)]:
         return found
     progress.step(f"building {context.dockerfile}")
-    made = _build(engine, context, needs, arguments, labels, progress, quiet)
+    made = _build(engine, context, needs, arguments, labels, progress, quiet, platform)
     result = inspect_image(engine, made)
     if result is None:
         raise ConfigError(
@@ -219,12 +221,14 @@ def _build(
     labels: Mapping[str, str],
     progress: Progress,
     quiet: bool,
+    platform: str | None,
 ) -> str:
     stream = tar_stream(context.content)
     buildkit = find_buildkit(engine)
     if buildkit is not None:
         command, environ = buildkit
         given = {**arguments, IMAGE_ARG: _nameable(engine, arguments[IMAGE_ARG])}
+        command = [*command, "--platform", platform] if platform else command
         return build_with_buildkit(
             command, environ, stream, context.dockerfile, given, labels, progress, quiet=quiet
         )
@@ -236,7 +240,15 @@ def _build(
     hosts = {Reference.parse(base).registry for base in needs.bases if not _IMAGE_ID.fullmatch(base)}
     header = registry_config({host: known for host in hosts if (known := credentials_for(host))})
     return build_on_engine(
-        engine, stream, context.dockerfile, arguments, labels, progress, quiet=quiet, registry_config=header
+        engine,
+        stream,
+        context.dockerfile,
+        arguments,
+        labels,
+        progress,
+        quiet=quiet,
+        registry_config=header,
+        platform=platform,
     )
 
 

@@ -50,6 +50,7 @@ class Way:
         in_daemon: whether jobs run in the daemon, so that it must have them.
         quiet: whether the output of builds is shown only if they fail.
         cache: what is remembered from the last time.
+        platform: ``linux/arm64`` and the like; by default the daemon's own, or this machine's.
     """
 
     engine: Callable[[], Engine]
@@ -57,6 +58,7 @@ class Way:
     in_daemon: bool
     quiet: bool
     cache: ImageCache
+    platform: str | None = None
 
 
 def make(wanted: Wanted, code: Code, way: Way, progress: Progress) -> str:
@@ -75,7 +77,7 @@ class _Making:
         self._code = code
         self._way = way
         self._progress = progress
-        self._tag = code.key(wanted.image, with_toolkit=wanted.toolkit)
+        self._tag = code.key(wanted.image, with_toolkit=wanted.toolkit, platform=way.platform)
         self._local_name = f"{LOCAL_REPOSITORY}:{self._tag}"
 
     def run(self) -> str:
@@ -85,7 +87,7 @@ class _Making:
             engine = self._way.engine()
             return self._deliver(engine, self._over(engine, self._base(engine)))
         engine_if_up = self._engine_if_up()
-        base = inspect_image(engine_if_up, self._wanted.image) if engine_if_up else None
+        base = self._present_base(engine_if_up) if engine_if_up else None
         if engine_if_up is None or base is None:
             return self._in_registry()
         return self._deliver(engine_if_up, self._over(engine_if_up, base))
@@ -98,8 +100,17 @@ class _Making:
             return None
 
     def _base(self, engine: Engine) -> dict[str, Any]:
+        found = self._present_base(engine)
+        return found or pull_image(engine, self._wanted.image, self._progress, self._way.platform)
+
+    def _present_base(self, engine: Engine) -> dict[str, Any] | None:
+        """Return the image below, if the daemon has it, and for the right platform."""
         found = inspect_image(engine, self._wanted.image)
-        return found or pull_image(engine, self._wanted.image, self._progress)
+        if found is not None and self._way.platform:
+            has = [found.get("Os"), found.get("Architecture"), found.get("Variant")]
+            wanted = self._way.platform.split("/")
+            return found if has[: len(wanted)] == wanted else None
+        return found
 
     # ---- in a daemon
 
@@ -135,6 +146,7 @@ class _Making:
             cache=self._way.cache,
             progress=self._progress,
             quiet=self._way.quiet,
+            platform=self._way.platform,
         )
         if self._wanted.toolkit:
             return engine, self._over(engine, built, with_workspace=False)
@@ -178,6 +190,7 @@ class _Making:
             code.cargo(with_workspace=True, with_toolkit=self._wanted.toolkit),
             {**code.labels, LABEL_BASE_NAME: self._wanted.image},
             code.roots,
+            self._way.platform,
         )
         return patch_remotely(order, self._way.cache, self._progress)
 

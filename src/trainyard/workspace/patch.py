@@ -218,7 +218,7 @@ class DockerWorkspaceMixin:
             if not workspace and not toolkit:
                 continue
             _check_image(role, code)
-            tag = code.key(role.image, with_toolkit=toolkit)
+            tag = code.key(role.image, with_toolkit=toolkit, platform=cfg.get("platform"))
             planned = f"{repository or LOCAL_REPOSITORY}:{tag}"
             wanted[planned] = Wanted(role.image, toolkit, planned)
             role.image = planned
@@ -228,6 +228,7 @@ class DockerWorkspaceMixin:
             in_daemon=not self.requires_image_repo,
             quiet=bool(cfg.get("quiet")),
             cache=ImageCache(),
+            platform=cfg.get("platform"),
         )
         return ImageShipment(code, list(wanted.values()), way)
 
