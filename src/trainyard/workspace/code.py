@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trainyard
 from trainyard.workspace.content import Cargo, no_content
-from trainyard.workspace.custom import find_context
+from trainyard.workspace.context import find_context
 from trainyard.workspace.image import LABEL_FINGERPRINT, LABEL_VERSION
 from trainyard.workspace.snapshot import snapshot
 from trainyard.workspace.toolkit import toolkit_archive

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.docker.images import inspect_image, tag
 from trainyard.errors import ConfigError
-from trainyard.workspace import custom
-from trainyard.workspace.daemon import Order, patch
 from trainyard.workspace.image import LABEL_BASE, LABEL_BASE_DIGEST, LABEL_BASE_NAME, LABEL_FINGERPRINT
-from trainyard.workspace.registry import Reference, RegistryClient, RegistryError
-from trainyard.workspace.remote import RemoteOrder, patch_remotely
-from trainyard.workspace.transfer import pull_image, push_image
 
 if TYPE_CHECKING:
     from trainyard.workspace.code import Code
+    from trainyard.workspace.context import Context
     from trainyard.workspace.imagecache import ImageCache
     from trainyard.workspace.progress import Progress
+    from trainyard.workspace.registry import Reference
 
 #: Repository of patched images in a daemon.
 LOCAL_REPOSITORY = "trainyard/workspace"
@@ -101,7 +98,11 @@ class _Making:
 
     def _base(self, engine: Engine) -> dict[str, Any]:
         found = self._present_base(engine)
-        return found or pull_image(engine, self._wanted.image, self._progress, self._way.platform)
+        if found is not None:
+            return found
+        from trainyard.workspace.transfer import pull_image
+
+        return pull_image(engine, self._wanted.image, self._progress, self._way.platform)
 
     def _present_base(self, engine: Engine) -> dict[str, Any] | None:
         """Return the image below, if the daemon has it, and for the right platform."""
@@ -120,13 +121,17 @@ class _Making:
         found = inspect_image(engine, self._local_name)
         if found is not None and _has_labels(found, labels):
             return str(found["Id"])
+        from trainyard.workspace.daemon import Order, patch
+
         cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
         order = Order(base, cargo, self._local_name, labels, self._code.roots)
         image = patch(engine, order, self._way.cache, self._progress)
         self._progress.done(f"made {image[:19]}: {self._wanted.image} with the code")
         return image
 
-    def _by_dockerfile(self, context: custom.Context) -> tuple[Engine, str]:
+    def _by_dockerfile(self, context: Context) -> tuple[Engine, str]:
+        from trainyard.workspace import custom
+
         engine = self._way.engine()
         try:
             engine.api_version  # noqa: B018 - asks the daemon
@@ -158,6 +163,9 @@ class _Making:
         """Push an image of the daemon, if it is to be pushed and is not there."""
         if not self._way.repository:
             return image
+        from trainyard.workspace.registry import Reference
+        from trainyard.workspace.transfer import push_image
+
         name = f"{self._way.repository}:{self._tag}"
         target = Reference.parse(name)
         digest = self._pushed_digest(target, image)
@@ -172,6 +180,8 @@ class _Making:
         """Return the digest of what the registry has under the name, if that is this image; else ""."""
         import json
 
+        from trainyard.workspace.registry import RegistryClient, RegistryError
+
         try:
             with RegistryClient(target.registry, patience=0) as client:
                 document = client.manifest(target.repository, target.selector)
@@ -183,6 +193,9 @@ class _Making:
         return document.digest if config.get("digest") == image else ""
 
     def _in_registry(self) -> str:
+        from trainyard.workspace.registry import Reference
+        from trainyard.workspace.remote import RemoteOrder, patch_remotely
+
         code = self._code
         order = RemoteOrder(
             Reference.parse(self._wanted.image),
@@ -208,6 +221,8 @@ def _has_labels(image: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def _is_known_as(engine: Engine, image: str, target: Reference, digest: str) -> bool:
     """Tell whether the daemon itself knows that an image has this digest in the repository."""
+    from trainyard.workspace.registry import Reference
+
     known = inspect_image(engine, image)
     return any(
         text.partition("@")[2] == digest and Reference.parse(text).name == target.name
