@@ -50,6 +50,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
     """
 
     is_local = True
+    ships_by_default = True
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)
