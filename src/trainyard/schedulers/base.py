@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit import ToolkitPlace
 
     T = TypeVar("T")
 else:
@@ -155,25 +156,6 @@ class LogBlock:
         self.role = role
         self.replica = replica
         self.data = data
-
-
-class ToolkitPlace:
-    """Where the toolkit is, and what it works with, as a job sees them. Macros are substituted.
-
-    Args:
-        archive: path of the toolkit's zipapp.
-        code: directory of the job's code.
-        base: the base directory, if it is not ``/opt/ml``.
-        python: what runs it.
-    """
-
-    __slots__ = ("archive", "base", "code", "python")
-
-    def __init__(self, archive: str, code: str, base: str = "", python: str = "python3") -> None:
-        self.archive = archive
-        self.code = code
-        self.base = base
-        self.python = python
 
 
 class Scheduler(ABC, Generic[T]):
