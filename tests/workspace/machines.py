@@ -21,7 +21,6 @@ from tests.toolkit.image import DOCKER
 from trainyard.docker.engine import Engine
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
 from trainyard.specs import AppDef, AppDryRunInfo, Role
-from trainyard.workspace.making import LOCAL_REPOSITORY
 from trainyard.workspace.patch import DockerWorkspaceMixin, DockerWorkspaceOpts
 
 #: On every image that tests make, so that they can be removed.
@@ -235,9 +234,17 @@ def base() -> Iterator[str]:
 
 
 def remove_images(base: str, host: str = "") -> None:
-    """Remove a base, and all that was made over it: labels are inherited."""
-    made = docker("images", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={base}", host=host)
-    docker("rmi", "--force", *{*made.decode().split()}, check=False, host=host)
+    """Remove a base, and all that was made over it: labels are inherited. Children have to go first."""
+    before: set[str] = set()
+    while True:
+        listed = docker(
+            "images", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={base}", host=host
+        )
+        made = {*listed.decode().split()}
+        if not made or made == before:
+            return
+        before = made
+        docker("rmi", "--force", *made, check=False, host=host)
 
 
 @pytest.fixture
@@ -256,11 +263,6 @@ def code(tmp_path: Path) -> Path:
     (root / "main.py").write_text("print('hello')\n")
     (root / "pkg" / "data.bin").write_bytes(os.urandom(200_000))
     return root
-
-
-def tags() -> list[str]:
-    """Return the names of all patched images of the daemon."""
-    return docker("images", LOCAL_REPOSITORY, "--format", "{{.Tag}}").decode().split()
 
 
 def python(*words: str, **environ: str) -> subprocess.Popen[bytes]:

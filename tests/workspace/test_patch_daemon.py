@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,15 +26,15 @@ from tests.workspace.machines import (
     make_base,
     python,
     remove_images,
-    tags,
 )
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException
-from trainyard.specs import AppDef, Role
+from trainyard.specs import AppDef, Role, option
 from trainyard.workspace.basefiles import LOOKING_LABEL
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.making import LOCAL_REPOSITORY
+from trainyard.workspace.patch import DockerWorkspaceOpts
 
 __all__ = ["base", "code", "engine"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -60,6 +61,11 @@ def layers_of(engine: Engine, image: str) -> list[str]:
     found = inspect_image(engine, image)
     assert found is not None
     return list(found["RootFS"]["Layers"])
+
+
+def made_over(base: str) -> set[bytes]:
+    """Return the ids of a base and of all images that were made over it."""
+    return {*docker("images", "--all", "--quiet", "--filter", f"label={LABEL}={base}").split()}
 
 
 @pytest.fixture
@@ -366,10 +372,10 @@ def test_a_file_that_never_rests_is_an_error(base: str, code: Path, engine: Engi
         def step(self, text: str) -> None:
             (code / "main.py").write_text(uuid.uuid4().hex)
 
-    before = set(tags())
+    before = made_over(base)
     with pytest.raises(WorkspaceChangedError, match=r"main\.py"):
         Shipper(engine).image(base, code, Restless())
-    assert not {*tags()} - before
+    assert made_over(base) == before
 
 
 def test_an_image_that_cannot_be_pulled_is_an_error(engine: Engine, code: Path) -> None:
@@ -442,3 +448,27 @@ def test_images_that_are_there_are_known(engine: Engine, base: str, code: Path) 
     assert shipper.has_images([image, base])
     assert not shipper.has_images([image, "sha256:" + 64 * "0"])
     assert not Shipper().has_images([image])
+
+
+def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code: Path) -> None:
+    shipper = Shipper(engine)
+    made_for = inspect_image(engine, base)
+    assert made_for is not None
+    own, other = made_for["Architecture"], "arm64" if made_for["Architecture"] == "amd64" else "amd64"
+    with_platform = _WithPlatform(engine)
+    assert with_platform.image(base, code, platform=f"linux/{own}")
+    with pytest.raises(BackendError, match="cannot be pulled"):
+        with_platform.image(base, code, platform=f"linux/{other}")
+    planned = {
+        with_platform.plan(base, code, platform=f"linux/{name}").request[0] for name in ("amd64", "arm64")
+    }
+    assert len({*planned, *shipper.plan(base, code).request}) == 3
+
+
+@dataclass
+class _PlatformOpts(DockerWorkspaceOpts):
+    platform: str | None = option("platform of the images", default=None)
+
+
+class _WithPlatform(Shipper):
+    opts_class = _PlatformOpts

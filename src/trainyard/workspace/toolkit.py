@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +60,8 @@ def toolkit_archive() -> bytes:
 
 
 def _given(path: str) -> bytes:
+    import zipfile
+
     try:
         content = Path(path).expanduser().read_bytes()
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -90,6 +91,8 @@ def _installed() -> Path:
 
 
 def _made(package: Path) -> bytes:
+    import zipfile
+
     raw = io.BytesIO()
     # Stored, not compressed: compressed bytes differ between versions of zlib.
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
