@@ -21,6 +21,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import shutil
 import time
@@ -43,6 +44,7 @@ SPARED_SECONDS = 3600.0
 #: Larger files, and more than this in all, are not kept for comparisons.
 LARGEST_SOURCE = 256 * 1024
 MOST_SOURCES = 20 * 1024 * 1024
+_NUMBERS = itertools.count(time.time_ns())
 FULL = "Free space, run `trainyard gc --yes`, or set TRAINYARD_HOME to a directory that has room."
 
 
@@ -126,13 +128,14 @@ class Store:
         wanted = snapshot.manifest.entries if entries is None else entries
         with self._locked():
             self.put_manifest(snapshot.manifest)
-            missing = [entry for entry in wanted if entry.kind == "file" and not self._is_sound(entry)]
+            # of two files with the same content, one
+            lacking = {self.blob_path(e): e for e in wanted if e.kind == "file" and not self._is_sound(e)}
+            missing = list(lacking.values())
             total, added = sum(entry.size for entry in missing), 0
             if missing and progress is not None:
                 progress.step("copying the workspace")
             for entry in missing:
-                if not self._is_sound(entry):  # two files of the same content
-                    self._add_blob(snapshot, entry)
+                self._add_blob(snapshot, entry)
                 added += entry.size
                 if progress is not None:
                     progress.advance("workspace", added, total)
@@ -348,7 +351,7 @@ def beside(path: str) -> str:
 
 def _beside(path: str) -> str:
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name[:80]}.{os.getpid()}.{time.monotonic_ns()}.tmp")
+    return os.path.join(directory, f".{name[:80]}.{os.getpid()}.{next(_NUMBERS)}.tmp")
 
 
 def _make_directory(path: str, root: str) -> None:
