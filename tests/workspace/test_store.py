@@ -359,6 +359,25 @@ def test_killed_half_way(store: Store, taken: Snapshot, project: Path, tmp_path:
     assert content(made) == taken.manifest
 
 
+@pytest.mark.parametrize("stage", ["add", "materialize"])
+def test_interrupted_half_way(
+    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Ctrl-C tidies up after itself."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if stage == "materialize":
+        store.add(taken)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "fchmod", interrupt)
+        store.add(taken)
+        store.materialize(taken.manifest, str(tmp_path / "views" / "job"), private=True)
+    assert everything(tmp_path / "views") == set()
+    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
+
+
 # ---- full disks
 
 
