@@ -128,6 +128,8 @@ def test_the_image_is_pinned_named_and_labelled(
     assert info.shipment is not None
     assert labels["trainyard.fingerprint"] == info.shipment.manifest.fingerprint
     assert labels["org.opencontainers.image.base.name"] == base
+    told = docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", image).decode().splitlines()
+    assert told == ["trainyard: workspace", "the image below"]
     assert found["Config"]["WorkingDir"] == "/home/u/app"
     assert found["Config"]["Env"] == below_it["Config"]["Env"]
 

@@ -44,10 +44,10 @@ class Code:
         """The workspace's manifest."""
         return self.snapshot.manifest if self.snapshot else None
 
-    @property
-    def roots(self) -> str:
-        """The workspace's directories, as a text."""
-        return str(self.workspace.absolute()) if self.workspace else ""
+    def roots(self, *, with_toolkit: bool) -> str:
+        """Return what names the layers that differ little from each other: the same directories' ones."""
+        directories = str(self.workspace.absolute()) if self.workspace else ""
+        return f"{directories} with the toolkit" if with_toolkit else directories
 
     @property
     def labels(self) -> dict[str, str]:

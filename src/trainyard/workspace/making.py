@@ -124,7 +124,8 @@ class _Making:
         from trainyard.workspace.daemon import Order, patch
 
         cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
-        order = Order(base, cargo, self._local_name, labels, self._code.roots)
+        roots = self._code.roots(with_toolkit=self._wanted.toolkit)
+        order = Order(base, cargo, self._local_name, labels, roots)
         image = patch(engine, order, self._way.cache, self._progress)
         self._progress.done(f"made {image[:19]}: {self._wanted.image} with the code")
         return image
@@ -202,7 +203,7 @@ class _Making:
             Reference.parse(f"{self._way.repository}:{self._tag}"),
             code.cargo(with_workspace=True, with_toolkit=self._wanted.toolkit),
             {**code.labels, LABEL_BASE_NAME: self._wanted.image},
-            code.roots,
+            code.roots(with_toolkit=self._wanted.toolkit),
             self._way.platform,
         )
         return patch_remotely(order, self._way.cache, self._progress)
