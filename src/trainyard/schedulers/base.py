@@ -269,7 +269,10 @@ class Scheduler(ABC, Generic[T]):
         from trainyard.workspace.progress import Silent
         from trainyard.workspace.shipment import replace_references
 
-        references = info.shipment.ship(progress or Silent())
+        progress = progress or Silent()
+        for warning in info.shipment.report.warnings():
+            progress.done(warning)
+        references = info.shipment.ship(progress)
         info.request = replace_references(info.request, references)
         roles = info.app.roles if info.app is not None else []
         info.record["images"] = {
