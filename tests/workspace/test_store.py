@@ -368,12 +368,13 @@ def test_interrupted_half_way(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    made = str(tmp_path / "views" / "job")
     if stage == "materialize":
         store.add(taken)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "fchmod", interrupt)
-        store.add(taken)
-        store.materialize(taken.manifest, str(tmp_path / "views" / "job"), private=True)
+        with pytest.raises(KeyboardInterrupt):
+            store.add(taken) if stage == "add" else store.materialize(taken.manifest, made, private=True)
     assert everything(tmp_path / "views") == set()
     assert not [path for path in everything(store.root) if path.endswith(".tmp")]
 

@@ -20,7 +20,7 @@ from trainyard.workspace.imagecache import ImageCache
 from trainyard.workspace.making import LOCAL_REPOSITORY, Wanted, Way, make
 from trainyard.workspace.selection import Report
 from trainyard.workspace.store import Store
-from trainyard.workspace.toolkit import ToolkitInImage, needs_toolkit
+from trainyard.workspace.toolkit import ToolkitPlace, needs_toolkit
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -256,9 +256,9 @@ class DockerWorkspaceMixin:
             for role in roles:
                 role.image = pinned.get(role.image, role.image)
 
-    def toolkit_place(self, role: Role) -> Any:
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images; code is in the working directory."""
-        return ToolkitInImage()
+        return ToolkitPlace()
 
     def has_images(self, images: Iterable[str]) -> bool:
         """Tell whether all of these exact images are still there."""
