@@ -19,6 +19,7 @@ import pytest
 from tests.backends import need
 from tests.toolkit.image import DOCKER
 from trainyard.docker.engine import Engine
+from trainyard.docker.images import inspect_image
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
 from trainyard.specs import AppDef, AppDryRunInfo, Role
 from trainyard.workspace.patch import DockerWorkspaceMixin, DockerWorkspaceOpts
@@ -276,3 +277,24 @@ def python(*words: str, **environ: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write(root: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "fresh") -> None:
+    """Go to a machine that has never shipped anything."""
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / name))
+
+
+def layers_of(engine: Engine, image: str) -> list[str]:
+    found = inspect_image(engine, image)
+    assert found is not None
+    return list(found["RootFS"]["Layers"])
