@@ -52,7 +52,8 @@ def test_fractions_of_any_length(digits, value):
 @given(MOMENTS)
 def test_moments_are_exact(moment):
     aware = moment.replace(tzinfo=UTC)
-    assert to_ns(aware) == round((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 10**6) * 1000
+    seconds = int(aware.replace(microsecond=0).timestamp())
+    assert to_ns(aware) == seconds * 10**9 + moment.microsecond * 1000
 
 
 # ---- names
