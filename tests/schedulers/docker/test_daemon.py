@@ -1,5 +1,6 @@
 """What happens when the daemon itself goes away: a daemon of the test's own, killed and started again."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -26,17 +27,22 @@ class Daemon:
         self.host = f"unix://{folder}/sock"
         self.process = None
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
+        # In a network namespace of its own: without a bridge, it would remove that of the machine's daemon.
         words = [
-            "dockerd",
+            *("unshare", "--net", "dockerd"),
             *("--data-root", self.folder / "data", "--exec-root", self.folder / "exec"),
             *("--pidfile", self.folder / "pid", "--host", self.host),
-            *("--bridge=none", "--iptables=false", "--live-restore"),
+            *("--bridge=none", "--iptables=false", *(more or ["--live-restore"])),
         ]
         with (self.folder / "log").open("ab") as log:
             environ = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
             self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environ)
-        wait_until(self.answers, "the daemon: " + (self.folder / "log").read_text()[-2000:])
+        try:
+            wait_until(self.answers, "the daemon")
+        except AssertionError:
+            print((self.folder / "log").read_text()[-3000:])
+            raise
 
     def answers(self) -> bool:
         engine = Engine.from_env({"DOCKER_HOST": self.host})
@@ -51,7 +57,9 @@ class Daemon:
         self.process.send_signal(signum)
         self.process.wait(60)
         if signum == signal.SIGKILL:
-            (self.folder / "pid").unlink(missing_ok=True)
+            # Its containerd dies with it, but a zombie that nobody has reaped would be taken for alive.
+            for pidfile in (self.folder / "pid", self.folder / "exec" / "containerd" / "containerd.pid"):
+                pidfile.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -75,19 +83,14 @@ def daemon(image, monkeypatch):
 
 
 def _end_containerd(folder: Path) -> None:
-    """A killed daemon's containerd stays, and is the next daemon's; with live-restore the last one leaves it."""
+    """End what a daemon with live-restore leaves, and unmount what it has mounted."""
     pidfile = folder / "exec" / "containerd" / "containerd.pid"
     if pidfile.exists():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(pidfile.read_text()), signal.SIGTERM)
-        except ProcessLookupError:
-            pass
-    subprocess.run(
-        f"umount -l {folder}/data/overlay2/*/merged {folder}/exec/netns/* {folder}/data/containers/*/mounts/shm",
-        shell=True,
-        check=False,
-        capture_output=True,
-    )
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for path in sorted((path for path in mounted if path.startswith(str(folder))), reverse=True):
+        subprocess.run(["umount", "-l", path], check=False)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -110,5 +113,28 @@ def test_daemon_restarted_while_a_job_runs_and_is_followed(daemon, image, signum
         expected = [f"line {i}\n" for i in range(1, 61)]
         assert found == expected
         assert jobs.log(app_id) == expected
+    finally:
+        jobs.remove_all()
+
+
+def test_daemon_that_takes_the_job_down_with_it(daemon, image):
+    """As it does without live-restore: the job has failed, which is said only when the daemon is back."""
+    daemon.stop(signal.SIGTERM)
+    daemon.start("--live-restore=false")
+    jobs = Jobs(image)
+    try:
+        app_id = jobs.submit(jobs.role("echo up; exec sleep 600", num_replicas=2, max_retries=0))
+        found: list[str] = []
+        reader = threading.Thread(target=lambda: found.extend(jobs.log(app_id, should_tail=True)))
+        reader.start()
+        wait_until(lambda: jobs.log(app_id, k=1) and jobs.log(app_id), "both replicas")
+        daemon.stop(signal.SIGTERM)
+        with pytest.raises(EngineUnavailableError):
+            jobs.scheduler.list()
+        daemon.start("--live-restore=false")
+        response = jobs.end_of(app_id)
+        assert response.state == AppState.FAILED
+        reader.join(60)
+        assert found == ["up\n"]
     finally:
         jobs.remove_all()
