@@ -275,7 +275,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         if query.should_tail:
             from trainyard.schedulers.docker.follow import follow
 
-            return follow(self.engine, app_id, builtins.list(replicas), window)
+            return follow(self.engine, app_id, builtins.list(replicas), window, self._judge)
         containers = job.by_replica()
         ids = {key: containers[key].id for key in replicas if key in containers}
         return read_many(self.engine, ids, window)
