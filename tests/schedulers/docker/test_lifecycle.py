@@ -349,7 +349,11 @@ def test_address_pools_that_are_exhausted(jobs, monkeypatch):
 
 
 def test_delete_leaves_nothing(jobs):
-    app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
+    app_id = jobs.submit(
+        jobs.role("trap '' TERM; echo up; while :; do sleep 1; done", num_replicas=2), grace_period=3
+    )
+    for k in (0, 1):
+        jobs.wait_for_line(app_id, k=k)
     jobs.scheduler.cancel(app_id)
     with pytest.raises(ConfigError, match="cannot be deleted"):
         jobs.scheduler.delete(app_id)
