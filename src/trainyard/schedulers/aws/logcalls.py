@@ -73,11 +73,13 @@ def verdict(error: BaseException) -> str:
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as NoConnectionError
     from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
 
+    # The last three come through botocore as they are when a stream of events breaks off.
+    broken = (BrokenAnswerError, ResponseParserError, HTTPError, ConnectionError, TimeoutError)
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, (BotoCoreError, ClientError, BrokenAnswerError)):
-        if isinstance(cause, ResponseParserError):
-            return "passing"
+    known = (BotoCoreError, ClientError, *broken)
+    while cause is not None and not isinstance(cause, known):
         cause = cause.__cause__
     if isinstance(cause, ClientError):
         code = error_code(cause)
@@ -87,8 +89,7 @@ def verdict(error: BaseException) -> str:
         if code in _EXPIRED:
             return "expired"
         return "passing" if code in _PASSING or status >= 500 else "final"
-    is_passing = isinstance(cause, (HTTPClientError, NoConnectionError, BrokenAnswerError))
-    return "passing" if is_passing else "final"
+    return "passing" if isinstance(cause, (HTTPClientError, NoConnectionError, *broken)) else "final"
 
 
 def error_code(error: BaseException) -> str:
