@@ -12,8 +12,6 @@ from trainyard.errors import BackendError, UsageError
 from trainyard.schedulers.aws.cloudwatch import Attempt, LogStreams, milliseconds
 from trainyard.schedulers.base import Stream
 
-pytest.importorskip("botocore")
-
 
 @pytest.fixture
 def job() -> Iterator[Rig]:

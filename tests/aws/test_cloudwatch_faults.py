@@ -12,8 +12,6 @@ from trainyard.errors import BackendError
 from trainyard.schedulers.aws.cloudwatch import LogStreams
 from trainyard.schedulers.base import LogQuery
 
-pytest.importorskip("botocore")
-
 
 @pytest.fixture
 def job() -> Iterator[Rig]:
