@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "diff": "show what changed between two jobs: code, arguments, options, environment",
     "rerun": "start a job again, exactly as it was",
     "delete": "remove what is kept of jobs that have ended",
+    "workspace": "show what code travels with a job, and what is left out",
     "components": "list components, show their help, lint them",
     "runopts": "show the options of schedulers",
     "config": "show the configuration and where it comes from, or start one",
