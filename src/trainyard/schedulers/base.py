@@ -251,6 +251,8 @@ class Scheduler(ABC, Generic[T]):
 
         #: Gives the backend's own id of a job of ours, if the history has it. Set by the runner.
         self.recall: Callable[[str], str | None] = lambda app_id: None
+        #: Gives the options that are configured for this directory, without defaults. Set by the runner.
+        self.configured: Callable[[], Mapping[str, Any]] = dict
 
     def close(self) -> None:
         """Free what the scheduler holds. May be called more than once."""
@@ -386,6 +388,10 @@ class Scheduler(ABC, Generic[T]):
     @abstractmethod
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs that were launched on this scheduler, complete."""
+
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether a job of this id would be among those that `list` returns for these options."""
+        return True
 
     def exists(self, app_id: str) -> bool:
         """Tell whether the scheduler knows a job of this id."""

@@ -70,6 +70,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         self._known: dict[str, JobRef] = {}
         self._submitted_at: dict[str, float] = {}
         self._inspector: QueueInspector | None = None
+        self._defaults: tuple[str, str] | None = None
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
@@ -149,6 +150,11 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         return listing.list_jobs(
             session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
         )
+
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether the job is in the queue that is listed."""
+        queue = cfg.get("queue")
+        return not queue or app_id.startswith(f"{names.queue_name(queue)}:")
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
@@ -274,7 +280,11 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     # ---- finding jobs
 
     def _session(self, region: str | None, profile: str | None) -> AwsSession:
-        key = ("", "") if self._given else (region or "", profile or "")
+        """Return the session of a region and profile; where one is not known, that of the configuration."""
+        if self._defaults is None:
+            configured = self.configured()
+            self._defaults = (configured.get("region") or "", configured.get("profile") or "")
+        key = (region or self._defaults[0], profile or self._defaults[1])
         if key not in self._sessions:
             self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
         return self._sessions[key]
