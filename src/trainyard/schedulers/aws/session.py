@@ -85,7 +85,18 @@ class AwsSession:
         except ImportError as error:
             raise missing_sdk(error) from None
         except Exception as error:
-            raise translate(error, f"{service}:{operation}", self.identity, self.profile) from error
+            raise self.translated(error, service, operation) from error
+
+    def translated(self, error: Exception, service: str, operation: str) -> TrainyardError:
+        """Return our error for one that a client of this session raised."""
+        return translate(error, f"{service}:{operation}", self.identity, self.profile)
+
+    def renewed_client(self, service: str) -> Any:
+        """Return a client that does not repeat, with credentials that are looked up anew."""
+        with self._lock:
+            self._session = None
+            self._clients.pop((service, False), None)
+            return self.client(service, repeats=False)
 
     def pages(self, service: str, operation: str, items: str, **params: Any) -> Iterator[list[Any]]:
         """Return the items of all pages of an operation, a page at a time. An empty page is not the last.

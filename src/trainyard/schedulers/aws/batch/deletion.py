@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainyard.schedulers.aws.batch import names, observe
+from trainyard.schedulers.aws.batch.logs import attempts_of
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 
@@ -20,9 +21,9 @@ def delete(session: AwsSession, job: dict[str, Any]) -> None:
     """
     for place, detail in observe.describe_replicas(session, job):
         group = observe.log_group(place)
-        for stream in observe.log_streams(detail):
+        for stream in attempts_of(detail):
             try:
-                session.call("logs", "DeleteLogStream", logGroupName=group, logStreamName=stream)
+                session.call("logs", "DeleteLogStream", logGroupName=group, logStreamName=stream.stream)
             except AwsError as error:
                 if error.code != "ResourceNotFoundException":
                     raise

@@ -95,17 +95,26 @@ def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[Place]:
 
 
 def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple[Place, dict[str, Any]]]:
-    """Return a job's replicas, and what Batch says of each: of the job where it says nothing of the replica."""
-    places = places_of(job)
+    """Return all replicas of a job, and what Batch says of each."""
+    return details_of(session, job, places_of(job))
+
+
+def details_of(
+    session: AwsSession, job: Mapping[str, Any], places: Iterable[Place]
+) -> list[tuple[Place, dict[str, Any]]]:
+    """Return replicas of a job, and what Batch says of each: of the job where it says nothing of the replica."""
+    wanted = list(places)
     if kind_of(job) == CONTAINER:
-        return [(places[0], dict(job))]
-    found = describe_jobs(session, [place.job_id for place in places])
-    return [(place, found.get(place.job_id) or _unseen(job)) for place in places]
+        return [(place, dict(job)) for place in wanted]
+    found = describe_jobs(session, [place.job_id for place in wanted])
+    return [(place, found.get(place.job_id) or _unseen(job, place)) for place in wanted]
 
 
-def _unseen(job: Mapping[str, Any]) -> dict[str, Any]:
+def _unseen(job: Mapping[str, Any], place: Place) -> dict[str, Any]:
     """Stand in for a replica that Batch does not describe: it is in the state of its job, at most."""
-    taken = ("status", "statusReason", "isCancelled", "isTerminated", "startedAt", "stoppedAt")
+    taken = ["status", "statusReason", "isCancelled", "isTerminated", "startedAt", "stoppedAt"]
+    if place.job_id.endswith("#0"):
+        taken += ["container", "attempts"]
     found = {key: job[key] for key in taken if key in job}
     if kind_of(job) == ARRAY and not is_terminal(reason_of(found).state):
         found["status"] = "PENDING"
@@ -200,13 +209,6 @@ def starts_of(detail: Mapping[str, Any]) -> int:
     attempts = detail.get("attempts") or []
     is_new = detail.get("status") == "RUNNING" and all(attempt.get("stoppedAt") for attempt in attempts)
     return len(attempts) + is_new
-
-
-def log_streams(detail: Mapping[str, Any]) -> list[str]:
-    """Return the names of a replica's log streams, one for each attempt, the oldest first."""
-    containers = [attempt.get("container") or {} for attempt in detail.get("attempts") or []]
-    containers.append(detail.get("container") or {})
-    return list(dict.fromkeys(c["logStreamName"] for c in containers if c.get("logStreamName")))
 
 
 def log_group(place: Place) -> str:

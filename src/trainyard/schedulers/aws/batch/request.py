@@ -55,12 +55,12 @@ class BatchJob:
         """The job's app id."""
         return names.make_app_id(self.queue, self.name)
 
-    def requests(self) -> dict[str, Any]:
-        """Return both requests, by operation."""
-        return {"RegisterJobDefinition": self.job_def, "SubmitJob": self.submission}
+    def shown(self) -> dict[str, Any]:
+        """Return both requests, by operation, without the secrets that commands and environments may hold."""
+        return {"RegisterJobDefinition": _shown(self.job_def), "SubmitJob": _shown(self.submission)}
 
     def __str__(self) -> str:
-        return json.dumps(_shown(self.requests()), indent=2, ensure_ascii=False)
+        return json.dumps(self.shown(), indent=2, ensure_ascii=False)
 
     def __repr__(self) -> str:
         return str(self)
