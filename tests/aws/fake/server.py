@@ -214,5 +214,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_DELETE = _serve
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The fake's time, which need not be the machine's."""
+        return super().date_time_string(self.server.fake.now() if timestamp is None else timestamp)
+
     def log_message(self, format: str, *args: Any) -> None:
         pass

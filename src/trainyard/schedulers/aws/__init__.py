@@ -1,1 +1,1 @@
-"""What the schedulers on AWS share: sessions, validation of requests, logs."""
+"""What the schedulers on AWS have in common."""
