@@ -15,6 +15,7 @@ TIMEOUT = "timeout"
 HOST_GONE = "host_gone"
 QUEUE_LIMIT = "queue_limit"
 DEPENDENCY = "dependency"
+MAIN_NODE = "main_node"
 OUT_OF_MEMORY = "out_of_memory"
 NO_IMAGE = "no_image"
 NOT_STARTED = "not_started"
@@ -30,6 +31,7 @@ STATE_OF_REASON: dict[str, AppState] = {
     HOST_GONE: AppState.FAILED,
     QUEUE_LIMIT: AppState.FAILED,
     DEPENDENCY: AppState.FAILED,
+    MAIN_NODE: AppState.CANCELLED,
     OUT_OF_MEMORY: AppState.FAILED,
     NO_IMAGE: AppState.FAILED,
     NOT_STARTED: AppState.FAILED,
@@ -47,6 +49,7 @@ _OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
     (HOST_GONE, re.compile(r"^Host EC2", re.I)),
     (QUEUE_LIMIT, re.compile(r"^(MISCONFIGURATION|CAPACITY):")),
     (DEPENDENCY, re.compile(r"^Dependent Job failed", re.I)),
+    (MAIN_NODE, re.compile(r"^Main node", re.I)),
 ]
 _OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
     (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
@@ -62,6 +65,7 @@ _TEXTS: dict[str, str] = {
     TIMEOUT: "stopped at its time limit: {status}",
     HOST_GONE: "its host was taken away: {status}",
     QUEUE_LIMIT: "ended by the queue's limit on waiting: {status}",
+    MAIN_NODE: "ended with the main node",
     DEPENDENCY: "a job that it depends on failed: {status}",
     OUT_OF_MEMORY: "out of memory: {container}",
     NO_IMAGE: "its image cannot be had: {container}",

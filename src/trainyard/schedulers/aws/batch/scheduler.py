@@ -321,10 +321,11 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         for app_id in app_ids:
             if found[app_id] is None and not self._is_fresh(app_id):
                 found[app_id] = self._find_by_name(app_id, refs.get(app_id))
-        return {
-            app_id: None if job is None or names.TAG_DELETED in (job.get("tags") or {}) else job
-            for app_id, job in found.items()
-        }
+        for app_id, job in found.items():
+            if job is not None:
+                self._submitted_at.pop(app_id, None)
+                found[app_id] = None if names.TAG_DELETED in (job.get("tags") or {}) else job
+        return found
 
     def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
         parts = names.split_app_id(app_id)
