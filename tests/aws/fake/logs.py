@@ -127,7 +127,8 @@ class Logs:
                 start = max(start, bisect.bisect_right(events, place, key=_id)) if token else start
                 indices = range(start, end)
             page, is_more = self._fill((events[i] for i in indices), limit)
-            newest = events[-1].id if events else 0
+            now = self._now()
+            newest = next((e.id for e in reversed(events) if e.visible_at <= now), 0)
         if page:
             first, last = min(page).id, max(page).id
             tokens = (f"f/{last:056d}/s", f"b/{first:056d}/s")

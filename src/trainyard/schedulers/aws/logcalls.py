@@ -93,8 +93,8 @@ def verdict(error: BaseException) -> str:
 
 def error_code(error: BaseException) -> str:
     """Return the code of an error that the service answered with; empty for other errors."""
-    code: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
-    return code
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def untranslated(error: Exception, operation: str) -> Exception:
@@ -136,6 +136,16 @@ class LogCalls:
     def now(self) -> float:
         """Return the time since the epoch as AWS has it, in seconds: this machine's clock may be wrong."""
         return self._clock.time() + self._offset
+
+    def monotonic(self) -> float:
+        """Return a time in seconds that never goes back."""
+        return self._clock.monotonic()
+
+    def refusal(self, error: Exception) -> Exception:
+        """Return the error of ours for one that reading a page raised."""
+        return self._translate(
+            error.__cause__ if isinstance(error.__cause__, Exception) else error, "GetLogEvents"
+        )
 
     def no_group(self) -> BackendError:
         """Return the error that the log group is not there."""
@@ -240,6 +250,7 @@ class LogCalls:
             if self.client is client:
                 self.client = self._renew()
             return
+        self._was_answered |= found == "throttled"
         patience = PATIENCE if self._was_answered else FIRST_PATIENCE
         if found in ("final", "expired") or seconds > patience:
             raise self._translate(error, _operation(method)) from error

@@ -114,7 +114,7 @@ class ReplicaLog:
             self._wait_for_attempt()
             return []
         if self._next_scan is not None:
-            cursor.begin(self._calls.now(), full=self._next_scan)
+            cursor.begin(full=self._next_scan)
             self._next_scan = None
         try:
             events, is_end = cursor.read()
@@ -143,7 +143,7 @@ class ReplicaLog:
         for name in reversed(names):
             cursor = self._new_cursor(name)
             try:
-                lines = cursor.read_back(count - len(lines), lines_of, self._calls.now()) + lines
+                lines = cursor.read_back(count - len(lines), lines_of) + lines
             except MissingGroupError:
                 if self._ended_at(name) is not None:
                     raise
@@ -202,13 +202,17 @@ class ReplicaLog:
     def _settle(self, cursor: StreamCursor, ended: float) -> None:
         """At the end of a stream that has ended: go on to the next, or look whether more came in."""
         age = self._calls.now() - ended
-        looked = cursor.scan_started - ended if cursor.scan_is_full else 0.0
+        looked = age - (self._clock.monotonic() - cursor.scan_started) if cursor.scan_is_full else 0.0
         if not cursor.exists:
             is_settled = age >= MISSING
         elif looked >= LATE:
             is_settled = True
         elif looked >= SETTLE and not cursor.scan_has_news:
-            is_settled = age >= LATE or self._calls.last_ingestion(cursor.stream) <= cursor.ingested
+            # What comes in after the time that is wanted says nothing of it.
+            is_bounded = self._span[1] is not None
+            is_settled = (
+                is_bounded or age >= LATE or self._calls.last_ingestion(cursor.stream) <= cursor.ingested
+            )
         else:
             is_settled = False
         if is_settled:
