@@ -450,6 +450,15 @@ def test_no_permission_is_said_at_once(job: Rig) -> None:
     assert job.aws.count("GetLogEvents") == 1
 
 
+@pytest.mark.parametrize("kind", ["denied", "server_error"])
+def test_what_only_helps_to_wait_is_not_needed(job: Rig, kind: str) -> None:
+    job.aws.faults.add("DescribeLogStreams", kind, times=None)
+    job.put(0, "one")
+    job.put(0, "two", visible_after=4)
+    job.end()
+    assert job.text().split() == ["one", "two"]
+
+
 def test_a_service_that_never_answers_is_given_up_soon(job: Rig) -> None:
     job.aws.faults.add("GetLogEvents", "drop", times=None)
     with pytest.raises(BackendError, match="GetLogEvents"):

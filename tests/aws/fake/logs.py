@@ -43,7 +43,9 @@ class Logs:
     Attributes:
         page_events, page_bytes: how much a page holds at most.
         empty_every: every n-th page of GetLogEvents is empty though there is more, as AWS may do; 0 for none.
-        live_tail: whether Live Tail is allowed; ``live_updates`` is how many updates a session lasts.
+        live_tail: whether Live Tail is allowed.
+        live_updates, live_seconds, live_most: how many updates a session lasts, how long it waits for news
+            before each, and how many events one shows.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -58,6 +60,7 @@ class Logs:
         self.empty_every = 0
         self.live_tail = True
         self.live_updates = 10_000
+        self.live_most = 500
         self.live_seconds = 0.05
         self.closed = False
 
@@ -222,7 +225,10 @@ class Logs:
                     return
                 fresh = self._fresh(groups, names, seen)
                 seen = self._sequence
-            content = {"sessionMetadata": {"sampled": len(fresh) > 500}, "sessionResults": fresh[:500]}
+            content = {
+                "sessionMetadata": {"sampled": len(fresh) > self.live_most},
+                "sessionResults": fresh[: self.live_most],
+            }
             yield eventstream.event("sessionUpdate", content)
         yield eventstream.exception("SessionTimeoutException", "The session has timed out.")
 

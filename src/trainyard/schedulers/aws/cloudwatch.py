@@ -307,7 +307,7 @@ class _Reading:
         self._live.watch({log.stream for log in waiting.values() if log.stream})
         news = self._live.take()
         for log in waiting.values():
-            log.is_watched = self._live.is_up
+            log.is_watched = self._live.watches(log.stream)
             if news is None or log.stream in news:
                 log.due = 0.0
 

@@ -56,9 +56,14 @@ class LiveTail:
         self._began = now
         self._names = frozenset(names)
         self._session += 1
+        self.is_up = False
         threading.Thread(
             target=self._run, args=(self._session, sorted(names)), name="live-tail", daemon=True
         ).start()
+
+    def watches(self, name: str) -> bool:
+        """Tell whether a session is there that watches this stream."""
+        return self.is_up and name in self._names
 
     def take(self) -> set[str] | None:
         """Return which streams have grown since the last call; None for any of them."""

@@ -73,11 +73,13 @@ def verdict(error: BaseException) -> str:
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as NoConnectionError
     from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
 
+    # The last three come through botocore as they are when a stream of events breaks off.
+    broken = (BrokenAnswerError, ResponseParserError, HTTPError, ConnectionError, TimeoutError)
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, (BotoCoreError, ClientError, BrokenAnswerError)):
-        if isinstance(cause, ResponseParserError):
-            return "passing"
+    known = (BotoCoreError, ClientError, *broken)
+    while cause is not None and not isinstance(cause, known):
         cause = cause.__cause__
     if isinstance(cause, ClientError):
         code = error_code(cause)
@@ -87,8 +89,7 @@ def verdict(error: BaseException) -> str:
         if code in _EXPIRED:
             return "expired"
         return "passing" if code in _PASSING or status >= 500 else "final"
-    is_passing = isinstance(cause, (HTTPClientError, NoConnectionError, BrokenAnswerError))
-    return "passing" if is_passing else "final"
+    return "passing" if isinstance(cause, (HTTPClientError, NoConnectionError, *broken)) else "final"
 
 
 def error_code(error: BaseException) -> str:
@@ -131,6 +132,7 @@ class LogCalls:
         self._renew = renew
         self._translate = translate
         self._was_answered = False
+        self._may_describe = True
         self._offset = 0.0
 
     def now(self) -> float:
@@ -195,12 +197,25 @@ class LogCalls:
         return Page(events, ingested, found["nextForwardToken"], found["nextBackwardToken"])
 
     def last_ingestion(self, stream: str) -> int:
-        """Return when the stream last took in events as far as AWS tells (ms); 0 if it does not."""
+        """Return when the stream last took in events as far as AWS tells (ms); 0 if it does not.
+
+        This only helps to wait for the end of a log, so that it cannot be had (a permission of its own is
+        needed) is no error.
+        """
+        if not self._may_describe:
+            return 0
         params = {"logGroupName": self.group, "logStreamNamePrefix": stream, "limit": 1}
-        for found in self.call("describe_log_streams", ("logStreams",), params)["logStreams"]:
-            if found["logStreamName"] == stream:
-                return int(found.get("lastIngestionTime", 0))
-        return 0
+        try:
+            answer = self.call("describe_log_streams", ("logStreams",), params, patience=FIRST_PATIENCE)
+        except StoppedError:
+            raise
+        except Exception:
+            self._may_describe = False
+            return 0
+        times = [
+            int(s.get("lastIngestionTime", 0)) for s in answer["logStreams"] if s["logStreamName"] == stream
+        ]
+        return max(times, default=0)
 
     def group_arn(self) -> str:
         """Return the log group's ARN, without the asterisk at its end; empty if there is no such group."""
@@ -210,8 +225,17 @@ class LogCalls:
                 return str(found.get("logGroupArn") or found["arn"]).removesuffix(":*")
         return ""
 
-    def call(self, method: str, members: tuple[str, ...], params: dict[str, Any]) -> dict[str, Any]:
-        """Call until there is an answer that has these members."""
+    def call(
+        self, method: str, members: tuple[str, ...], params: dict[str, Any], patience: float = PATIENCE
+    ) -> dict[str, Any]:
+        """Call until there is an answer that has these members.
+
+        Args:
+            method: the client's method.
+            members: what an answer must have to be one.
+            params: the request.
+            patience: for so many seconds calls may fail.
+        """
         failures = 0
         since = self._clock.monotonic()
         while True:
@@ -224,7 +248,8 @@ class LogCalls:
                     raise BrokenAnswerError(f"{method}: an answer without {' or '.join(members)}")
             except Exception as error:
                 failures += 1
-                self._judge(error, method, client, failures, self._clock.monotonic() - since)
+                is_late = self._clock.monotonic() - since > self._patience(error, patience)
+                self._judge(error, method, client, failures, is_late=is_late)
             else:
                 self._was_answered = True
                 self._read_clock(answer)
@@ -238,7 +263,12 @@ class LogCalls:
             # The header has whole seconds, and the answer took its time.
             self._offset = offset if abs(offset) > LEAST_OFFSET else 0.0
 
-    def _judge(self, error: Exception, method: str, client: Any, failures: int, seconds: float) -> None:
+    def _patience(self, error: Exception, patience: float) -> float:
+        """Return for how many seconds calls may fail: not long if there has never been any answer."""
+        self._was_answered |= verdict(error) == "throttled"
+        return patience if self._was_answered else min(patience, FIRST_PATIENCE)
+
+    def _judge(self, error: Exception, method: str, client: Any, failures: int, *, is_late: bool) -> None:
         """Raise what ends the attempts, or wait."""
         code, text = error_code(error), str(error)
         if code == "ResourceNotFoundException":
@@ -250,9 +280,7 @@ class LogCalls:
             if self.client is client:
                 self.client = self._renew()
             return
-        self._was_answered |= found == "throttled"
-        patience = PATIENCE if self._was_answered else FIRST_PATIENCE
-        if found in ("final", "expired") or seconds > patience:
+        if found in ("final", "expired") or is_late:
             raise self._translate(error, _operation(method)) from error
         if found == "throttled":
             self._pace.throttled()
