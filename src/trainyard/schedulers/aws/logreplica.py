@@ -208,8 +208,9 @@ class ReplicaLog:
         elif looked >= LATE:
             is_settled = True
         elif looked >= SETTLE and not cursor.scan_has_news:
-            # What comes in after the time that is wanted says nothing of it.
-            is_bounded = self._span[1] is not None
+            # What comes in before or after the time that is wanted says nothing of it.
+            since, until = self._span[:2]
+            is_bounded = until is not None or (since is not None and not cursor.ingested)
             is_settled = (
                 is_bounded or age >= LATE or self._calls.last_ingestion(cursor.stream) <= cursor.ingested
             )
