@@ -29,3 +29,26 @@ class TestAwsBatch(SchedulerConformance):
     def scheduler(self, aws: FakeAws) -> Iterator[AWSBatchScheduler]:
         with closing(create_scheduler("test")) as scheduler:
             yield scheduler
+
+    # What a multi-node job cannot do, and an array job can: go on when its first replica has ended, and fail by
+    # any replica rather than by the first.
+
+    def test_blocks_of_all_replicas_hold_all_lines(self, scheduler: AWSBatchScheduler) -> None:
+        self.cfg = {**self.cfg, "array": True}
+        super().test_blocks_of_all_replicas_hold_all_lines(scheduler)
+
+    def test_one_failure_among_replicas_fails_the_job(self, scheduler: AWSBatchScheduler) -> None:
+        self.cfg = {**self.cfg, "array": True}
+        super().test_one_failure_among_replicas_fails_the_job(scheduler)
+
+    def test_lines_keep_their_white_space(self, scheduler: AWSBatchScheduler) -> None:
+        """As everywhere, but for empty lines, which CloudWatch does not take."""
+        app_id, _ = self.run(scheduler, self.role(r"printf '  two\n\n\tthree \nlast'"))
+        assert self.lines(scheduler, app_id) == ["  two\n", "\tthree \n", "last\n"]
+
+    def test_roles_and_replicas(self, scheduler: AWSBatchScheduler) -> None:
+        """The first replica ends last: with it a multi-node job ends."""
+        self.role = lambda script, name="worker", **fields: SchedulerConformance.role(  # type: ignore[method-assign]
+            self, f'[ "$$TORCHX_RANK0_HOST" != localhost ] || sleep 1; {script}', name, **fields
+        )
+        super().test_roles_and_replicas(scheduler)

@@ -102,7 +102,20 @@ def cli(moto: Moto, home: Any) -> CommandLine:
 
 def submit(cli: CommandLine, moto: Moto, script: str, *words: str, cfg: str = "") -> str:
     options = f"queue={moto.queue}" + (f",{cfg}" if cfg else "")
-    base = ("run", "-s", "aws_batch", "-cfg", options, "utils.sh", "--image", moto.image, *words, "sh", "-c", script)
+    base = (
+        "run",
+        "-s",
+        "aws_batch",
+        "-cfg",
+        options,
+        "utils.sh",
+        "--image",
+        moto.image,
+        *words,
+        "sh",
+        "-c",
+        script,
+    )
     return cli(*base).split()[-1]
 
 
@@ -170,7 +183,10 @@ def test_definitions_are_used_again_and_collected(cli: CommandLine, moto: Moto) 
     ours = [d for d in definitions if marker in str(d.get("containerProperties", {}).get("command"))]
     assert [d["revision"] for d in ours] == [1]
     running = submit(cli, moto, "sleep 601")
-    names = {item["name"] for item in json.loads(cli("gc", "-s", "aws_batch", "--older-than", "0s", "--json"))["found"]}
+    names = {
+        item["name"]
+        for item in json.loads(cli("gc", "-s", "aws_batch", "--older-than", "0s", "--json"))["found"]
+    }
     for handle in handles:
         cli("wait", handle)
     cli("cancel", running)

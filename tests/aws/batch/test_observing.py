@@ -233,9 +233,7 @@ def test_attempts_and_restarts(still: FakeAws, scheduler: AWSBatchScheduler) -> 
 def test_a_reclaimed_host_is_told_from_a_failure_of_the_program(
     still: FakeAws, scheduler: AWSBatchScheduler, how: dict[str, Any], attempts: int
 ) -> None:
-    _, job_id = submit(
-        still, scheduler, role(max_retries=3), retry_on="spot", retry_rules=["exit:42:retry"]
-    )
+    _, job_id = submit(still, scheduler, role(max_retries=3), retry_on="spot", retry_rules=["exit:42:retry"])
     for _ in range(4):
         if still.batch.job(job_id).status != "FAILED":
             still.batch.finish(job_id, **{"reason": "", **how})
@@ -326,7 +324,11 @@ def test_jobs_of_the_predecessor(still: FakeAws, scheduler: AWSBatchScheduler) -
     both = {row.app_id for row in scheduler.list({"all": True})}
     assert both == {"queue:theirs-x", "queue:nobodys"}
     response = look(scheduler, "queue:theirs-x")
-    assert [(each.role, each.id) for each in replicas(response)] == [("trainer", 0), ("trainer", 1), ("node", 0)]
+    assert [(each.role, each.id) for each in replicas(response)] == [
+        ("trainer", 0),
+        ("trainer", 1),
+        ("node", 0),
+    ]
 
 
 # ---- waiting
@@ -347,7 +349,13 @@ def test_jobs_of_the_predecessor(still: FakeAws, scheduler: AWSBatchScheduler) -
         ),
         (
             {},
-            {"computeResources": {"type": "EC2", "maxvCpus": 999, "instanceTypes": ["g5.xlarge", "m5.xlarge"]}},
+            {
+                "computeResources": {
+                    "type": "EC2",
+                    "maxvCpus": 999,
+                    "instanceTypes": ["g5.xlarge", "m5.xlarge"],
+                }
+            },
             Resource(4, 8, 64),
             r"no instance type of the compute environment hosts \(g5.xlarge, m5.xlarge\) has",
         ),
@@ -443,7 +451,10 @@ def test_ten_thousand_jobs(still: FakeAws, scheduler: AWSBatchScheduler) -> None
     still.calls.clear()
     rows = scheduler.list()
     assert len({row.app_id for row in rows}) == len(rows) == count
-    sizes = [sum(job.queue.endswith(f"/{name}") for job in still.batch.jobs.values()) for name in still.batch.queues]
+    sizes = [
+        sum(job.queue.endswith(f"/{name}") for job in still.batch.jobs.values())
+        for name in still.batch.queues
+    ]
     assert still.count("DescribeJobQueues") == 1
     assert still.count("ListJobs") == sum(math.ceil(size / 100) for size in sizes)
     assert still.count("DescribeJobs") == math.ceil(count / 100)

@@ -31,7 +31,9 @@ _RULE = st.builds(
 _REFERENCE = st.sampled_from(
     ["arn:aws:secretsmanager:us-east-1:123456789012:secret:a-b", "ssm:/prod/key", "ssm:key"]
 )
-_LIMIT = st.builds("{}:{}:{}".format, st.sampled_from(["nofile", "memlock"]), st.integers(0, 9), st.integers(9, 99))
+_LIMIT = st.builds(
+    "{}:{}:{}".format, st.sampled_from(["nofile", "memlock"]), st.integers(0, 9), st.integers(9, 99)
+)
 
 _COMMON: dict[str, st.SearchStrategy[Any]] = {
     "user": _WORD,
@@ -76,7 +78,9 @@ def _resource(draw: st.DrawFn, platform: str) -> Resource:
         least, most, step = FARGATE_SIZES[cpu]
         return Resource(cpu, 0, draw(st.sampled_from(range(least, most + 1, step))))
     devices = {"vpc.amazonaws.com/efa": draw(st.integers(1, 4))} if draw(st.booleans()) else {}
-    return Resource(draw(st.integers(-1, 192)), draw(st.integers(-1, 8)), draw(st.integers(4, 10**6)), {}, devices)
+    return Resource(
+        draw(st.integers(-1, 192)), draw(st.integers(-1, 8)), draw(st.integers(4, 10**6)), {}, devices
+    )
 
 
 @st.composite
@@ -98,13 +102,17 @@ def valid(draw: st.DrawFn) -> tuple[AppDef, dict[str, Any]]:
             resource=_resource(draw, platform),
             mounts=_mounts(draw, platform),
         )
-        for name in (draw(st.sampled_from([["a"], ["a", "b"], ["a", "b", "c"]])) if several and not array else ["a"])
+        for name in (
+            draw(st.sampled_from([["a"], ["a", "b"], ["a", "b", "c"]])) if several and not array else ["a"]
+        )
     ]
     return AppDef(draw(_TEXT.filter(bool)), roles), cfg
 
 
 def _mounts(draw: st.DrawFn, platform: str) -> list[Any]:
-    mounts: list[Any] = [VolumeMount("fs-12345678", "/efs", draw(st.booleans()))] if draw(st.booleans()) else []
+    mounts: list[Any] = (
+        [VolumeMount("fs-12345678", "/efs", draw(st.booleans()))] if draw(st.booleans()) else []
+    )
     if platform == "EC2" and draw(st.booleans()):
         mounts += [BindMount("/a", "/b"), DeviceMount("/dev/fuse", "/dev/fuse", "r")]
     return mounts

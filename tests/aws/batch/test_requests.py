@@ -150,7 +150,9 @@ def test_second_role_counts_from_its_first_node() -> None:
     ranges = request(job).job_def["nodeProperties"]["nodeRangeProperties"]
     assert [each["targetNodes"] for each in ranges] == ["0:2", "3:4"]
     command = ranges[1]["container"]["command"]
-    printed = run(command, AWS_BATCH_JOB_NODE_INDEX="4", AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS="10.0.0.7")
+    printed = run(
+        command, AWS_BATCH_JOB_NODE_INDEX="4", AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS="10.0.0.7"
+    )
     assert "TORCHX_REPLICA_IDX=1\n" in printed
     assert "TORCHX_RANK0_HOST=10.0.0.7\n" in printed
     assert "TORCHX_RANK0_HOST=localhost\n" in run(command, AWS_BATCH_JOB_NODE_INDEX="3")

@@ -130,7 +130,9 @@ def test_attempts_come_to_an_end(
 
 
 def test_refusals_of_batch_come_with_its_words(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
-    still.batch.add_queue("fair", schedulingPolicyArn="arn:aws:batch:eu-west-1:123456789012:scheduling-policy/p")
+    still.batch.add_queue(
+        "fair", schedulingPolicyArn="arn:aws:batch:eu-west-1:123456789012:scheduling-policy/p"
+    )
     with pytest.raises(AwsError, match="fair share"):
         scheduler.submit(app(), {"queue": "fair"})
     with pytest.raises(AwsError, match="nowhere not found"):

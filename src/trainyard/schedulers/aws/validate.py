@@ -57,6 +57,8 @@ def _strict(value: Any, shape: Any, path: str) -> Iterator[str]:
         for index, item in enumerate(value):
             yield from _strict(item, shape.member, f"{path}[{index}]")
     elif kind == "map" and isinstance(value, dict):
+        if len(value) < limits.get("min", 0):
+            yield f"{path}: {len(value)} entries, at least {limits['min']} are needed"
         yield from _too_many(len(value), limits, path, "entries")
         for key, item in value.items():
             yield from _strict(key, shape.key, f"{path}, the key {key!r}")
@@ -80,6 +82,7 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
         yield f"{path}: {_short(value)} is none of {', '.join(allowed)}"
     if "max" in limits and len(value) > limits["max"]:
         yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
+        return
     pattern = limits.get("pattern")
     if pattern and not _matches(pattern, value):
         yield f"{path}: {_short(value)} does not match {pattern}"

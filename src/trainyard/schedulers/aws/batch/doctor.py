@@ -106,7 +106,10 @@ def _shares(queue: Mapping[str, Any], cfg: Mapping[str, Any]) -> Iterator[Check]
         )
     elif share and not has_policy:
         yield Check(
-            "share_id", False, "the queue has no scheduling policy, so it takes no share", "Leave share_id out."
+            "share_id",
+            False,
+            "the queue has no scheduling policy, so it takes no share",
+            "Leave share_id out.",
         )
 
 

@@ -93,7 +93,8 @@ def list_jobs(
         }
     rows = [_row(name, job) for name, job in found.values()]
     return sorted(
-        (row for row in rows if wanted is None or row.state in wanted), key=lambda row: row.submitted_at or 0.0
+        (row for row in rows if wanted is None or row.state in wanted),
+        key=lambda row: row.submitted_at or 0.0,
     )
 
 

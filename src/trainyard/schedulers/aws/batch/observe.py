@@ -162,7 +162,9 @@ def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:
     ended = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
     if ended == array["size"]:
         failed = counts.get("FAILED", 0)
-        return (AppState.FAILED, f"{failed} of {ended} replicas failed") if failed else (AppState.SUCCEEDED, "")
+        return (
+            (AppState.FAILED, f"{failed} of {ended} replicas failed") if failed else (AppState.SUCCEEDED, "")
+        )
     if counts.get("RUNNING") or ended:
         return AppState.RUNNING, words
     return reason.state, words or reason.text

@@ -19,7 +19,9 @@ class AWSBatchOpts:
 
     queue: str = option("job queue, by name or ARN")
     user: str | None = option("name to tag the job with; the current user by default", default=None)
-    privileged: bool = option("run the containers with elevated permissions, as `docker run --privileged`", default=False)
+    privileged: bool = option(
+        "run the containers with elevated permissions, as `docker run --privileged`", default=False
+    )
     share_id: str | None = option(
         "share identifier; to be given if, and only if, the queue has a scheduling policy", default=None
     )
@@ -55,10 +57,13 @@ class AWSBatchOpts:
         "retry, final; the first that fits holds. Example: exit:137:retry,reason:CannotPullContainer*:final",
         default=None,
     )
-    region: str | None = option("AWS region; that of the queue's ARN or of the environment by default", default=None)
+    region: str | None = option(
+        "AWS region; that of the queue's ARN or of the environment by default", default=None
+    )
     profile: str | None = option("profile of ~/.aws/config; that of the environment by default", default=None)
     log_group: str | None = option(
-        "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default", default=None
+        "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default",
+        default=None,
     )
     tags: dict[str, str] | None = option("tags of the job, beside ours", default=None)
     secrets: dict[str, str] | None = option(
@@ -67,5 +72,9 @@ class AWSBatchOpts:
         default=None,
     )
     ephemeral_storage: int | None = option("GiB of disk on FARGATE, 21 to 200", default=None)
-    ulimits: list[str] | None = option("limits of the containers, as name:soft:hard, such as memlock:-1:-1", default=None)
-    public_ip: bool = option("give FARGATE containers a public address, as they need in public subnets", default=False)
+    ulimits: list[str] | None = option(
+        "limits of the containers, as name:soft:hard, such as memlock:-1:-1", default=None
+    )
+    public_ip: bool = option(
+        "give FARGATE containers a public address, as they need in public subnets", default=False
+    )

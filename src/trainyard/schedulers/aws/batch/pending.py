@@ -50,11 +50,13 @@ class QueueInspector:
         return seen[2], seen[1]
 
 
-def look_at_queue(
-    session: AwsSession, queue: str
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+def look_at_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Return a queue, None if there is none, and its compute environments in order."""
-    queues = [q for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue]) for q in page]
+    queues = [
+        q
+        for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
+        for q in page
+    ]
     if not queues:
         return None, []
     arns = [each["computeEnvironment"] for each in queues[0].get("computeEnvironmentOrder") or []]
@@ -100,7 +102,9 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
     elif resources.get("instanceTypes") and not _fits_some(resources["instanceTypes"], needs):
         yield (
             f"no instance type of the compute environment {name} ({', '.join(resources['instanceTypes'])}) has "
-            + ", ".join(f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS)
+            + ", ".join(
+                f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS
+            )
         )
 
 

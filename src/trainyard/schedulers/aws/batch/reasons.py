@@ -54,7 +54,10 @@ _OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
 _OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
     (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
     (NO_IMAGE, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
-    (NOT_STARTED, re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I)),
+    (
+        NOT_STARTED,
+        re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I),
+    ),
 ]
 _NOISE = re.compile(r"^Essential container in task exited$", re.I)
 

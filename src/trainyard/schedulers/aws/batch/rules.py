@@ -24,7 +24,9 @@ from trainyard.schedulers.aws.batch.shapes import MOST_CHILDREN, MOST_NODES, MOS
 from trainyard.schedulers.aws.validate import problems_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}|arn:aws[\w-]*:batch:[\w-]+:\d{12}:job-queue/[\w-]{1,128}")
+_QUEUE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}|arn:aws[\w-]*:batch:[\w-]+:\d{12}:job-queue/[\w-]{1,128}"
+)
 _SHARE = re.compile(r"[A-Za-z0-9]{1,255}")
 _ROLE = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _TAG = re.compile(r"[\w\s.:/=+\-@]*")

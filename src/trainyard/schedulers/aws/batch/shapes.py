@@ -132,5 +132,7 @@ def _settings(role: Role) -> dict[str, Any]:
                 hint=did_you_mean(str(key), _SETTINGS),
             )
         if not isinstance(value, _SETTINGS[key]):
-            raise ConfigError(f"role {role.name!r}: metadata[{METADATA_KEY!r}][{key!r}] must be true or false")
+            raise ConfigError(
+                f"role {role.name!r}: metadata[{METADATA_KEY!r}][{key!r}] must be true or false"
+            )
     return setting
