@@ -1,4 +1,4 @@
-"""The suite that every scheduler passes, on our fake of AWS: its jobs are processes, its logs CloudWatch's."""
+"""The suite that every scheduler passes, on our fake of AWS, whose jobs are processes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class TestAwsBatch(SchedulerConformance):
         with closing(create_scheduler("test")) as scheduler:
             yield scheduler
 
-    # What a multi-node job cannot do, and an array job can: go on when its first replica has ended, and fail by
-    # any replica rather than by the first.
+    # What a multi-node job cannot do, and an array job can: go on when its first replica has ended, and fail
+    # by any replica rather than by the first.
 
     def test_blocks_of_all_replicas_hold_all_lines(self, scheduler: AWSBatchScheduler) -> None:
         self.cfg = {**self.cfg, "array": True}

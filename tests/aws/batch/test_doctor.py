@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -98,8 +99,9 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
         ({"Statement": [{"Effect": "Deny", "Principal": {"Service": "ecs-tasks.amazonaws.com"}}]}, False),
         ({"Statement": [{"Effect": "Allow", "Principal": "*"}]}, False),
         (
-            "%7B%22Statement%22%3A%20%5B%7B%22Effect%22%3A%20%22Allow%22%2C%20%22Principal%22%3A%20"
-            "%7B%22Service%22%3A%20%22ecs-tasks.amazonaws.com%22%7D%7D%5D%7D",
+            quote(
+                '{"Statement": [{"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}}]}'
+            ),
             True,
         ),
     ],

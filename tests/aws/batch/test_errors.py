@@ -1,4 +1,4 @@
-"""What goes wrong between here and AWS, as a person sees it: one clear line, no traceback, the right exit code."""
+"""What goes wrong between here and AWS, as a person sees it: one clear line and the right exit code."""
 
 from __future__ import annotations
 

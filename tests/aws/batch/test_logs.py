@@ -88,6 +88,7 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
         scheduler.log_iter(app_id, "trainer", 5)
 
 
+@pytest.mark.timeout(120)
 def test_sixty_four_nodes_followed_from_the_command_line(aws: FakeAws, scheduler: AWSBatchScheduler) -> None:
     """Every line of every node, once, in order; the main node ends last, since it ends the others."""
     count, lines = 64, 50
@@ -103,7 +104,7 @@ def test_sixty_four_nodes_followed_from_the_command_line(aws: FakeAws, scheduler
         [sys.executable, "-m", "trainyard", "log", f"aws_batch://test/{app_id}", "-f", "--no-prefix"],
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=110,
         env=os.environ,
         check=False,
     )

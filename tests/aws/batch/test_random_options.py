@@ -1,4 +1,4 @@
-"""Options at random: what is valid makes requests that AWS's model accepts; what is not is refused before any call."""
+"""Options at random: what is valid makes requests that the model accepts, what is not makes no call."""
 
 from __future__ import annotations
 

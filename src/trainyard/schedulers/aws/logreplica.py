@@ -210,7 +210,7 @@ class ReplicaLog:
         elif looked >= SETTLE and not cursor.scan_has_news:
             # What comes in before or after the time that is wanted says nothing of it.
             since, until = self._span[:2]
-            is_bounded = until is not None or (since is not None and not cursor.ingested)
+            is_bounded = until is not None or (since > 0 and not cursor.ingested)
             is_settled = (
                 is_bounded or age >= LATE or self._calls.last_ingestion(cursor.stream) <= cursor.ingested
             )

@@ -1,8 +1,8 @@
 """Requests checked offline against what the SDK knows of the service.
 
-The SDK itself checks types, required members, unknown members and least lengths before it sends a request. Its
-model of a service also holds enumerations, patterns, and greatest lengths and values, which only the service
-checks. Here all of it is checked, without credentials, a region or a connection.
+The SDK itself checks types, required members, unknown members and least lengths before it sends a request.
+Its model of a service also holds enumerations, patterns, and greatest lengths and values, which only the
+service checks. Here all of it is checked, without credentials, a region or a connection.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def _strict(value: Any, shape: Any, path: str) -> Iterator[str]:
     elif kind == "string" and isinstance(value, str):
         yield from _wrong_text(value, shape, path)
     elif kind in ("integer", "long", "float", "double") and isinstance(value, (int, float)):
-        if "max" in limits and value > limits["max"]:
-            yield f"{path}: {value} is more than {limits['max']}"
+        most = limits.get("max", value)
+        if value > most:
+            yield f"{path}: {value} is more than {most}"
 
 
 def _too_many(count: int, limits: dict[str, Any], path: str, what: str) -> Iterator[str]:

@@ -39,7 +39,7 @@ def describe_jobs(
     ids: Iterable[str],
     keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda job: job,
 ) -> dict[str, dict[str, Any]]:
-    """Describe jobs by id, a hundred at a time and several calls at once; those that are unknown are left out.
+    """Describe jobs by id, a hundred at a time and several calls at once; unknown ones are left out.
 
     Args:
         session: where the jobs are.
@@ -102,7 +102,7 @@ def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple
 def details_of(
     session: AwsSession, job: Mapping[str, Any], places: Iterable[Place]
 ) -> list[tuple[Place, dict[str, Any]]]:
-    """Return replicas of a job, and what Batch says of each: of the job where it says nothing of the replica."""
+    """Return replicas of a job, and what Batch says of each, or else of the job."""
     wanted = list(places)
     if kind_of(job) == CONTAINER:
         return [(place, dict(job)) for place in wanted]

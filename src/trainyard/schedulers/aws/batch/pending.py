@@ -1,7 +1,7 @@
 """Why a job waits: what its queue and the compute environments behind it say.
 
-Batch keeps a job RUNNABLE for ever when nothing can run it, and mostly does not say why. So the queue is looked
-at: is it enabled and valid, are its compute environments, and could any of them hold such a replica?
+Batch keeps a job RUNNABLE for ever when nothing can run it, and mostly does not say why. So the queue is
+looked at: is it enabled and valid, are its compute environments, and could any of them hold such a replica?
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
     if environment.get("state") == "DISABLED":
         yield f"the compute environment {name} is disabled"
     if environment.get("status") == "INVALID":
-        yield f"the compute environment {name} is invalid: {environment.get('statusReason') or 'no reason is given'}"
+        reason = environment.get("statusReason") or "no reason is given"
+        yield f"the compute environment {name} is invalid: {reason}"
     resources = environment.get("computeResources") or {}
     most = resources.get("maxvCpus")
     if most is not None and needs.get("VCPU", 0) > most:
@@ -101,7 +102,8 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
             yield f"the compute environment {name} is Fargate's, which has no GPUs"
     elif resources.get("instanceTypes") and not _fits_some(resources["instanceTypes"], needs):
         yield (
-            f"no instance type of the compute environment {name} ({', '.join(resources['instanceTypes'])}) has "
+            f"no instance type of the compute environment {name} "
+            f"({', '.join(resources['instanceTypes'])}) has "
             + ", ".join(
                 f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS
             )

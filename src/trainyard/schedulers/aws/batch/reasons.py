@@ -43,7 +43,7 @@ STATE_OF_REASON: dict[str, AppState] = {
 CANCELLED_BY = "cancelled by {user} with trainyard"
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
 
-# Where the evidence is: the job's status reason, or what the container's agent said. The first that fits holds.
+# Where the evidence is: the job's status reason, or what was said of the container. The first fit holds.
 _OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
     (TIMEOUT, re.compile(r"attempt duration exceeded timeout", re.I)),
     (HOST_GONE, re.compile(r"^Host EC2", re.I)),

@@ -33,7 +33,9 @@ _TAG = re.compile(r"[\w\s.:/=+\-@]*")
 _VARIABLE = re.compile(r"[^=\0]+")
 _LOG_GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
 _ULIMITS = frozenset(
-    "core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack".split()
+    "core,cpu,data,fsize,locks,memlock,msgqueue,nice,nofile,nproc,rss,rtprio,rttime,sigpending,stack".split(
+        ","
+    )
 )
 MOST_TAGS = 50
 LARGEST_DEFINITION = 24 * 1024
@@ -162,7 +164,8 @@ def _node_problems(nodes: dict[str, Any]) -> Iterator[str]:
         yield f"the main node {nodes['mainNode']} is none of the {count}"
     covered = [index for each in ranges for index in range(*node_range(each["targetNodes"], count))]
     if sorted(covered) != list(range(count)):
-        yield f"the ranges {', '.join(each['targetNodes'] for each in ranges)} are not {count} nodes, each once"
+        shown = ", ".join(each["targetNodes"] for each in ranges)
+        yield f"the ranges {shown} are not {count} nodes, each once"
     types = {each["container"].get("instanceType") for each in ranges}
     if len(types) > 1:
         shown = ", ".join(sorted(str(kind or "any") for kind in types))
@@ -172,7 +175,7 @@ def _node_problems(nodes: dict[str, Any]) -> Iterator[str]:
 
 
 def node_range(text: str, count: int) -> tuple[int, int]:
-    """Return the first node of a range such as ``0:3``, ``:3``, ``2:`` or ``5``, and the one after its last."""
+    """Return the first node of a range (``0:3``, ``:3``, ``2:`` or ``5``), and the one after its last."""
     first, colon, last = text.partition(":")
     start = int(first or 0)
     return start, (int(last) if last else count - 1) + 1 if colon else start + 1

@@ -1,6 +1,7 @@
 """`aws_batch`: jobs on AWS Batch, as container, multi-node or array jobs.
 
-The id of a job is ``queue:name``. Batch's own id comes from the history, or from one call that asks for the name.
+The id of a job is ``queue:name``. Batch's own id comes from the history, or from one call that asks for the
+name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from trainyard.errors import ConfigError, UnknownAppException, UsageError
 from trainyard.schedulers.aws.batch import listing, names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
+from trainyard.schedulers.aws.batch.shapes import CONTAINER
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     FIRST_POLL,
@@ -179,7 +181,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist.
 
-        ``TerminateJob`` is right in every state: it cancels a job that has not started. ``CancelJob`` would do
+        ``TerminateJob`` is right in every state: it cancels a job that has not started. ``CancelJob`` does
         nothing for one that starts while the request is on its way, and report success.
         """
         found = self._find(app_id)
@@ -321,11 +323,9 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         for app_id in app_ids:
             if found[app_id] is None and not self._is_fresh(app_id):
                 found[app_id] = self._find_by_name(app_id, refs.get(app_id))
-        for app_id, job in found.items():
-            if job is not None:
-                self._submitted_at.pop(app_id, None)
-                found[app_id] = None if names.TAG_DELETED in (job.get("tags") or {}) else job
-        return found
+        for app_id in [app_id for app_id in found if found[app_id] is not None]:
+            self._submitted_at.pop(app_id, None)
+        return {app_id: None if _is_deleted(job) else job for app_id, job in found.items()}
 
     def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
         parts = names.split_app_id(app_id)
@@ -366,9 +366,13 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         return self._inspector.why(session, job.get("jobQueue", ""), needs)
 
 
+def _is_deleted(job: Job | None) -> bool:
+    return job is not None and names.TAG_DELETED in (job.get("tags") or {})
+
+
 def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     """Describe a job from what is known of itself."""
-    alone = observe.kind_of(job) == observe.CONTAINER
+    alone = observe.kind_of(job) == CONTAINER
     replicas = [(observe.places_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
 
