@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +18,15 @@ GROUP = "/aws/batch/job"
 WINDOW = 10.0
 
 
-def logs_client(aws: FakeAws, **more: Any) -> Any:
+@functools.cache
+def sdk_session() -> Any:
+    """Return a session that all share, since reading the models of services takes time."""
     import botocore.session
+
+    return botocore.session.Session()
+
+
+def logs_client(aws: FakeAws, **more: Any) -> Any:
     from botocore.config import Config
 
     config = Config(
@@ -29,7 +37,7 @@ def logs_client(aws: FakeAws, **more: Any) -> Any:
         max_pool_connections=16,
     )
     keys = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "example"} | more
-    return botocore.session.Session().create_client(
+    return sdk_session().create_client(
         "logs", region_name=REGION, endpoint_url=aws.url, config=config, **keys
     )
 
@@ -91,5 +99,7 @@ def rig(replicas: int = 1) -> Iterator[Rig]:
     """Give a job on a fake whose time passes only where the reader waits."""
     clock = FakeClock()
     with FakeAws(now=clock.time) as aws:
-        yield Rig(aws, clock, replicas)
+        made = Rig(aws, clock, replicas)
+        yield made
+        made.client.close()
         assert aws.defects == []

@@ -359,6 +359,19 @@ def test_a_reader_can_be_given_up(job: Rig) -> None:
     assert len(job.aws.calls) == calls
 
 
+def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:
+    from trainyard.schedulers.aws.cloudwatch import LogStreams
+
+    streams = LogStreams(job.client, GROUP, clock=job.clock)
+    assert streams.find("job/") == []
+    names = [f"job/algo-{i}-1" for i in range(1, 131)]
+    for name in [*names, "other/algo-1-1"]:
+        job.aws.logs.create_stream(GROUP, name)
+    job.aws.faults.add("DescribeLogStreams", "throttle", skip=1)
+    job.aws.faults.add("DescribeLogStreams", "empty_page", skip=2)
+    assert streams.find("job/") == sorted(names)
+
+
 # ---- what goes wrong
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.aws.fake import FakeAws, wire
 from tests.aws.fake.faults import KINDS
+from tests.aws.logtools import sdk_session
 
 pytest.importorskip("botocore")
 
@@ -27,11 +28,10 @@ def batch(aws: FakeAws) -> Any:
 
 
 def client(aws: FakeAws, service: str, **options: Any) -> Any:
-    import botocore.session
     from botocore.config import Config
 
     config = Config(retries={"total_max_attempts": 1}, inject_host_prefix=False, **options)
-    return botocore.session.Session().create_client(
+    return sdk_session().create_client(
         service,
         region_name=wire.REGION,
         endpoint_url=aws.url,

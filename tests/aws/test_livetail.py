@@ -31,7 +31,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(logreplica, "LATE", -HOUR)
     with FakeAws() as aws:
         aws.logs.live_seconds = 0.02
-        yield Rig(aws, Clock(), replicas=2)
+        made = Rig(aws, Clock(), replicas=2)
+        yield made
         assert aws.defects == []
 
 

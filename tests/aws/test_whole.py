@@ -6,17 +6,17 @@ import pytest
 
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
+from tests.aws.logtools import sdk_session
 from trainyard.schedulers.aws.whole import refuse_cut_answers
 
 pytest.importorskip("botocore")
 
 
 def client_of(aws: FakeAws, service: str, attempts: int) -> Any:
-    import botocore.session
     from botocore.config import Config
 
     config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, inject_host_prefix=False)
-    client = botocore.session.Session().create_client(
+    client = sdk_session().create_client(
         service,
         region_name=REGION,
         endpoint_url=aws.url,
@@ -65,9 +65,11 @@ def test_streams_and_errors_pass_as_they_are() -> None:
         aws.logs.live_updates = 1
         aws.logs.live_seconds = 0.01
         arn = client.describe_log_groups()["logGroups"][0]["logGroupArn"]
-        messages = iter(client.start_live_tail(logGroupIdentifiers=[arn])["responseStream"])
+        stream = client.start_live_tail(logGroupIdentifiers=[arn])["responseStream"]
+        messages = iter(stream)
         assert "sessionStart" in next(messages)
         assert next(messages)["sessionUpdate"]["sessionResults"] == []
+        stream.close()
         aws.faults.add("DescribeLogGroups", "denied")
         with pytest.raises(ClientError, match="not authorized"):
             client.describe_log_groups()

@@ -47,7 +47,7 @@ REFRESH_PATIENCE = 600.0
 #: A block is passed on when it has so many bytes.
 BLOCK_BYTES = 256 << 10
 #: Clocks may differ by so many seconds.
-SKEW = 300.0
+SKEW = 900.0
 
 
 class Attempt(namedtuple("Attempt", "stream ended", defaults=(None,))):
@@ -139,6 +139,18 @@ class LogStreams:
         lines_of = _line_filter(query)
         calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
         return _Reading(job, query, lines_of, calls, self._clock, live=self._live).blocks()
+
+    def find(self, prefix: str) -> list[str]:
+        """Return the names of all streams that begin with this, in order; none if there is no such group.
+
+        Raises:
+            BackendError: CloudWatch refuses, or has been out of reach for too long.
+        """
+        calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
+        try:
+            return calls.stream_names(prefix)
+        except MissingGroupError:
+            return []
 
 
 def milliseconds(time: datetime) -> int:
@@ -309,7 +321,7 @@ class _Reading:
         for log in waiting.values():
             log.is_watched = self._live.watches(log.stream)
             if news is None or log.stream in news:
-                log.due = 0.0
+                log.rouse()
 
     def _refresh(self) -> None:
         try:

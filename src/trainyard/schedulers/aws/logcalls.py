@@ -19,6 +19,8 @@ PATIENCE = 600.0
 FIRST_PATIENCE = 30.0
 #: Clocks that differ by less (s) are taken to agree.
 LEAST_OFFSET = 3.0
+#: A list of streams whose pages repeat is given up after so many.
+MOST_REPEATS = 5
 
 _THROTTLED = {
     "RequestLimitExceeded",
@@ -216,6 +218,22 @@ class LogCalls:
             int(s.get("lastIngestionTime", 0)) for s in answer["logStreams"] if s["logStreamName"] == stream
         ]
         return max(times, default=0)
+
+    def stream_names(self, prefix: str) -> list[str]:
+        """Return the names of all streams that begin with this."""
+        names: dict[str, None] = {}
+        params: dict[str, Any] = {"logGroupName": self.group, "logStreamNamePrefix": prefix}
+        tokens: set[str] = set()
+        repeats = 0
+        while True:
+            answer = self.call("describe_log_streams", ("logStreams",), params)
+            names |= dict.fromkeys(found["logStreamName"] for found in answer["logStreams"])
+            token = answer.get("nextToken")
+            repeats = repeats + 1 if token in tokens else 0
+            if not token or repeats > MOST_REPEATS:
+                return list(names)
+            tokens.add(token)
+            params["nextToken"] = token
 
     def group_arn(self) -> str:
         """Return the log group's ARN, without the asterisk at its end; empty if there is no such group."""

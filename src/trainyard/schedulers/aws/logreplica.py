@@ -99,6 +99,11 @@ class ReplicaLog:
             self.due = 0.0
         return is_new
 
+    def rouse(self) -> None:
+        """Look at once, and soon again if what is said to be there cannot be seen yet."""
+        self.due = 0.0
+        self._interval = FIRST_LOOK
+
     # ---- reading
 
     def available(self) -> Iterator[list[Event]]:
