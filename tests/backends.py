@@ -40,6 +40,10 @@ def _docker() -> str:
     return "" if answer.returncode == 0 else "no Docker daemon answers"
 
 
+def _registry() -> str:
+    return _program("docker-registry")() or _module("bcrypt")()
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "botocore": _module("botocore"),
@@ -48,8 +52,10 @@ PROBES: dict[str, Callable[[], str]] = {
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
+    "registry": _registry,
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
+    "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }
 
@@ -58,6 +64,14 @@ PROBES: dict[str, Callable[[], str]] = {
 def problem_with(name: str) -> str:
     """Return why a backend cannot be used; "" if it can."""
     return PROBES[name]()
+
+
+def lacks(name: str) -> bool:
+    """Tell whether a test has to do without this backend; fail the test where it is required."""
+    problem = problem_with(name)
+    if problem and REQUIRED & {name, "all"}:
+        pytest.fail(f"{name} is required here, but {problem}")
+    return bool(problem)
 
 
 def need(name: str) -> None:

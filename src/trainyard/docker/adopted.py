@@ -23,6 +23,13 @@ class AdoptedTransport:
         self.endpoint = self._api.base_url
         self.is_local = not self.endpoint.startswith(("http://", "https://", "ssh://"))
 
+    def environ(self) -> dict[str, str]:
+        """Return what names the daemon, as far as the client tells."""
+        path = getattr(getattr(self._api, "_custom_adapter", None), "socket_path", None)
+        if path:
+            return {"DOCKER_HOST": f"unix://{path}"}
+        return {"DOCKER_HOST": self.endpoint} if self.endpoint.startswith("http://") else {}
+
     def open(
         self,
         method: str,
@@ -85,8 +92,16 @@ class AdoptedResponse:
         return data
 
     def interrupt(self) -> None:
-        """End a read that another thread waits in, as far as the library allows."""
-        self._response.close()
+        """End a read that another thread waits in. Closing would wait for that thread."""
+        import socket
+
+        reader = getattr(getattr(getattr(self._response.raw, "_fp", None), "fp", None), "raw", None)
+        connection = getattr(reader, "_sock", None)
+        try:
+            if connection is not None:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
     def close(self) -> None:
         """Give the connection back."""

@@ -25,6 +25,7 @@ else:
 # The first is the default.
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "local_cwd": "trainyard.schedulers.local.scheduler",
+    "local_docker": "trainyard.schedulers.docker.scheduler",
     "aws_batch": "trainyard.schedulers.aws.batch.scheduler",
 }
 

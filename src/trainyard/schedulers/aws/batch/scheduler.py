@@ -34,11 +34,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from trainyard.schedulers.aws.batch.code import BatchImages
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.pending import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit import ToolkitPlace
 
     Job = dict[str, Any]
 
@@ -56,6 +61,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         docker_client: a client of docker-py, by which images are patched.
     """
 
+    ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
 
     def __init__(
@@ -87,6 +93,46 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.options import AWSBatchOpts
 
         return AWSBatchOpts
+
+    # ---- code
+
+    def _images(self) -> BatchImages:
+        """Return what puts code into images; not a base class, since reading commands never need it."""
+        from trainyard.schedulers.aws.batch.code import BatchImages
+
+        return BatchImages(self.backend, self._docker_client)
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`.
+
+        A workspace that nobody asked for travels only where there is a repository to push to.
+        """
+        from trainyard.schedulers.aws.batch.code import image_options
+        from trainyard.specs.workspace import Workspace
+
+        if workspace.implicit and not cfg.get("image_repo"):
+            workspace = Workspace()
+        return self._images().plan_shipment(app, workspace, image_options(cfg))
+
+    def build_workspaces(
+        self,
+        roles: Sequence[Role],
+        cfg: Mapping[str, Any],
+        workspace: Workspace | str = ".",
+        progress: Progress | None = None,
+    ) -> None:
+        """Make and push the images of roles now; see `DockerWorkspaceMixin`."""
+        from trainyard.schedulers.aws.batch.code import image_options
+
+        self._images().build_workspaces(roles, image_options(cfg), workspace, progress)
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where the toolkit lies in images."""
+        return self._images().toolkit_place(role)
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        """Tell whether all of these images are still in their registries."""
+        return self._images().has_images(images)
 
     # ---- submitting
 

@@ -1,0 +1,297 @@
+"""Registries that die and fill up, and networks that break. Time is a fake one."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+
+import pytest
+
+from tests.registry.images import layer_file, push_image, sha256, with_layer
+from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
+from tests.registry.server import RegistryServer, free_port, htpasswd
+from tests.registry.test_append import ref
+from tests.registry.test_blobs import Recorder, fetched
+from trainyard.workspace.registry import RegistryError, RegistryUnavailableError, append_layer
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A registry that a test may kill."""
+    folder = tmp_path / "own"
+    server = RegistryServer(folder, htpasswd(folder)).start()
+    yield server
+    server.stop()
+
+
+class Trap:
+    """A source that does something once, when it has been read up to a byte."""
+
+    def __init__(self, content, at, action):
+        self.content, self.at, self.action = content, at, action
+        self.opened = []
+
+    def __call__(self, offset):
+        self.opened.append(offset)
+        trap = self
+
+        class Stream(io.BytesIO):
+            def read(self, size=-1, /):
+                if trap.action is not None and self.tell() + offset >= trap.at:
+                    action, trap.action = trap.action, None
+                    action()
+                return super().read(size)
+
+        return Stream(self.content[offset:])
+
+
+# The registry dies
+
+
+def test_registry_that_dies_in_mid_upload_and_comes_back(own, connect, repo):
+    content = os.urandom(8 * MIB)
+    source = Trap(content, 5 * MIB, own.kill)
+    time = FakeTime(own.revive)
+    progress = Recorder()
+    client = connect(own.host, pause=time.patience(), progress=progress)
+    assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
+    assert source.action is None
+    assert fetched(connect(own.host), repo, sha256(content)) == content
+    # what had arrived was not sent again
+    assert source.opened[0] == 0
+    assert all(offset >= 4 * MIB for offset in source.opened[1:])
+    assert len(source.opened) == 2
+    assert any(step.startswith(f"waiting for {own.host}: ") for step in progress.steps)
+
+
+def test_registry_that_forgets_uploads_when_it_dies(tmp_path, connect, repo):
+    """Without a secret in its configuration a registry does not know its own uploads after a restart."""
+    server = RegistryServer(tmp_path / "own", secret="").start()
+    try:
+        content = os.urandom(8 * MIB)
+        source = Trap(content, 5 * MIB, server.kill)
+        time = FakeTime(server.revive)
+        client = connect(server.host, pause=time.patience())
+        assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
+        assert fetched(connect(server.host), repo, sha256(content)) == content
+        assert source.opened.count(0) == 2
+    finally:
+        server.stop()
+
+
+def test_registry_that_dies_and_loses_what_it_had(own, connect, repo):
+    import shutil
+
+    content = os.urandom(8 * MIB)
+
+    def lose():
+        own.kill()
+        shutil.rmtree(own.data)
+
+    source = Trap(content, 5 * MIB, lose)
+    time = FakeTime(own.revive)
+    client = connect(own.host, pause=time.patience())
+    assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
+    assert fetched(connect(own.host), repo, sha256(content)) == content
+
+
+def test_registry_that_dies_at_every_request_of_a_push(own, connect, repo, tmp_path):
+    """Whichever request it is that the registry dies at, the image is right in the end."""
+    push_image(connect(own.host), repo, "base", [{"a": os.urandom(MIB)}])
+    time = FakeTime(own.revive)
+    number = 0
+    while True:
+        number += 1
+        layer = layer_file(tmp_path, {"x": os.urandom(2 * MIB)}, f"layer{number}")
+        died = []
+
+        def die(seen, count, number=number, died=died):
+            if count == number:
+                own.kill()
+                died.append(seen)
+            return Fault(502) if own.process is None else None
+
+        with http_proxy(own.port, die) as proxy:
+            make = lambda host: connect(host, pause=time.patience())  # noqa: E731
+            pinned = append_layer(
+                ref(proxy, repo, "base"),
+                ref(proxy, f"{repo}-{number}"),
+                [layer],
+                with_layer(layer),
+                clients=make,
+            )
+        if not died:
+            break
+        found = connect(own.host).manifest(f"{repo}-{number}", "v1")
+        assert found.digest == pinned.partition("@")[2]
+        client = connect(own.host)
+        assert len(fetched(client, f"{repo}-{number}", layer.digest)) == layer.size
+    assert number > 10
+
+
+def test_registry_that_stays_away_is_given_up(own, connect, repo, tmp_path):
+    push_image(connect(own.host), repo, "base", [{"a": b"1"}])
+    layer = layer_file(tmp_path, {"x": os.urandom(2 * MIB)})
+    time = FakeTime()
+    own_kill = lambda seen, _: own.kill() if seen.method == "PATCH" else None  # noqa: E731
+    with http_proxy(own.port, own_kill) as proxy:
+        proxy.passed = _or_gateway_error(proxy)
+        make = lambda host: connect(host, pause=time.patience(90))  # noqa: E731
+        with pytest.raises(RegistryUnavailableError) as caught:
+            append_layer(
+                ref(proxy, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=make
+            )
+    assert (
+        f"cannot push to {proxy.host}/{repo}: the registry answered 502 (tried for " in caught.value.message
+    )
+    assert f"curl -I http://{proxy.host}/v2/" in caught.value.hint
+    assert 80 <= sum(time.slept) <= 90
+    own.start()
+    assert own.tags(repo) == ["base"]
+
+
+def _or_gateway_error(proxy):
+    passed = proxy.passed
+
+    def tried(request, body):
+        try:
+            return passed(request, body)
+        except OSError:
+            return 502, {}, b""
+
+    return tried
+
+
+def test_connection_refused_at_once_is_given_up_sooner(connect, repo):
+    """A registry that never answered is rather mistyped."""
+    time = FakeTime()
+    host = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RegistryUnavailableError, match=f"cannot pull from {host}/{repo}: connection refused"):
+        connect(host, pause=time.patience()).manifest(repo, "v1")
+    assert 10 <= sum(time.slept) <= 15
+
+
+def test_registry_that_comes_up_late_is_waited_for(own, connect, repo):
+    push_image(connect(own.host), repo, "v1", [{"a": b"1"}])
+    own.kill()
+    time = FakeTime(lambda: len(time.slept) > 2 and own.revive())
+    progress = Recorder()
+    assert connect(own.host, pause=time.patience(), progress=progress).manifest(repo, "v1") is not None
+    assert time.slept == [0.5, 1.0, 2.0]
+    assert progress.steps == [f"waiting for {own.host}: connection refused"]
+
+
+def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    time = FakeTime()
+    with pytest.raises(RegistryUnavailableError, match="there is no host of this name"):
+        connect("registry.invalid", pause=time.patience()).manifest(repo, "v1")
+    assert time.slept == []
+
+
+def test_registry_that_does_not_answer_in_time_is_asked_again(connect, repo, monkeypatch):
+    monkeypatch.setattr("trainyard.workspace.registry.transport.SILENCE", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        time = FakeTime()
+        client = connect(f"127.0.0.1:{silent.getsockname()[1]}", pause=time.patience(3))
+        with pytest.raises(RegistryUnavailableError, match="no answer in time"):
+            client.manifest(repo, "v1")
+        assert len(time.slept) > 1
+
+
+# The disk is full
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of four megabytes."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "trainyard-test", str(path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_registry_whose_disk_is_full(small_disk, tmp_path, connect, repo):
+    server = RegistryServer(tmp_path / "own", storage=small_disk).start()
+    try:
+        push_image(connect(server.host), repo, "base", [{"a": b"1"}])
+        layer = layer_file(tmp_path, {"x": os.urandom(8 * MIB)})
+        time = FakeTime()
+        make = lambda host: connect(host, pause=time.patience())  # noqa: E731
+        with pytest.raises(RegistryError, match=r"cannot push to .*no space left") as caught:
+            append_layer(
+                ref(server, repo, "base"), ref(server, repo, "job"), [layer], with_layer(layer), clients=make
+            )
+        assert "Free space" in caught.value.hint
+        assert sum(time.slept) <= 120
+        assert server.tags(repo) == ["base"]
+    finally:
+        server.stop()
+
+
+# The network breaks
+
+
+@pytest.mark.parametrize("cuts", [[100], [300_000], [3 * MIB], [MIB, 2 * MIB, 3 * MIB, 100]])
+def test_upload_goes_on_after_broken_connections(registry, connect, repo, cuts):
+    content = os.urandom(6 * MIB)
+    with cutting_proxy(registry.port, cuts) as proxy:
+        time = FakeTime()
+        client = connect(proxy.host, pause=time.patience())
+        assert client.upload_blob(repo, content, sha256(content), len(content), chunk_size=4 * MIB)
+        assert proxy.broken == len(cuts)
+    assert fetched(connect(registry.host), repo, sha256(content)) == content
+
+
+@pytest.mark.parametrize("cuts", [[1000], [MIB, 2 * MIB], [5 * MIB]])
+def test_download_goes_on_after_broken_connections(registry, connect, repo, cuts):
+    content = os.urandom(6 * MIB)
+    connect(registry.host).upload_blob(repo, content, sha256(content), len(content))
+    with cutting_proxy(registry.port, cuts, downwards=True) as proxy:
+        time = FakeTime()
+        client = connect(proxy.host, pause=time.patience())
+        assert fetched(client, repo, sha256(content)) == content
+        assert proxy.broken == len(cuts)
+
+
+def test_base_goes_across_although_both_connections_break(own, registry, connect, repo, tmp_path):
+    big = os.urandom(6 * MIB)
+    push_image(connect(registry.host), repo, "base", [{"big": big}])
+    layer = layer_file(tmp_path, {"x": b"1"})
+    with (
+        cutting_proxy(registry.port, [MIB, 3 * MIB], downwards=True) as far,
+        cutting_proxy(own.port, [2 * MIB]) as near,
+    ):
+        make = lambda host: connect(host, pause=FakeTime().patience())  # noqa: E731
+        append_layer(ref(far, repo, "base"), ref(near, repo, "job"), [layer], with_layer(layer), clients=make)
+        assert far.broken + near.broken == 3
+    assert own.tags(repo) == ["job"]
+
+
+def test_answer_that_is_lost_after_the_blob_was_stored(registry, connect, repo):
+    """The registry has it, and we do not know: no second upload, no error."""
+    content = os.urandom(3 * MIB)
+    lost = []
+
+    def lose(seen, _):
+        if seen.method == "PUT" and not lost:
+            lost.append(seen)
+            return Fault(504, late=True)
+        return None
+
+    with http_proxy(registry.port, lose) as proxy:
+        client = connect(proxy.host, pause=FakeTime().patience())
+        client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
+        assert len(proxy.of("PATCH")) == 3
+    assert fetched(connect(registry.host), repo, sha256(content)) == content

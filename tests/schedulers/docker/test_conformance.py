@@ -1,0 +1,21 @@
+"""`local_docker` passes the suite that every scheduler passes, against a real daemon."""
+
+import pytest
+
+from trainyard.specs import RetryPolicy
+from trainyard.testing import SchedulerConformance
+
+from .conftest import Jobs
+
+
+class TestLocalDocker(SchedulerConformance):
+    retry_policies = tuple(RetryPolicy)
+    time_resolution = 0.3
+    combined_is_exact = False
+
+    @pytest.fixture
+    def scheduler(self, image):
+        type(self).image = image
+        jobs = Jobs(image)
+        yield jobs.scheduler
+        jobs.remove_all()
