@@ -14,6 +14,7 @@ from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch.observe import CONCURRENCY
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.specs import AppState, Resource
 from trainyard.specs.status import ReplicaStatus
@@ -303,7 +304,7 @@ def test_replicas_of_a_large_job_are_described_a_hundred_at_a_time(
 def test_jobs_of_the_predecessor(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     container = {"image": "i", "command": ["python", "a.py"], "environment": [], "resourceRequirements": []}
     named = {**container, "environment": [{"name": "TORCHX_ROLE_NAME", "value": "trainer"}]}
-    session = scheduler._session(None, None)
+    session = AwsSession()
     session.call(
         "batch",
         "RegisterJobDefinition",

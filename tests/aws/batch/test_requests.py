@@ -241,6 +241,7 @@ FARGATE = {"platform": "FARGATE", "execution_role_arn": "arn:aws:iam::1234567890
     ("fields", "cfg", "match"),
     [
         ({"resource": Resource(1, 0, -1)}, {}, "memMB"),
+        ({"image": "<NONE>"}, {}, "no image"),
         ({"resource": Resource(1, 0, 3)}, {}, "at least 4"),
         ({"resource": Resource(1, 0, 64, devices={"vpc.amazonaws.com/eaf": 1})}, {}, "efa"),
         ({"resource": Resource(3, 0, 8192)}, FARGATE, "not 3"),

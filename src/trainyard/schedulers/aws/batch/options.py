@@ -52,7 +52,7 @@ class AWSBatchOpts:
         "failures of the program are final)",
         default=RETRY_ANY,
     )
-    retry_rules: list[str] | None = option(  # noqa: RUF009 - it makes a field
+    retry_rules: list[str] | None = option(
         "rules that come before retry_on: WHAT:PATTERN:ACTION with WHAT of exit, reason, status and ACTION "
         "of retry, final; the first that fits holds. Example: exit:137:retry,reason:CannotPull*:final",
         default=None,
@@ -65,16 +65,14 @@ class AWSBatchOpts:
         "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default",
         default=None,
     )
-    tags: dict[str, str] | None = option(  # noqa: RUF009 - it makes a field
-        "tags of the job, beside ours", default=None
-    )
-    secrets: dict[str, str] | None = option(  # noqa: RUF009 - it makes a field
+    tags: dict[str, str] | None = option("tags of the job, beside ours", default=None)
+    secrets: dict[str, str] | None = option(
         "environment variables that AWS fills in: NAME to the ARN of a Secrets Manager secret or SSM "
         "parameter, or ssm:PARAMETER; never a value",
         default=None,
     )
     ephemeral_storage: int | None = option("GiB of disk on FARGATE, 21 to 200", default=None)
-    ulimits: list[str] | None = option(  # noqa: RUF009 - it makes a field
+    ulimits: list[str] | None = option(
         "limits of the containers, as name:soft:hard, such as memlock:-1:-1", default=None
     )
     public_ip: bool = option(

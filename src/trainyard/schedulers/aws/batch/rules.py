@@ -33,9 +33,23 @@ _TAG = re.compile(r"[\w\s.:/=+\-@]*")
 _VARIABLE = re.compile(r"[^=\0]+")
 _LOG_GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
 _ULIMITS = frozenset(
-    "core,cpu,data,fsize,locks,memlock,msgqueue,nice,nofile,nproc,rss,rtprio,rttime,sigpending,stack".split(
-        ","
-    )
+    [
+        "core",
+        "cpu",
+        "data",
+        "fsize",
+        "locks",
+        "memlock",
+        "msgqueue",
+        "nice",
+        "nofile",
+        "nproc",
+        "rss",
+        "rtprio",
+        "rttime",
+        "sigpending",
+        "stack",
+    ]
 )
 MOST_TAGS = 50
 LARGEST_DEFINITION = 24 * 1024
