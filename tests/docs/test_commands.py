@@ -73,7 +73,7 @@ class Session:
         """End the shell, and all jobs that still run."""
         self._terminal.close()
         with get_runner() as runner:
-            rows = runner.history.rows()
+            rows = [row for row in runner.history.rows() if row.scheduler in ("local_cwd", NEEDS_DOCKER)]
             for row in rows:
                 runner.cancel(row.handle)
                 runner.wait(row.handle, timeout=PATIENCE)
