@@ -11,8 +11,8 @@ import pytest
 from tests.aws.clock import FakeClock
 from tests.aws.logtools import GROUP, Rig, logs_client, rig
 from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.cloudwatch import Attempt, milliseconds
-from trainyard.schedulers.base import Stream
+from trainyard.schedulers.aws.cloudwatch import Attempt, LogStreams, milliseconds
+from trainyard.schedulers.base import LogQuery, Stream
 
 pytest.importorskip("botocore")
 
@@ -360,8 +360,6 @@ def test_a_reader_can_be_given_up(job: Rig) -> None:
 
 
 def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:
-    from trainyard.schedulers.aws.cloudwatch import LogStreams
-
     streams = LogStreams(job.client, GROUP, clock=job.clock)
     assert streams.find("job/") == []
     names = [f"job/algo-{i}-1" for i in range(1, 131)]
@@ -395,8 +393,14 @@ def test_throttling_slows_down(job: Rig) -> None:
     job.put(0, "one")
     job.end_long_ago()
     job.aws.faults.add("GetLogEvents", "throttle", times=8)
-    assert job.text() == "one\n"
+    streams = LogStreams(job.client, GROUP, clock=job.clock)
+    assert [block.data for block in streams.read(job, LogQuery())] == [b"one\n"]
     assert clock_of(job).elapsed > 20
+    before = clock_of(job).elapsed
+    job.put(0, *(f"{i}" for i in range(100)))
+    job.aws.logs.page_events = 10
+    list(streams.read(job, LogQuery()))
+    assert clock_of(job).elapsed - before > 10  # it recovers slowly
 
 
 def test_a_token_that_has_expired(job: Rig) -> None:

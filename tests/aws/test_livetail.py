@@ -31,7 +31,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(logreplica, "LATE", -HOUR)
     with FakeAws() as aws:
         aws.logs.live_seconds = 0.02
-        made = Rig(aws, Clock(), replicas=2)
+        made = Rig(aws, IdleClock(), replicas=2)
         yield made
         assert aws.defects == []
 
@@ -48,32 +48,44 @@ def quick_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logreplica, "LONGEST_LOOK", 0.05)
 
 
-def converse(job: Rig, after: Callable[[int], None] = lambda count: None) -> None:
-    """Follow, writing a line whenever one has been read; each must come once and in order."""
+class IdleClock(Clock):
+    """Real time, which tells when the reader has nothing to do."""
+
+    def __init__(self) -> None:
+        self.on_idle: Callable[[], None] = lambda: None
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            self.on_idle()
+        return super().wait(event, seconds)
+
+
+def converse(job: Rig) -> None:
+    """Follow, writing a line whenever all have been read; each must come once and in order."""
     found: dict[int, list[str]] = {0: [], 1: []}
     written: dict[int, list[str]] = {0: [], 1: []}
 
-    def write(i: int) -> None:
-        written[i % 2].append(f"{i}")
-        job.put(i % 2, f"{i}")
-
-    write(0)
-    count = 0
-    options = {"live": True, "calls_per_second": 1000.0}
-    for block in job.blocks(options=options, should_tail=True):
-        lines = block.data.decode().split()
-        found[block.replica] += lines
-        count += len(lines)
-        after(count)
-        if count < LINES:
-            write(count)
-        else:
+    def write() -> None:
+        count = sum(map(len, written.values()))
+        if sum(map(len, found.values())) < count:
+            return
+        if count == LINES:
             job.end()
+            return
+        written[count % 2].append(f"{count}")
+        job.put(count % 2, f"{count}")
+
+    assert isinstance(job.clock, IdleClock)
+    job.clock.on_idle = write
+    for block in job.blocks(options={"live": True, "calls_per_second": 1000.0}, should_tail=True):
+        found[block.replica] += block.data.decode().split()
     assert found == written
+    assert sum(map(len, found.values())) == LINES
 
 
 @pytest.mark.usefixtures("no_polling")
 def test_lines_come_at_once(job: Rig) -> None:
+    job.aws.logs.create_stream(GROUP, job.stream(0))
     job.aws.logs.create_stream(GROUP, job.stream(1))
     converse(job)
     assert 1 <= job.aws.count("StartLiveTail") <= 2
@@ -81,6 +93,7 @@ def test_lines_come_at_once(job: Rig) -> None:
 
 @pytest.mark.usefixtures("no_polling")
 def test_sessions_that_end_lose_nothing(job: Rig) -> None:
+    job.aws.logs.create_stream(GROUP, job.stream(0))
     job.aws.logs.create_stream(GROUP, job.stream(1))
     job.aws.logs.live_updates = 2
     converse(job)
@@ -162,6 +175,7 @@ def test_it_rings_for_everything_at_the_beginning_and_the_end(job: Rig, calls: L
     job.put(0, "x")
     assert taken(bell) == {job.stream(0)}
     assert bell.take() == set()
+    job.aws.logs.live_tail = False
     job.aws.logs.close()
     assert taken(bell) is None
     assert not bell.watches(job.stream(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -128,17 +127,3 @@ def test_a_full_memory_forgets_the_oldest_only() -> None:
     cursor.begin(full=True)
     drain(cursor, found)
     assert [event.message for event in found] == [*(f"{i}" for i in range(5000)), "late", "4999"]
-
-
-def test_stopping_ends_a_wait() -> None:
-    from trainyard.schedulers.aws.pace import StoppedError
-
-    clock = FakeClock()
-    pace = Pace(1, 1, clock)
-    stop = threading.Event()
-    pace.take(stop)
-    pace.take(stop)
-    assert clock.elapsed == 1
-    stop.set()
-    with pytest.raises(StoppedError):
-        pace.take(stop)
