@@ -24,8 +24,15 @@ class BatchImages(DockerWorkspaceMixin):
 
     def __init__(self, backend: str, docker_client: Any = None) -> None:
         self.backend = backend
-        if docker_client is not None:
+        self._is_given = docker_client is not None
+        if self._is_given:
             self._own_engine = Engine.adopt(docker_client)
+
+    def close(self) -> None:
+        """Close the connections to the daemon; a client that was handed in stays open."""
+        if self._own_engine is not None and not self._is_given:
+            self._own_engine.close()
+            self._own_engine = None
 
 
 def image_options(cfg: Mapping[str, Any]) -> dict[str, Any]:

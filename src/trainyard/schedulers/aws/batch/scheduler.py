@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
-    """Runs jobs on AWS Batch. See ``docs/aws_batch.md``.
+    """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
         session_name: name of the runner's session.
@@ -73,11 +73,14 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
         self._docker_client = docker_client
         self._jobs = JobFinder(given, lambda app_id: self.recall(app_id), lambda: self.configured())
+        self._made_images: BatchImages | None = None
         self._inspector: QueueInspector | None = None
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         self._jobs.close()
+        if self._made_images is not None:
+            self._made_images.close()
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -92,7 +95,9 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         """Return what puts code into images; not a base class, since reading commands never need it."""
         from trainyard.schedulers.aws.batch.code import BatchImages
 
-        return BatchImages(self.backend, self._docker_client)
+        if self._made_images is None:
+            self._made_images = BatchImages(self.backend, self._docker_client)
+        return self._made_images
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the images that hold the workspace; see `DockerWorkspaceMixin`.
