@@ -179,6 +179,15 @@ def test_dry_run_needs_neither_credentials_nor_region(aws: FakeAws) -> None:
     assert aws.calls == []
 
 
+def test_a_job_is_repeated(aws: FakeAws) -> None:
+    handle = submitted(aws)
+    code, out, err = cli("rerun", handle)
+    assert code == 0, err
+    assert out.split()[-1] != handle
+    assert aws.count("SubmitJob") == 2
+    assert aws.count("RegisterJobDefinition") == 1
+
+
 def test_reading_the_options_does_not_import_the_sdk() -> None:
     code = (
         "import sys; from trainyard.schedulers.registry import get_scheduler_factory as f\n"

@@ -271,6 +271,20 @@ def test_multi_node_job(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     ]
 
 
+def test_the_first_node_decides_but_the_others_are_not_forgotten(
+    still: FakeAws, scheduler: AWSBatchScheduler
+) -> None:
+    app_id, job_id = submit(still, scheduler, role(num_replicas=3))
+    still.batch.finish(f"{job_id}#2", 5)
+    still.batch.finish(f"{job_id}#1", None, "", "Main node exited")
+    still.batch.finish(f"{job_id}#0", 0)
+    response = look(scheduler, app_id)
+    assert response.state is AppState.SUCCEEDED
+    assert response.msg == "its first replica succeeded, but trainer/2: exit code 5"
+    states = [each.state for each in replicas(response)]
+    assert states == [AppState.SUCCEEDED, AppState.CANCELLED, AppState.FAILED]
+
+
 def test_array_job(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     app_id, job_id = submit(still, scheduler, role(num_replicas=3), array=True)
     assert look(scheduler, app_id).state is AppState.PENDING
@@ -284,7 +298,7 @@ def test_array_job(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     still.batch.finish(f"{job_id}:0", 0)
     still.batch.finish(f"{job_id}:2", 0)
     response = look(scheduler, app_id)
-    assert (response.state, response.msg) == (AppState.FAILED, "exit code 6") or response.msg
+    assert (response.state, response.msg) == (AppState.FAILED, "trainer/1: exit code 6")
     assert [each.exit_code for each in replicas(response)] == [0, 6, 0]
     assert response.ui_url is not None
     assert response.ui_url.endswith(f"#jobs/array-job/{job_id}")

@@ -280,3 +280,14 @@ def test_everything_that_is_wrong_with_the_options_is_said_at_once() -> None:
         request(app(), timeout=1, platform="x", tags={"aws:a": "b"}, retry_on="never")
     for word in ("timeout", "platform", "aws:a", "retry_on"):
         assert word in str(caught.value)
+
+
+def test_references_to_secrets_are_kept_in_the_history() -> None:
+    from trainyard.redaction import Redactor
+
+    given = {
+        "HF_TOKEN": "arn:aws:secretsmanager:us-east-1:123456789012:secret:a-b",
+        "API_KEY": "ssm:/prod/key",
+    }
+    assert Redactor({}).value("secrets", given) == given
+    assert Redactor({}).value("secrets", {"HF_TOKEN": "hf_abc"}) != {"HF_TOKEN": "hf_abc"}

@@ -133,8 +133,11 @@ def app_response(
     """
     state, msg = app_state(job)
     statuses = _role_statuses(replicas) if replicas is not None else []
-    if state is AppState.FAILED and replicas and len(replicas) > 1:
-        msg = _first_failure(replicas) or msg
+    if replicas and len(replicas) > 1:
+        if state is AppState.FAILED:
+            msg = _first_failure(replicas) or msg
+        elif state is AppState.SUCCEEDED and (failure := _first_failure(replicas)):
+            msg = f"its first replica succeeded, but {failure}"
     attempts = starts_of(job)
     return DescribeAppResponse(
         app_id,
