@@ -94,6 +94,11 @@ class Rig:
         return self.read(**query)[0].decode()
 
 
+def clock_of(job: Rig) -> FakeClock:
+    assert isinstance(job.clock, FakeClock)
+    return job.clock
+
+
 @contextmanager
 def rig(replicas: int = 1) -> Iterator[Rig]:
     """Give a job on a fake whose time passes only where the reader waits."""

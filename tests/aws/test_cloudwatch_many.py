@@ -15,8 +15,6 @@ from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, Attempt
 from trainyard.schedulers.aws.logcalls import Event
 from trainyard.schedulers.aws.logcursor import Seen
 
-pytest.importorskip("botocore")
-
 NODES = 64
 PASSING = (
     "throttle",

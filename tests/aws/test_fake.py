@@ -12,8 +12,6 @@ from tests.aws.fake import FakeAws, wire
 from tests.aws.fake.faults import KINDS
 from tests.aws.logtools import sdk_session
 
-pytest.importorskip("botocore")
-
 
 @pytest.fixture
 def aws() -> Iterator[FakeAws]:

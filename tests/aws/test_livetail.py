@@ -16,8 +16,6 @@ from trainyard.schedulers.aws.livetail import LiveTail
 from trainyard.schedulers.aws.logcalls import LogCalls
 from trainyard.schedulers.aws.pace import Clock, Pace
 
-pytest.importorskip("botocore")
-
 HOUR = 3600.0
 LINES = 30
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +13,6 @@ from tests.aws.fake.wire import ApiError
 from trainyard.schedulers.aws.logcalls import Event, LogCalls, MissingStreamError, StaleTokenError
 from trainyard.schedulers.aws.logcursor import StreamCursor
 from trainyard.schedulers.aws.pace import Pace
-
-pytest.importorskip("botocore")
 
 
 class Direct(LogCalls):

@@ -9,8 +9,6 @@ from tests.aws.fake.wire import REGION
 from tests.aws.logtools import sdk_session
 from trainyard.schedulers.aws.whole import refuse_cut_answers
 
-pytest.importorskip("botocore")
-
 
 def client_of(aws: FakeAws, service: str, attempts: int) -> Any:
     from botocore.config import Config

@@ -237,8 +237,8 @@ class _Reading:
         is_follower = self._query.should_tail
         for key in found:
             end = until
-            if not is_follower and not found[key].over and end is None:
-                # Otherwise what is written faster than it can be read would have no end.
+            if not is_follower and end is None:
+                # Without it, AWS says, reading may never come to an end where much is written.
                 end = int((self._clock.time() + SKEW) * 1000)
             self._logs[key] = ReplicaLog(
                 self._calls,
@@ -248,6 +248,7 @@ class _Reading:
                 limit=min(10_000, max(1_000, PAGES_OF_ALL // count)),
                 capacity=min(20_000, max(2_000, REMEMBERED_OF_ALL // count)),
                 is_follower=is_follower,
+                is_open=until is None,
                 replicas=count,
             )
         self._take(found)

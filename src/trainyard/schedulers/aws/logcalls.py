@@ -184,9 +184,10 @@ class LogCalls:
             "logGroupName": self.group,
             "logStreamName": stream,
             "limit": limit,
-            "startTime": start,
             "startFromHead": forward,
         }
+        if start:
+            params["startTime"] = start
         if end is not None:
             params["endTime"] = end
         if token:

@@ -40,6 +40,7 @@ class ReplicaLog:
         limit: events of a page.
         capacity: events to remember.
         is_follower: whether to go on until the replica has ended.
+        is_open: whether all that comes in is wanted, whatever its time.
         replicas: how many are read together.
 
     Attributes:
@@ -59,6 +60,7 @@ class ReplicaLog:
         limit: int,
         capacity: int,
         is_follower: bool,
+        is_open: bool,
         replicas: int,
     ) -> None:
         self.due = 0.0
@@ -69,6 +71,7 @@ class ReplicaLog:
         self._clock = clock
         self._span = (since, until, limit, capacity)
         self._is_follower = is_follower
+        self._is_open = is_open
         self._longest = max(LONGEST_LOOK, replicas / SILENT_LOOKS_PER_SECOND)
         self._interval = FIRST_LOOK
         self._ends: dict[str, float | None] = {}
@@ -213,12 +216,7 @@ class ReplicaLog:
         elif looked >= LATE:
             is_settled = True
         elif looked >= SETTLE and not cursor.scan_has_news:
-            # What comes in before or after the time that is wanted says nothing of it.
-            since, until = self._span[:2]
-            is_bounded = until is not None or (since > 0 and not cursor.ingested)
-            is_settled = (
-                is_bounded or age >= LATE or self._calls.last_ingestion(cursor.stream) <= cursor.ingested
-            )
+            is_settled = age >= LATE or not self._is_open or not self._is_more(cursor)
         else:
             is_settled = False
         if is_settled:
@@ -229,6 +227,10 @@ class ReplicaLog:
             return
         self._next_scan = True
         self.due = self._clock.monotonic() + max(2 * FIRST_LOOK, SETTLE - age)
+
+    def _is_more(self, cursor: StreamCursor) -> bool:
+        """Tell whether AWS knows of events that have not been read."""
+        return self._calls.last_ingestion(cursor.stream) > cursor.ingested
 
     def _look_later(self, cursor: StreamCursor) -> None:
         """At the end of a stream that may grow: say when to look again, and how far back."""
