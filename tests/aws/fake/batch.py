@@ -148,8 +148,8 @@ class Batch:
             job.children = [Job(f"{job_id}:{i}", *base, parent=job, index=i) for i in range(size)]
             for child in job.children:
                 child.container = dict(job.container)
-        overrides = request.get("containerOverrides", {})
         for leaf in job.leaves:
+            overrides = _overrides(request, leaf)
             leaf.container |= {k: v for k, v in overrides.items() if k in ("command",)}
             leaf.container["environment"] = [
                 *leaf.container.get("environment", []),
@@ -281,3 +281,17 @@ def _container_of(nodes: dict[str, Any], index: int, count: int) -> dict[str, An
             container: dict[str, Any] = node_range["container"]
             return container
     raise ApiError("ClientException", f"no node range covers node {index}")
+
+
+def _overrides(request: dict[str, Any], leaf: Job) -> dict[str, Any]:
+    """Return what the request changes of a container: of a node, what its range says."""
+    if leaf.parent is None or "nodeOverrides" not in request:
+        found: dict[str, Any] = request.get("containerOverrides", {})
+        return found
+    for each in request["nodeOverrides"].get("nodePropertyOverrides", []):
+        first, separator, last = each["targetNodes"].partition(":")
+        end = int(last) if last else len(leaf.parent.children) - 1
+        if int(first or 0) <= (leaf.index or 0) <= (end if separator else int(first)):
+            changed: dict[str, Any] = each.get("containerOverrides", {})
+            return changed
+    return {}

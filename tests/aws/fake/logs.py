@@ -167,6 +167,12 @@ class Logs:
             shown = [self._stream_detail(group, stream) for stream in streams]
         return _page("logStreams", shown, params, 50)
 
+    def delete_log_stream(self, params: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self._stream(_group_name(params), params["logStreamName"])
+            del self._group(_group_name(params))[params["logStreamName"]]
+        return {}
+
     def describe_log_groups(self, params: dict[str, Any]) -> dict[str, Any]:
         prefix = params.get("logGroupNamePrefix", "")
         with self._lock:
