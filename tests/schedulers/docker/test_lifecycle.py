@@ -379,7 +379,9 @@ def test_leftovers_are_found_and_removed(jobs):
 
 def test_looks_into_images_that_were_abandoned_are_found(jobs, monkeypatch):
     made = jobs.engine.request(
-        "POST", "/containers/create", json={"Image": jobs.image, "Labels": {LOOKING_LABEL: "x"}}
+        "POST",
+        "/containers/create",
+        json={"Image": jobs.image, "Cmd": ["true"], "Labels": {LOOKING_LABEL: "x"}},
     )
     wanted = [item for item in gc.find(0, jobs.engine) if item.key == made["Id"]]
     assert wanted == []  # somebody may be looking
