@@ -46,7 +46,9 @@ def test_one_line_changes_on_a_terminal_and_goes_away(clock: list[float]) -> Non
         clock[0] += 1
         shown.advance("b", 0, 1 << 20)
         shown.clear()
-        text = os.read(master, 10_000).decode()
+        text = ""
+        while text.count("\r\x1b[K") < 3:  # a terminal may give what was written in parts
+            text += os.read(master, 10_000).decode()
     os.close(master)
     drawn = [part for part in text.split("\r\x1b[K") if part]
     assert drawn == ["uploading 512.0 KiB of 1.0 MiB (50 %)", "uploading 1.0 MiB of 2.0 MiB (50 %)"]

@@ -155,16 +155,20 @@ class Leftover(Record):
 
     Args:
         id: by what `Scheduler.remove_leftovers` knows it.
-        name: what people call it.
-        age: seconds since it was made.
+        name: what people call it: a path, say.
+        age: seconds since it was of use.
+        size: bytes that it takes; 0 where nobody knows.
+        app_id: the job that left it; "" if that cannot be told, or there were several.
     """
 
-    __slots__ = ("age", "id", "name")
+    __slots__ = ("age", "app_id", "id", "name", "size")
 
-    def __init__(self, id: str, name: str, age: float) -> None:
+    def __init__(self, id: str, name: str, age: float, size: int = 0, app_id: str = "") -> None:
         self.id = id
         self.name = name
         self.age = age
+        self.size = size
+        self.app_id = app_id
 
 
 class LogQuery:
@@ -436,8 +440,12 @@ class Scheduler(ABC, Generic[T]):
         """Return what jobs left behind at the backend, is older than so many seconds, and can be removed."""
         raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
 
-    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
-        """Remove what `leftovers` found."""
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove what `leftovers` found; returns how many bytes that frees.
+
+        Raises:
+            TrainyardError: something cannot be removed; the rest is.
+        """
         raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
 
     # ---- logs

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.schedulers.docker import gc, labels, submit
 from trainyard.schedulers.docker import jobs as docker_jobs
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.specs import AppState, RetryPolicy
+from trainyard.workspace.basefiles import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
 
@@ -349,7 +351,11 @@ def test_address_pools_that_are_exhausted(jobs, monkeypatch):
 
 
 def test_delete_leaves_nothing(jobs):
-    app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
+    app_id = jobs.submit(
+        jobs.role("trap '' TERM; echo up; while :; do sleep 1; done", num_replicas=2), grace_period=3
+    )
+    for k in (0, 1):
+        jobs.wait_for_line(app_id, k=k)
     jobs.scheduler.cancel(app_id)
     with pytest.raises(ConfigError, match="cannot be deleted"):
         jobs.scheduler.delete(app_id)
@@ -360,6 +366,28 @@ def test_delete_leaves_nothing(jobs):
     assert jobs.networks(app_id) == []
     assert not jobs.scheduler.exists(app_id)
     assert jobs.engine.request("GET", f"/images/{jobs.image}/json")
+
+
+def test_leftovers_are_found_and_removed(jobs):
+    app_id, _ = jobs.run("exit 0")
+    assert [item for item in jobs.scheduler.leftovers({}, 3600) if item.app_id == app_id] == []
+    found = [item for item in jobs.scheduler.leftovers({}, 0) if item.app_id == app_id]
+    assert [item.id for item in found] == [app_id]
+    jobs.scheduler.remove_leftovers({}, found)
+    assert not jobs.scheduler.exists(app_id)
+
+
+def test_looks_into_images_that_were_abandoned_are_found(jobs, monkeypatch):
+    made = jobs.engine.request(
+        "POST", "/containers/create", json={"Image": jobs.image, "Labels": {LOOKING_LABEL: "x"}}
+    )
+    wanted = [item for item in gc.find(0, jobs.engine) if item.key == made["Id"]]
+    assert wanted == []  # somebody may be looking
+    monkeypatch.setattr(gc, "SUBMISSION_SECONDS", 0.0)
+    wanted = [item for item in gc.find(0, jobs.engine) if item.key == made["Id"]]
+    gc.collect(wanted, jobs.engine)
+    with pytest.raises(EngineError, match="No such container"):
+        jobs.engine.request("GET", f"/containers/{made['Id']}/json")
 
 
 def test_gc_finds_ended_jobs_and_images_with_code(jobs):

@@ -13,6 +13,7 @@ from trainyard.errors import BackendError, ConfigError, StateStoreError
 from trainyard.paths import view_dir
 from trainyard.schedulers.local import gc
 from trainyard.schedulers.local.gc import SUBMISSION_SECONDS
+from trainyard.schedulers.local.scheduler import create_scheduler
 from trainyard.specs import AppDef, AppState, Role
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace import directory
@@ -241,7 +242,9 @@ def test_what_is_told_meanwhile(project: Path) -> None:
     os.mkfifo(project / "pipe")
     notes = Notes()
     workspace = Workspace({str(project): ""})
-    directory.DirectoryShipment(workspace).ship(notes)
+    scheduler = create_scheduler("told")
+    app = AppDef("told", [Role("r", "", entrypoint="true")])
+    scheduler.ship(scheduler.submit_dryrun(app, {}, workspace), notes)
     assert notes.steps == ["copying the workspace"]
     assert notes.results == [
         "left out, since it looks like a secret: .env (name it in .trainyardignore to take it along: !/.env)",

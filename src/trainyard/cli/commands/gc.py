@@ -1,8 +1,8 @@
-"""Remove what old local jobs left behind: logs and records of jobs that ended long ago, and unneeded code.
+"""Remove what old jobs of this machine left behind: logs, containers, images with their code, and code.
 
 Code is kept for jobs of the history that have not ended, or not so long ago.
 
-With -s it removes what jobs left behind on that scheduler instead, such as job definitions of AWS Batch.
+With -s it removes what jobs left behind on that scheduler alone, such as job definitions of AWS Batch.
 
 Without --yes it only shows what it would remove.
 """
@@ -14,14 +14,20 @@ import time
 from trainyard.cli.console import note, out, print_json, table
 from trainyard.cli.parser import add_json_option, add_scheduler_options
 from trainyard.cli.progress import format_bytes
-from trainyard.errors import EXIT_OK
+from trainyard.errors import EXIT_OK, BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Iterable
 
+    from trainyard.runner import Runner
     from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.base import Leftover
+    from trainyard.workspace.store import Store
+
+# Whose leftovers are on this machine.
+LOCAL_SCHEDULERS = ("local_cwd", "local_docker")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,67 +46,86 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.times import format_duration, parse_duration
+    from trainyard.cli.times import parse_duration
     from trainyard.runner import get_runner
-    from trainyard.schedulers.local import gc
-    from trainyard.workspace.store import Store
 
     older_than = parse_duration(args.older_than)
-    if args.scheduler:
-        return _remote(args, older_than)
-    items = gc.find(older_than)
-    freed = 0
     with get_runner() as runner:
-        if args.yes and items:
-            runner.jobs(scheduler="local_cwd")  # so that the history knows how they ended
-        needed = _needed(runner.history.rows(), older_than)
-    workspaces = Store().garbage(needed, older_than)
-    if args.yes:
-        freed = gc.collect(items) + Store().collect(needed, older_than)
+        found = {name: _leftovers(runner, name, args, older_than) for name in _schedulers(args)}
+        needed = None if args.scheduler else _needed(runner.history.rows(), older_than)
+        code = [] if needed is None else _store().garbage(needed, older_than)
+        freed = 0
+        if args.yes:
+            freed = sum(_remove(runner, name, args, items) for name, items in found.items() if items)
+            freed += _store().collect(needed, older_than) if needed is not None else 0
     if args.json:
-        rows = [{"app_id": i.app_id, "path": i.path, "size": i.size, "age": i.age} for i in items]
-        removed = len(items) if args.yes else 0
-        print_json({"found": rows, "workspaces": workspaces, "removed": removed, "freed": freed})
+        _print_json(found, code, freed if args.yes else None)
         return EXIT_OK
+    _print(args, found, code, freed)
+    return EXIT_OK
+
+
+def _schedulers(args: Namespace) -> tuple[str, ...]:
+    return (args.scheduler,) if args.scheduler else LOCAL_SCHEDULERS
+
+
+def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) -> list[Leftover]:
+    scheduler = runner.scheduler(name)
+    try:
+        return scheduler.leftovers(runner.cfg_from_str(name, *args.cfg), older_than)
+    except BackendError:
+        if args.scheduler:
+            raise
+        return []  # this machine has no Docker daemon, or not now
+
+
+def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -> int:
+    runner.jobs(scheduler=name)  # so that the history knows how they ended
+    return runner.scheduler(name).remove_leftovers(runner.cfg_from_str(name, *args.cfg), items)
+
+
+def _store() -> Store:
+    from trainyard.workspace.store import Store
+
+    return Store()
+
+
+def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | None) -> None:
+    rows = [
+        {
+            "scheduler": name,
+            "id": item.id,
+            "app_id": item.app_id,
+            "path": item.name,
+            "size": item.size,
+            "age": item.age,
+        }
+        for name, items in found.items()
+        for item in items
+    ]
+    removed = 0 if freed is None else len(rows)
+    print_json({"found": rows, "workspaces": code, "removed": removed, "freed": freed or 0})
+
+
+def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], freed: int) -> None:
+    from trainyard.cli.times import format_duration
+
+    items = [item for group in found.values() for item in group]
     if items:
-        lines = [
-            [item.app_id, format_duration(item.age), format_bytes(item.size), item.path] for item in items
-        ]
-        out(table(("JOB", "AGE", "SIZE", "PATH"), lines))
-    code = f" and the code of {len(workspaces)} workspaces" if workspaces else ""
+        lines = [[i.app_id or "-", format_duration(i.age), format_bytes(i.size), i.name] for i in items]
+        out(table(("JOB", "AGE", "SIZE", "WHAT"), lines))
+    also = f" and the code of {len(code)} workspaces" if code else ""
     if args.yes:
-        note(f"removed {len(items)} jobs{code}, {format_bytes(freed)}")
-    elif items or workspaces:
+        note(f"removed {_count(len(items))}{also}, {format_bytes(freed)}")
+    elif items or code:
         total = format_bytes(sum(item.size for item in items))
-        note(f"{len(items)} jobs, {total}{code}; nothing is removed without --yes")
+        note(f"{_count(len(items))}, {total}{also}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")
-    return EXIT_OK
 
 
-def _remote(args: Namespace, older_than: float) -> int:
-    from trainyard.cli.times import format_duration
-    from trainyard.runner import get_runner
-
-    with get_runner() as runner:
-        scheduler = runner.scheduler(args.scheduler)
-        cfg = runner.cfg_from_str(args.scheduler, *args.cfg)
-        found = scheduler.leftovers(cfg, older_than)
-        if args.yes and found:
-            scheduler.remove_leftovers(cfg, [item.id for item in found])
-    if args.json:
-        rows = [{"id": item.id, "name": item.name, "age": item.age} for item in found]
-        print_json({"found": rows, "removed": len(found) if args.yes else 0})
-        return EXIT_OK
-    if found:
-        out(table(("NAME", "AGE", "ID"), [[i.name, format_duration(i.age), i.id] for i in found]))
-    if not found:
-        note(f"nothing that is older than {args.older_than} and that no job needs")
-    elif args.yes:
-        note(f"removed {len(found)}")
-    else:
-        note(f"{len(found)}; nothing is removed without --yes")
-    return EXIT_OK
+def _count(number: int) -> str:
+    return f"{number} leftover{'' if number == 1 else 's'}"
 
 
 def _needed(rows: Iterable[JobRecord], older_than: float) -> set[str]:

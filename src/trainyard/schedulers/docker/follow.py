@@ -90,15 +90,15 @@ def follow(
 
 
 def _end_at(window: Window, followers: list[_Follower]) -> threading.Timer | None:
-    """Stop following when the time is up until which lines are asked for."""
+    """Stop waiting for lines when the time is up until which they are asked for."""
     if window.until_ns is None:
         return None
 
-    def stop() -> None:
+    def finish() -> None:
         for follower in followers:
-            follower.stop()
+            follower.finish()
 
-    timer = threading.Timer(max(0.0, window.until_ns / 1e9 - time.time()), stop)
+    timer = threading.Timer(max(0.0, window.until_ns / 1e9 - time.time()), finish)
     timer.daemon = True
     timer.start()
     return timer
@@ -125,6 +125,8 @@ class _Follower:
         self._cursor = Cursor()
         self._joiner = LineJoiner()
         self._stopped = threading.Event()
+        self._time_is_up = threading.Event()
+        self._skips_to_last = window.last is not None
         self._lock = threading.Lock()
         self._answer: Answer | None = None
         self.thread = threading.Thread(target=self._run, name=f"log-{key[0]}-{key[1]}", daemon=True)
@@ -133,6 +135,14 @@ class _Follower:
         """End it soon, wherever it waits."""
         with self._lock:
             self._stopped.set()
+            if self._answer is not None:
+                self._answer.interrupt()
+        self._events.wake()
+
+    def finish(self) -> None:
+        """Have it read what has been written, and wait for no more."""
+        with self._lock:
+            self._time_is_up.set()
             if self._answer is not None:
                 self._answer.interrupt()
         self._events.wake()
@@ -151,43 +161,53 @@ class _Follower:
 
     def _follow(self) -> None:
         read_to = -1
-        is_first = self._window.last is not None
-        while not self._stopped.is_set():
+        while not (self._stopped.is_set() or self._time_is_up.is_set()):
             seen = self._events.count()
             try:
                 found = self._view.at(seen)
                 container = found[0].by_replica().get(self._key) if found else None
                 if container is not None and (container.is_active or container.finished != read_to):
-                    if is_first:
-                        self._read_last(container.id)
-                        is_first = False
                     self._read(container.id)
                     read_to = -1 if container.is_active else container.finished
             except EngineUnavailableError:
                 self._events.wait(seen, RECHECK_SECONDS)
                 continue
             if found is None or found[1].is_over:
-                return
+                break
             self._events.attend_watcher()
             self._events.wait(seen)
+        if self._time_is_up.is_set():  # which may have cut the last reading short
+            self._read_rest()
+
+    def _read_rest(self) -> None:
+        """Read what was written before the time was up, and has not been read."""
+        if self._stopped.is_set():
+            return
+        found = self._view.at(self._events.count())
+        container = found[0].by_replica().get(self._key) if found else None
+        if container is not None:
+            self._read(container.id, follow=False)
 
     def _read_last(self, container_id: str) -> None:
         lines, self._cursor = read_last(self._engine, container_id, self._window)
         for line in lines:
             self._put(LogBlock(*self._key, line))
 
-    def _read(self, container_id: str) -> None:
+    def _read(self, container_id: str, *, follow: bool = True) -> None:
         """Read from where the last reading ended until the container ends, or the daemon goes away."""
+        if self._skips_to_last:
+            self._read_last(container_id)
+            self._skips_to_last = False
         cursor = self._cursor
         since = cursor.since() or self._window.since
         # Both streams are read whatever is asked for: frames are told apart by counting those of one time.
-        params = {"stdout": True, "stderr": True, "timestamps": True, "follow": True, "since": since}
+        params = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow, "since": since}
         answer = open_log(self._engine, container_id, params)
         if answer is None:
             return
         with self._lock:
             self._answer = answer
-            if self._stopped.is_set():
+            if self._stopped.is_set() or (follow and self._time_is_up.is_set()):
                 answer.interrupt()
         again = [cursor.stamp, cursor.seen]
         try:

@@ -13,6 +13,7 @@ from trainyard.schedulers.docker import jobs, labels
 from trainyard.schedulers.docker.judge import judge, submitter_is_alive
 from trainyard.schedulers.docker.remove import networks_of_jobs, remove_job, remove_network
 from trainyard.schedulers.docker.times import parse_time
+from trainyard.workspace.basefiles import LOOKING_LABEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def find(older_than_s: float, engine: Engine | None = None) -> list[Garbage]:
     with _engine(engine) as daemon:
         known = jobs.load_jobs(daemon, size=True)
         found = list(_ended_jobs(known, older_than_s))
+        found += _abandoned_looks(daemon, older_than_s)
         found += _leftovers(daemon, set(known), older_than_s)
         found += list(_unused_images(daemon, known, {item.app_id for item in found}, older_than_s))
         return found
@@ -85,6 +87,9 @@ def _remove(engine: Engine, item: Garbage) -> bool:
     kind = item.path.partition(" ")[0]
     if kind == "image":
         return images.remove(engine, item.key, force=True)
+    if kind == "container":
+        engine.request("DELETE", f"/containers/{item.key}", params={"force": True})
+        return True
     if kind == "network":
         return remove_network(engine, item.key)
     remove_job(engine, item.key)
@@ -116,6 +121,15 @@ def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator
     for app_id, age in ages.items():
         if app_id not in known and age >= older_than_s:
             yield Garbage("markers of local_docker", app_id, 0, age, app_id)
+
+
+def _abandoned_looks(engine: Engine, older_than_s: float) -> Iterator[Garbage]:
+    """Find containers by which somebody who was killed looked into an image; they never ran."""
+    filters = labels.label_filter(LOOKING_LABEL)
+    for container in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
+        age = time.time() - container["Created"]
+        if age >= max(older_than_s, SUBMISSION_SECONDS):
+            yield Garbage(f"container {container['Id'][:12]}", "", 0, age, container["Id"])
 
 
 def _unused_images(

@@ -13,6 +13,7 @@ from trainyard.docker.engine import Engine
 from trainyard.errors import ConfigError, UnknownAppException, UsageError
 from trainyard.schedulers.base import (
     DescribeAppResponse,
+    Leftover,
     ListAppResponse,
     LogBlock,
     LogQuery,
@@ -235,6 +236,20 @@ class DockerScheduler(Scheduler["DockerOpts"]):
                 f"{app_id} is {verdict.state}, so it cannot be deleted", hint="Cancel it first."
             )
         remove_job(self.engine, app_id)
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return jobs that ended long enough ago, what belongs to none, and images that none needs."""
+        from trainyard.schedulers.docker import gc
+
+        found = gc.find(older_than, self.engine)
+        return [Leftover(item.key, item.path, item.age, item.size, item.app_id) for item in found]
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them; returns how many bytes that frees."""
+        from trainyard.schedulers.docker import gc
+
+        items = [gc.Garbage(item.name, item.app_id, item.size, item.age, item.id) for item in leftovers]
+        return gc.collect(items, self.engine)
 
     # ---- logs
 

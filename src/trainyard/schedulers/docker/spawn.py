@@ -8,14 +8,21 @@ again.
 from __future__ import annotations
 
 import os
+import select
 import socket
+import struct
 import sys
 
 from trainyard.errors import BackendError
+from trainyard.processes import stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
+
+#: Flag of a process in /proc/PID/stat, see include/linux/sched.h.
+_PF_EXITING = 0x4
+ENDING_MS = 10_000
 
 WATCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
 #: The shell leaves it to itself and ends at once, so that it is no child of ours.
@@ -29,13 +36,36 @@ def _address(app_id: str) -> str:
 def open_door(app_id: str) -> socket.socket | None:
     """Become a job's watcher; None if it has one."""
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        door.bind(_address(app_id))
-    except OSError:
-        door.close()
-        return None
-    door.listen()
-    return door
+    while True:
+        try:
+            door.bind(_address(app_id))
+        except OSError:
+            if not _has_vanished(app_id):
+                door.close()
+                return None
+        else:
+            door.listen()
+            return door
+
+
+def _has_vanished(app_id: str) -> bool:
+    """Tell whether a job's watcher was about to end, and has ended now: its socket goes last of all."""
+    visitor = attend(app_id)
+    if visitor is None:
+        return True
+    with visitor:
+        if not _is_ending(visitor):
+            return False
+        poll = select.poll()
+        poll.register(visitor, select.POLLIN)
+        return bool(poll.poll(ENDING_MS))
+
+
+def _is_ending(visitor: socket.socket) -> bool:
+    """Tell whether the process at the other end is about to end: killed, its files not yet closed."""
+    pid, _, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    fields = stat_fields(pid)
+    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
 def knock(app_id: str) -> bool:
@@ -43,8 +73,8 @@ def knock(app_id: str) -> bool:
     visitor = attend(app_id)
     if visitor is None:
         return False
-    visitor.close()
-    return True
+    with visitor:
+        return not _is_ending(visitor)
 
 
 def attend(app_id: str) -> socket.socket | None:

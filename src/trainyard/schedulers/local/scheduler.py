@@ -14,6 +14,7 @@ from trainyard.errors import BackendError, ConfigError, StateStoreError, Unknown
 from trainyard.paths import state_error
 from trainyard.schedulers.base import (
     DescribeAppResponse,
+    Leftover,
     ListAppResponse,
     LogBlock,
     LogQuery,
@@ -204,6 +205,20 @@ class LocalScheduler(Scheduler["LocalOpts"]):
                 f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
             )
         remove_job(job)
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return jobs that ended long enough ago, and what interrupted submissions left."""
+        from trainyard.schedulers.local import gc
+
+        return [
+            Leftover(item.app_id, item.path, item.age, item.size, item.app_id) for item in gc.find(older_than)
+        ]
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them, with their logs; returns how many bytes that frees."""
+        from trainyard.schedulers.local import gc
+
+        return gc.collect([gc.Garbage(item.name, item.app_id, item.size, item.age) for item in leftovers])
 
     # ---- logs
 

@@ -267,13 +267,14 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         found = unused(session, older_than, listing.queue_names(session))
         return [Leftover(each.arn, each.name, each.age) for each in found]
 
-    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Deregister job definitions."""
         from trainyard.schedulers.aws.batch.definitions import deregister
 
         session = self._jobs.session_of(cfg)
-        for arn in ids:
-            deregister(session, arn)
+        for leftover in leftovers:
+            deregister(session, leftover.id)
+        return 0
 
     # ---- logs
 
