@@ -216,7 +216,9 @@ class ReplicaLog:
         elif looked >= LATE:
             is_settled = True
         elif looked >= SETTLE and not cursor.scan_has_news:
-            is_settled = age >= LATE or not self._is_open or not self._is_more(cursor)
+            # Of a stream that has nothing from `since` on, what came in before tells nothing.
+            is_older = self._span[0] > 0 and not cursor.ingested
+            is_settled = age >= LATE or not self._is_open or is_older or not self._is_more(cursor)
         else:
             is_settled = False
         if is_settled:
