@@ -1,0 +1,1 @@
+"""What the schedulers on AWS share: sessions, validation of requests, logs."""
