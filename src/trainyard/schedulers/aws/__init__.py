@@ -1,1 +1,0 @@
-"""What the schedulers on AWS share: sessions, validation of requests, logs."""
