@@ -25,8 +25,9 @@ COMMANDS: dict[str, str] = {
     "workspace": "show what code travels with a job, and what is left out",
     "components": "list components, show their help, lint them",
     "runopts": "show the options of schedulers",
+    "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",
-    "gc": "remove what old local jobs left behind",
+    "gc": "remove what old jobs left behind",
     "completion": "print the completion script of a shell",
 }
 

@@ -2,6 +2,8 @@
 
 Code is kept for jobs of the history that have not ended, or not so long ago.
 
+With -s it removes what jobs left behind on that scheduler instead, such as job definitions of AWS Batch.
+
 Without --yes it only shows what it would remove.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import time
 
 from trainyard.cli.console import note, out, print_json, table
-from trainyard.cli.parser import add_json_option
+from trainyard.cli.parser import add_json_option, add_scheduler_options
 from trainyard.cli.progress import format_bytes
 from trainyard.errors import EXIT_OK
 
@@ -31,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="only jobs that ended at least so long ago: 12h, 7d (default: 30d)",
     )
+    add_scheduler_options(parser, "remove what jobs left behind on this scheduler")
     parser.add_argument("--yes", action="store_true", help="really remove them")
     add_json_option(parser)
 
@@ -43,6 +46,8 @@ def run(args: Namespace) -> int:
     from trainyard.workspace.store import Store
 
     older_than = parse_duration(args.older_than)
+    if args.scheduler:
+        return _remote(args, older_than)
     items = gc.find(older_than)
     freed = 0
     with get_runner() as runner:
@@ -70,6 +75,31 @@ def run(args: Namespace) -> int:
         note(f"{len(items)} jobs, {total}{code}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")
+    return EXIT_OK
+
+
+def _remote(args: Namespace, older_than: float) -> int:
+    from trainyard.cli.times import format_duration
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        scheduler = runner.scheduler(args.scheduler)
+        cfg = runner.cfg_from_str(args.scheduler, *args.cfg)
+        found = scheduler.leftovers(cfg, older_than)
+        if args.yes and found:
+            scheduler.remove_leftovers(cfg, [item.id for item in found])
+    if args.json:
+        rows = [{"id": item.id, "name": item.name, "age": item.age} for item in found]
+        print_json({"found": rows, "removed": len(found) if args.yes else 0})
+        return EXIT_OK
+    if found:
+        out(table(("NAME", "AGE", "ID"), [[i.name, format_duration(i.age), i.id] for i in found]))
+    if not found:
+        note(f"nothing that is older than {args.older_than} and that no job needs")
+    elif args.yes:
+        note(f"removed {len(found)}")
+    else:
+        note(f"{len(found)}; nothing is removed without --yes")
     return EXIT_OK
 
 
