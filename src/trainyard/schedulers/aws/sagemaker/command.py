@@ -83,7 +83,7 @@ class Code:
     """How a container finds the code.
 
     Attributes:
-        archive: name of the archive in the channel `CODE_CHANNEL`.
+        archive: name of the archive in the channel `CODE_CHANNEL`; "" if the code is in the image.
         toolkit_channel: the channel that the toolkit is in.
     """
 
@@ -161,7 +161,8 @@ def _start(program: Program, code: Code | None) -> str:
     assert code is not None
     # The image may name a framework's function, which would run in place of the script.
     steps.append(f"unset SAGEMAKER_TRAINING_MODULE;{_PYTHON}")
-    steps.append(f'export SAGEMAKER_SUBMIT_DIRECTORY="$b/input/data/{CODE_CHANNEL}/{code.archive}"')
+    if code.archive:
+        steps.append(f'export SAGEMAKER_SUBMIT_DIRECTORY="$b/input/data/{CODE_CHANNEL}/{code.archive}"')
     archive = f'"$b/input/data/{code.toolkit_channel}/{TOOLKIT_FILE}"'
     arguments = "" if words is None else f" -- {words}".rstrip()
     return ";".join([*steps, f"exec $y {archive} train{arguments}"])
