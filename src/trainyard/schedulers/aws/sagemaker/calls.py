@@ -23,8 +23,8 @@ _UNKNOWN_OPERATION = frozenset(
 def create(session: AwsSession, request: dict[str, Any]) -> str:
     """Create a job once, and return its ARN.
 
-    A name can be used once only, so a request whose answer was lost is not repeated blindly: the job is looked
-    for first.
+    A name can be used once only, so a request whose answer was lost is not repeated blindly: the job is
+    looked for first.
 
     Raises:
         AwsError: SageMaker refused it, or could not be reached.
@@ -194,12 +194,11 @@ def _pages(
     session: AwsSession, operation: str, items: str, *, size: int | None = PAGE_SIZE, **params: Any
 ) -> Iterator[list[Any]]:
     """Return the items of all pages, a page at a time. An empty page is not the last."""
-    token, seen = None, set()
-    limits = {"MaxResults": size} if size else {}
+    seen: set[str] = set()
+    if size is not None:
+        params["MaxResults"] = size
     while True:
-        page = session.call(
-            "sagemaker", operation, **params, **limits, **({"NextToken": token} if token else {})
-        )
+        page = session.call("sagemaker", operation, **params)
         yield page.get(items) or []
         token = page.get("NextToken")
         if not token:
@@ -210,6 +209,7 @@ def _pages(
                 hint="Try again; if it stays so, AWS or what stands between has a defect.",
             )
         seen.add(token)
+        params["NextToken"] = token
 
 
 def _iso(seconds: float) -> str:

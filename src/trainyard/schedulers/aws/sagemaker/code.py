@@ -1,7 +1,7 @@
 """The code of a job: chosen by the workspace law, packed into a reproducible archive, named by its content.
 
-What is uploaded is a "directory" of S3 whose name is made from its content: ``sourcedir.tar.gz``, and the toolkit
-where scripts are started by it. Code that is there already is not sent again.
+What is uploaded is a "directory" of S3 whose name is made from its content: ``sourcedir.tar.gz``, and the
+toolkit where scripts are started by it. Code that is there already is not sent again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 r"""The command of a container, where more has to happen than the request can say.
 
-All instances of a training job get the same command and variables. Which replica one is, and where the first
-one is, only ``resourceconfig.json`` tells, in the container. So a small shell script goes before the program: it
-finds that out, sets ``TORCHX_REPLICA_IDX`` and ``TORCHX_RANK0_HOST``, unpacks the code, and becomes the program.
+All instances of a training job get the same command and variables. Which replica one is, and where the
+first one is, only ``resourceconfig.json`` tells, in the container. So a small shell script goes before the
+program: it finds that out, sets ``TORCHX_REPLICA_IDX`` and ``TORCHX_RANK0_HOST``, unpacks the code, and
+becomes the program.
 
 The script travels in ``ContainerArguments``: it is cut into pieces of 256 characters, which `BOOTSTRAP` puts
-together again. It needs ``sh``, and ``tar`` with gzip where there is code. Characters that the service's pattern
-``.*`` may not take (line ends) are written as ``$n``.
+together again. It needs ``sh``, and ``tar`` with gzip where there is code. Line ends, which the service's
+pattern ``.*`` may not take, are made in the container.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Programs:
             for role in roles:
                 if METADATA_KEY in role.metadata:
                     raise ConfigError(
-                        f"role {role.name!r} is a training script beside other roles, which SageMaker does not run",
+                        f"role {role.name!r} is a training script, which cannot have other roles beside it",
                         hint="Run the roles as jobs of their own.",
                     )
             self._commands(roles, own)
@@ -155,7 +155,7 @@ class Programs:
         assert script is not None
         if self.code is None and self.opts.toolkit:
             raise ConfigError(
-                f"role {role.name!r} runs the script {script.program}, but not even the toolkit travels with it",
+                f"role {role.name!r} runs {script.program}, but not even the toolkit travels with it",
                 hint="Give source_dir or git_config, or a workspace (--workspace .).",
             )
         reserved = {
@@ -210,7 +210,7 @@ class Programs:
         return arguments
 
     def _submit_directory(self, code: Planned) -> str:
-        """Return where ``train`` gets the code: from S3, or without network from a channel, as with the SDK."""
+        """Return where ``train`` gets the code: from S3, or without network from a channel."""
         archive = code.archive or f"{self.job.needs.code_uri}{ARCHIVE_FILE}"
         if not self.opts.enable_network_isolation:
             return archive

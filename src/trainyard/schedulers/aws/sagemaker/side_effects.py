@@ -1,9 +1,9 @@
-"""What has to be done before a request can be sent: the role looked up, the bucket made, code and data uploaded."""
+"""What comes before a request: the role looked up, the bucket made, code and data uploaded."""
 
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
@@ -105,25 +105,33 @@ def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -
     Raises:
         AwsError: it is another account's, or cannot be made.
     """
-    try:
-        session.call("s3", "HeadBucket", Bucket=bucket, ExpectedBucketOwner=account)
+    if _has_bucket(session, bucket, account):
         return
-    except AwsError as error:
-        if error.code in ("403", "AccessDenied"):
-            raise AwsForbiddenError(
-                f"the bucket {bucket} cannot be used: it is another account's, or s3:ListBucket is not allowed",
-                hint="Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
-                operation=error.operation,
-                code=error.code,
-            ) from None
-        if error.code not in ("404", "NoSuchBucket", "NotFound"):
-            raise
-    where = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    params: dict[str, Any] = {"Bucket": bucket}
+    if region != "us-east-1":
+        params["CreateBucketConfiguration"] = {"LocationConstraint": region}
     try:
-        session.call("s3", "CreateBucket", Bucket=bucket, **where)
+        session.call("s3", "CreateBucket", **params)
     except AwsError as error:
         if error.code != "BucketAlreadyOwnedByYou":  # another submission was faster
             raise
+
+
+def _has_bucket(session: AwsSession, bucket: str, account: str) -> bool:
+    try:
+        session.call("s3", "HeadBucket", Bucket=bucket, ExpectedBucketOwner=account)
+    except AwsError as error:
+        if error.code in ("404", "NoSuchBucket", "NotFound"):
+            return False
+        if error.code not in ("403", "AccessDenied", "Forbidden"):
+            raise
+        raise AwsForbiddenError(
+            f"the bucket {bucket} cannot be used: it is another account's, or s3:ListBucket is missing",
+            hint="Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
+            operation=error.operation,
+            code=error.code,
+        ) from None
+    return True
 
 
 def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progress) -> str:
@@ -137,13 +145,14 @@ def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progres
     for attempt in range(1, ATTEMPTS + 1):
         try:
             _upload(code, storage, uri, progress)
-            return uri
         except WorkspaceChangedError:
             planned = code.key
             if attempt == ATTEMPTS or not code.reread():
                 raise
             progress.step("the code has changed; reading it anew")
             uri = uri.replace(planned, code.key)
+        else:
+            return uri
     raise AssertionError("unreachable")
 
 

@@ -80,9 +80,8 @@ class Storage:
     def put_bytes(self, content: bytes, uri: str) -> None:
         """Upload a small object."""
         bucket, key = names.split_s3(uri)
-        self._session.call(
-            "s3", "PutObject", Bucket=bucket, Key=key, Body=content, **self._encryption(bucket)
-        )
+        params: dict[str, Any] = {"Bucket": bucket, "Key": key, "Body": content, **self._encryption(bucket)}
+        self._session.call("s3", "PutObject", **params)
 
     def put_local(self, path: str, parent: str, progress: Progress) -> str:
         """Upload a file or directory below ``parent``, unless its content is there; returns its URI.
