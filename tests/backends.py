@@ -42,6 +42,7 @@ def _docker() -> str:
 
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
+    "botocore": _module("botocore"),
     "docker": _docker,
     "fish": _program("fish"),
     "moto": _module("moto"),

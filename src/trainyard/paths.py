@@ -32,6 +32,11 @@ def history_path() -> str:
     return os.path.join(state_dir(), "history.db")
 
 
+def view_dir(name: str) -> str:
+    """Return the working directory of a local job that has a workspace; ``name`` is the job's id."""
+    return os.path.join(state_dir(), "workspaces", "views", name)
+
+
 def make_private_dir(path: str) -> None:
     """Make a directory that only its owner can read, with its parents.
 

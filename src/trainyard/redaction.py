@@ -39,6 +39,8 @@ _USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]*://)(?P<user>[^\s/
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
 # after "Authorization:" the kind of the credentials comes before them
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|(?:(?:bearer|basic|digest|token)\s+)?[^\s,;&'\"]+", re.I)
+# The name of a secret that AWS keeps, which is none itself.
+_REFERENCE = re.compile(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+")
 _MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
 
 
@@ -96,7 +98,7 @@ class Redactor:
             return [self.secret(name, item) for item in value]
         if value is None or value == "" or isinstance(value, bool):
             return value
-        if isinstance(value, str) and _MARKER.fullmatch(value):
+        if isinstance(value, str) and (_MARKER.fullmatch(value) or _REFERENCE.fullmatch(value)):
             return value
         return self._marker(name, str(value))
 

@@ -38,6 +38,8 @@ def request_json(info: AppDryRunInfo[Any]) -> Any:
     from trainyard.redaction import Redactor
 
     request = info.request
+    if hasattr(request, "shown"):  # it knows itself what in it is secret
+        return request.shown()
     if dataclasses.is_dataclass(request) and not isinstance(request, type):
         request = dataclasses.asdict(request)
     if isinstance(request, (dict, list)):

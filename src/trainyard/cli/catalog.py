@@ -22,12 +22,14 @@ COMMANDS: dict[str, str] = {
     "diff": "show what changed between two jobs: code, arguments, options, environment",
     "rerun": "start a job again, exactly as it was",
     "delete": "remove what is kept of jobs that have ended",
+    "workspace": "show what code travels with a job, and what is left out",
     "components": "list components, show their help, lint them",
     "runopts": "show the options of schedulers",
+    "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",
     "drill": "try out what a job does when its machines are taken away",
     "sagemaker-local": "answer SageMaker's API on this machine",
-    "gc": "remove what old local jobs left behind",
+    "gc": "remove what old jobs left behind",
     "completion": "print the completion script of a shell",
 }
 

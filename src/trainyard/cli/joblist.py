@@ -61,7 +61,9 @@ class Row:
     @classmethod
     def from_listed(cls, scheduler: str, job: ListAppResponse) -> Row:
         """Make the row of a job that a scheduler lists."""
-        return cls(job.app_handle, scheduler, job.app_id, job.name or job.app_id, job.state)
+        row = cls(job.app_handle, scheduler, job.app_id, job.name or job.app_id, job.state)
+        row.submitted_at, row.ended_at = job.submitted_at, job.ended_at
+        return row
 
     @property
     def started_at(self) -> float | None:
@@ -85,7 +87,7 @@ class Filter:
         states: names of states; None for all.
         since: only jobs submitted at or after this time, seconds since the epoch.
         name: part of a name or id, or a pattern with ``*`` and ``?``.
-        refused: whether submissions are wanted of which no job came to be.
+        refused: whether all are wanted: submissions of which no job came to be, jobs that are not ours.
     """
 
     def __init__(
@@ -107,6 +109,14 @@ class Filter:
             return False
         return not self._name or self._matches(row.name) or self._matches(row.app_id)
 
+    def for_scheduler(self, taken: frozenset[str]) -> dict[str, Any]:
+        """Return what a scheduler is to list, as far as it takes that; see `Scheduler.list_filters`."""
+        from trainyard.specs.status import AppState
+
+        states = None if self._states is None else {AppState[name] for name in self._states}
+        filters = {"states": states, "since": self._since, "all": self._refused or None}
+        return {key: value for key, value in filters.items() if key in taken and value is not None}
+
     def _matches(self, text: str) -> bool:
         name = self._name or ""
         if any(char in name for char in "*?["):
@@ -116,18 +126,40 @@ class Filter:
         return name in text
 
 
-def rows_of_history(runner: Runner, scheduler: str | None) -> list[Row]:
+def rows_of_history(
+    runner: Runner, scheduler: str | None, cfg: dict[str, Any] | None = None
+) -> list[Row]:
     """Return the submissions of the history, the latest first, their states brought up to date.
+
+    Args:
+        runner: the runner.
+        scheduler: only jobs of this one; None for all.
+        cfg: its options, by which it may list some jobs only.
 
     Raises:
         UnknownSchedulerException: there is no such scheduler.
     """
+    rows = [Row.from_record(record) for record in _records(runner, scheduler)]
+    if scheduler is None or not cfg:
+        return rows
+    lists = runner.scheduler(scheduler).lists
+    return [row for row in rows if lists(row.app_id, cfg)]
+
+
+def _records(runner: Runner, scheduler: str | None) -> list[JobRecord]:
     if scheduler is not None:
         runner.scheduler(scheduler)
-    return [Row.from_record(record) for record in runner.jobs(scheduler=scheduler)]
+    return runner.jobs(scheduler=scheduler)
 
 
-def rows_of_others(runner: Runner, scheduler: str, cfg: dict[str, Any] | None, known: list[Row]) -> list[Row]:
-    """Return the jobs that a scheduler lists and the history does not know."""
+def rows_of_others(
+    runner: Runner, scheduler: str, cfg: dict[str, Any] | None, known: list[Row], wanted: Filter
+) -> list[Row]:
+    """Return the jobs that a scheduler lists and the history does not know.
+
+    What the scheduler can leave out itself it is not asked for.
+    """
     ids = {row.app_id for row in known}  # by id: the session in a handle is only a label
-    return [Row.from_listed(scheduler, job) for job in runner.list(scheduler, cfg) if job.app_id not in ids]
+    filters = wanted.for_scheduler(runner.scheduler(scheduler).list_filters)
+    jobs = runner.list(scheduler, {**(cfg or {}), **filters} or None)
+    return [Row.from_listed(scheduler, job) for job in jobs if job.app_id not in ids]

@@ -103,6 +103,22 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_scheduler_options(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
+    """Add ``-s`` and ``-cfg``, for commands that concern a scheduler rather than a job."""
+    scheduler = parser.add_argument("-s", "--scheduler", metavar="NAME", required=required, help=help)
+    complete_with(scheduler, "scheduler_completer")
+    parser.add_argument(
+        "-cfg",
+        "--scheduler_args",
+        "--scheduler-args",
+        dest="cfg",
+        action="append",
+        default=[],
+        metavar="K=V,...",
+        help="options of the scheduler",
+    )
+
+
 def add_handle_argument(parser: argparse.ArgumentParser, nargs: str = "?") -> None:
     """Add the argument that names a job (``args.handle``), or several (``args.handles``)."""
     several = nargs in ("*", "+")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.errors import ConfigError
+from trainyard.errors import UnknownAppException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,12 +174,12 @@ def find_for_comparison(records: Mapping[str, JobRecord | None]) -> list[JobReco
     """Return the records of two handles.
 
     Raises:
-        ConfigError: one of them is not in the history, which alone knows what a job was made of.
+        UnknownAppException: one of them is not in the history, which alone knows what a job was made of.
     """
     found = []
     for handle, record in records.items():
         if record is None:
-            raise ConfigError(
+            raise UnknownAppException(
                 f"cannot compare {handle}: it is not in the history of this machine",
                 hint="`trainyard list` shows the jobs that are.",
             )

@@ -103,8 +103,15 @@ class Session:
         if name not in self._schedulers:
             scheduler = self._factory(name)(self._name, **self._scheduler_params)
             scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
+            scheduler.configured = lambda: self._configured(scheduler, name)
             self._schedulers[name] = scheduler
         return self._schedulers[name]
+
+    def _configured(self, scheduler: Scheduler[Any], name: str) -> dict[str, Any]:
+        from trainyard.runner.config import DEFAULT, effective_options
+
+        options = effective_options(self.config, name, scheduler.run_opts())
+        return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
 
     def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:
         from trainyard.errors import StateStoreError

@@ -106,15 +106,64 @@ class DescribeAppResponse(Record):
 
 
 class ListAppResponse(Record):
-    """One row of a list of jobs. ``app_handle`` is filled in by the runner."""
+    """One row of a list of jobs. ``app_handle`` is filled in by the runner.
 
-    __slots__ = ("app_handle", "app_id", "name", "state")
+    ``submitted_at`` and ``ended_at`` are seconds since the epoch, None where the scheduler does not tell.
+    """
 
-    def __init__(self, app_id: str, state: AppState, app_handle: str = NOT_SET, name: str = "") -> None:
+    __slots__ = ("app_handle", "app_id", "ended_at", "name", "state", "submitted_at")
+
+    def __init__(
+        self,
+        app_id: str,
+        state: AppState,
+        app_handle: str = NOT_SET,
+        name: str = "",
+        submitted_at: float | None = None,
+        ended_at: float | None = None,
+    ) -> None:
         self.app_id = app_id
         self.state = state
         self.app_handle = app_handle
         self.name = name
+        self.submitted_at = submitted_at
+        self.ended_at = ended_at
+
+
+class Check(Record):
+    """One finding of `Scheduler.doctor`.
+
+    Args:
+        name: what was looked at.
+        ok: whether it is as it should be; None for a remark.
+        text: what was found.
+        hint: what to do about it.
+    """
+
+    __slots__ = ("hint", "name", "ok", "text")
+
+    def __init__(self, name: str, ok: bool | None, text: str, hint: str = "") -> None:
+        self.name = name
+        self.ok = ok
+        self.text = text
+        self.hint = hint
+
+
+class Leftover(Record):
+    """Something that jobs left behind at a scheduler and that none needs any more.
+
+    Args:
+        id: by what `Scheduler.remove_leftovers` knows it.
+        name: what people call it.
+        age: seconds since it was made.
+    """
+
+    __slots__ = ("age", "id", "name")
+
+    def __init__(self, id: str, name: str, age: float) -> None:
+        self.id = id
+        self.name = name
+        self.age = age
 
 
 class LogQuery:
@@ -190,6 +239,9 @@ class Scheduler(ABC, Generic[T]):
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False
+    #: What `list` takes in ``cfg`` beside options, so that less has to be asked for: ``states`` (a set of
+    #: `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
+    list_filters: frozenset[str] = frozenset()
     #: Whether the scheduler carries out a role's ``metadata["train"]`` itself, without the toolkit.
     reads_training_specs = False
 
@@ -199,6 +251,8 @@ class Scheduler(ABC, Generic[T]):
 
         #: Gives the backend's own id of a job of ours, if the history has it. Set by the runner.
         self.recall: Callable[[str], str | None] = lambda app_id: None
+        #: Gives the options that are configured for this directory, without defaults. Set by the runner.
+        self.configured: Callable[[], Mapping[str, Any]] = dict
 
     def close(self) -> None:
         """Free what the scheduler holds. May be called more than once."""
@@ -335,6 +389,10 @@ class Scheduler(ABC, Generic[T]):
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs that were launched on this scheduler, complete."""
 
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether a job of this id would be among those that `list` returns for these options."""
+        return True
+
     def exists(self, app_id: str) -> bool:
         """Tell whether the scheduler knows a job of this id."""
         return self.describe(app_id) is not None
@@ -378,6 +436,24 @@ class Scheduler(ABC, Generic[T]):
 
     def _delete_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot delete jobs")
+
+    # ---- keeping house
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Look whether jobs with these options could run. Changes nothing.
+
+        Args:
+            cfg: options; those that are missing are not looked at.
+        """
+        raise NotImplementedError(f"{self.backend} has nothing that could be checked")
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return what jobs left behind at the backend, is older than so many seconds, and can be removed."""
+        raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
+        """Remove what `leftovers` found."""
+        raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
 
     # ---- logs
 

@@ -25,6 +25,7 @@ else:
 # The first is the default.
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "local_cwd": "trainyard.schedulers.local.scheduler",
+    "aws_batch": "trainyard.schedulers.aws.batch.scheduler",
 }
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "docker": "docker", "lightkube": "kubernetes"}

@@ -36,8 +36,9 @@ def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) 
 
 def _replica_lines(replica: ReplicaStatus) -> list[str]:
     facts = []
-    if replica.exit_code is not None and f"exit code {replica.exit_code}" != replica.reason:
-        facts.append(f"exit code {replica.exit_code}")
+    code = f"exit code {replica.exit_code}"
+    if replica.exit_code is not None and replica.reason != code and not replica.reason.startswith(f"{code}:"):
+        facts.append(code)
     if replica.restarts:
         facts.append(f"restarts {replica.restarts}")
     if replica.started_at is not None:

@@ -1,5 +1,5 @@
 """What travels with a job: which files, and how they get there.
 
-``selection`` decides which files, ``snapshot`` fixes their content, and a `Shipment` brings them to where the
-job runs: as a directory (``directory``) or as a layer over the job's image (``patch``).
+``selection`` decides which files, ``snapshot`` fixes their content, ``store`` keeps it, and a `Shipment`
+brings it to where the job runs: as a directory (``directory``) or as a layer over an image (``patch``).
 """

@@ -13,9 +13,9 @@ import fnmatch
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard.workspace.errors import WorkspaceError
 
@@ -52,6 +52,12 @@ class Verdict(Enum):
     NAMED = "named"
 
 
+class _Matcher(NamedTuple):
+    search: Callable[[str], re.Match[str] | None]
+    verdict: Verdict
+    directories_only: bool
+
+
 class GitRules:
     """Patterns of one file with the syntax of ``.gitignore``.
 
@@ -62,32 +68,31 @@ class GitRules:
     """
 
     def __init__(self, lines: Sequence[str], origin: str, *, strict: bool = True) -> None:
-        matchers: list[tuple[re.Pattern[str], Verdict]] = []
+        matchers: list[_Matcher] = []
         self._named: list[str] = []
         for number, line in enumerate(lines, 1):
-            pattern = _git_pattern(line, f"{origin}:{number}", strict)
-            if pattern is None:
+            matcher = _git_matcher(line, f"{origin}:{number}", strict)
+            if matcher is None:
                 continue
-            verdict = Verdict.OUT
-            if not pattern.include:
-                text = line.removeprefix("!").strip()
-                verdict = Verdict.NAMED if text.strip("*/") else Verdict.BACK
-                self._named += [text] * (verdict is Verdict.NAMED)
-            matchers.append((pattern.regex, verdict))
-        self._last_first = matchers[::-1]
+            matchers.append(matcher)
+            if matcher.verdict is Verdict.NAMED:
+                self._named.append(line.removeprefix("!").strip())
+        self._for_directories = [(m.search, m.verdict) for m in reversed(matchers)]
+        self._for_files = [(m.search, m.verdict) for m in reversed(matchers) if not m.directories_only]
 
     def file(self, path: str) -> Verdict | None:
         """Judge a file or link by the patterns that speak of itself; None if none does."""
-        for regex, verdict in self._last_first:
-            match = regex.match(path)
-            if match is not None and not _in_directory(match):
+        for search, verdict in self._for_files:
+            match = search(path)
+            if match is not None and _is_whole(match):
                 return verdict
         return None
 
     def directory(self, path: str) -> Verdict | None:
         """Judge a directory by the patterns that speak of itself; None if none does."""
-        for regex, verdict in self._last_first:
-            if _is_directory(regex, path):
+        for search, verdict in self._for_directories:
+            match = search(path)
+            if match is not None and _is_whole(match):
                 return verdict
         return None
 
@@ -132,12 +137,19 @@ class DockerRules:
         return self._spec.check_file(path).include is True
 
 
-def _git_pattern(line: str, place: str, strict: bool) -> Any:
-    """Return the pattern of a line; None for a comment."""
+def _git_matcher(line: str, place: str, strict: bool) -> _Matcher | None:
+    """Return what a line says; None for a comment."""
     from pathspec import GitIgnoreSpec
 
+    text = line
+    while text.endswith(" ") and not text.endswith("\\ "):
+        text = text[:-1]
+    directories_only = text.endswith("/")
+    text = text.removesuffix("/") if directories_only else text
     try:
-        pattern: Any = next(iter(GitIgnoreSpec.from_lines([line]).patterns), None)
+        if text == "!":
+            raise ValueError("there is nothing after the !")
+        pattern: Any = next(iter(GitIgnoreSpec.from_lines([text]).patterns), None)
     except ValueError as error:
         if not strict:
             return None
@@ -145,19 +157,17 @@ def _git_pattern(line: str, place: str, strict: bool) -> Any:
             f"{place}: {line!r} is not a pattern of an ignore file",
             hint="The syntax is that of .gitignore, see https://git-scm.com/docs/gitignore.",
         ) from error
-    return None if pattern is None or pattern.include is None else pattern
+    if pattern is None or pattern.include is None:
+        return None
+    verdict = Verdict.OUT
+    if not pattern.include:
+        verdict = Verdict.NAMED if text.strip("!*/") else Verdict.BACK
+    return _Matcher(pattern.regex.search, verdict, directories_only)
 
 
-def _in_directory(match: re.Match[str]) -> bool:
-    return match.groupdict().get(_DIRECTORY_GROUP) is not None
-
-
-def _is_directory(regex: re.Pattern[str], path: str) -> bool:
-    match = regex.match(path)
-    if match is not None and not _in_directory(match):
-        return True
-    match = regex.match(path + "/")
-    return match is not None and _in_directory(match) and match.start(_DIRECTORY_GROUP) == len(path)
+def _is_whole(match: re.Match[str]) -> bool:
+    """Tell whether a match is with the path itself, not with a directory above it."""
+    return match.groupdict().get(_DIRECTORY_GROUP) is None
 
 
 def _leads_into(pattern: str, directory: str) -> bool:
@@ -180,7 +190,7 @@ def _docker_regex(pattern: str, place: str) -> re.Pattern[str] | None:
         return None
     try:
         # what is below a directory that matches is matched too
-        return re.compile(f"{_docker_translate(pattern)}(?:/.*)?\\Z", re.DOTALL)
+        return re.compile(f"\\A{_docker_translate(pattern)}(?:/.*)?\\Z", re.DOTALL)
     except (re.error, ValueError) as error:
         raise WorkspaceError(
             f"{place}: {pattern!r} is not a pattern of a .dockerignore: {error}",

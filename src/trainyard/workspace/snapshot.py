@@ -9,25 +9,21 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
 from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report, Selection, select
 
+if TYPE_CHECKING:
+    from trainyard.specs.workspace import Workspace
+
 CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.
 MOST_BYTES = 1 << 30
 MOST_FILES = 100_000
 _BATCH = 64
-
-
-class Projects(Protocol):
-    """A workspace: directories of this machine, and where each goes (``""`` for the workspace's root)."""
-
-    @property
-    def projects(self) -> Mapping[str, str]: ...  # noqa: D102
 
 
 class Snapshot:
@@ -73,34 +69,32 @@ class Snapshot:
             raise WorkspaceChangedError(path) from error
 
 
-def snapshot(workspace: Projects, *, cache: bool = True, progress: Any = None) -> Snapshot:
-    """Select and hash the files of a workspace.
+def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) -> Snapshot:
+    """Select and hash the files of a workspace; of a frozen one, find what was kept of it.
 
     Args:
-        workspace: its projects.
+        workspace: its projects. If nobody asked for it (``implicit``) it must look like a project.
         cache: whether to trust digests of files that have not changed since they were last read.
         progress: told of the steps, if given (`trainyard.workspace.progress`).
 
     Raises:
         WorkspaceError: a project is no directory, an ignore file does not parse, two projects have the same
-            path, or no file is left.
+            path, no file is left, or an implicit workspace is the home directory or very large.
     """
+    if workspace.frozen:
+        from trainyard.workspace.store import Store
+
+        return Store().snapshot(workspace.frozen)
     if progress is not None:
         progress.step("reading the workspace")
-    report = Report()
-    places = {os.path.abspath(source): target.strip("/") for source, target in workspace.projects.items()}
-    merged = _Merged()
-    for source, target in places.items():
-        selection = select(source)
-        entries = _entries(selection, target, places, cache=cache)
-        prefix = f"{target}/" if target else ""
-        merged.add(source, prefix, entries)
-        report.add(selection.report, prefix)
-    report.problems.sort()
-    manifest = Manifest(merged.entries.values())
-    if manifest.files == 0:
-        raise _nothing(list(places), report)
-    return Snapshot(manifest, report, merged.sources)
+    places = {os.path.abspath(os.path.expanduser(source)): to for source, to in workspace.projects.items()}
+    if workspace.implicit:
+        for source in places:
+            check_implicit(source)
+    selections = {source: select(source) for source in places}
+    if workspace.implicit:
+        _check_implicit_size(selections)
+    return _taken(selections, places, cache=cache)
 
 
 def check_implicit(root: str) -> None:
@@ -111,7 +105,7 @@ def check_implicit(root: str) -> None:
     """
     real = os.path.realpath(root)
     home = os.path.realpath(os.path.expanduser("~"))
-    if real == "/" or real == home:
+    if real in ("/", home):
         what = "the root of the file system" if real == "/" else "your home directory"
         raise WorkspaceError(
             f"the current directory is {what}, which is not shipped unless it is named",
@@ -120,21 +114,30 @@ def check_implicit(root: str) -> None:
         )
 
 
-def check_implicit_size(taken: Snapshot, root: str) -> None:
-    """Refuse a workspace that nobody named and that is surely larger than meant.
-
-    Raises:
-        WorkspaceError: it has more than 1 GiB or 100,000 files.
-    """
-    manifest = taken.manifest
-    if manifest.size <= MOST_BYTES and manifest.files <= MOST_FILES:
+def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
+    files = sum(len(selection.files) for selection in selections.values())
+    size = sum(info.st_size for selection in selections.values() for _, info in selection.files)
+    if size <= MOST_BYTES and files <= MOST_FILES:
         return
     raise WorkspaceError(
-        f"the current directory {root} has {manifest.files} files and {manifest.size / (1 << 30):.1f} GiB,"
+        f"the current directory {' '.join(selections)} has {files} files and {size / (1 << 30):.1f} GiB,"
         " which is not shipped unless it is named",
         hint="Leave out what the job does not need in .trainyardignore (`trainyard workspace show` lists the"
         " largest), or name it: --workspace .",
     )
+
+
+def _taken(selections: Mapping[str, Selection], places: Mapping[str, str], *, cache: bool) -> Snapshot:
+    report, merged = Report(), _Merged()
+    for source, selection in selections.items():
+        prefix = f"{places[source]}/" if places[source] else ""
+        merged.add(source, prefix, _entries(selection, prefix, places, cache=cache))
+        report.add(selection.report, prefix)
+    report.problems.sort()
+    manifest = Manifest(merged.entries.values())
+    if manifest.files == 0:
+        raise _nothing(list(places), report)
+    return Snapshot(manifest, report, merged.sources)
 
 
 class _Merged:
@@ -171,8 +174,7 @@ def _parents(prefix: str) -> list[Entry]:
     return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
 
 
-def _entries(selection: Selection, target: str, places: Mapping[str, str], *, cache: bool) -> list[Entry]:
-    prefix = f"{target}/" if target else ""
+def _entries(selection: Selection, prefix: str, places: Mapping[str, str], *, cache: bool) -> list[Entry]:
     entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
     entries += _links(selection, prefix, places)
     index = Index(selection.root, enabled=cache)

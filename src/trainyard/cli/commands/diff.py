@@ -70,9 +70,9 @@ def _compare(runner: Runner, args: Namespace) -> Comparison:
 
 def _predecessor(runner: Runner, handle: str) -> str:
     """Return the job of the same name that was submitted before this one."""
-    record = runner.history.find(handle)
-    if record is None:
-        return handle  # the comparison says that it is not known
+    from trainyard.runner.compare import find_for_comparison
+
+    (record,) = find_for_comparison({handle: runner.history.find(handle)})
     earlier = [
         row
         for row in runner.history.rows()

@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"at most so many, 0 for all (a table shows {DEFAULT_LIMIT} by default, JSON all)",
     )
     parser.add_argument(
-        "-a", "--all", action="store_true", help="also submissions that were refused or interrupted"
+        "-a", "--all", action="store_true", help="also submissions that were refused or interrupted, and jobs that others submitted"
     )
     add_json_option(parser)
 
@@ -70,10 +70,11 @@ def run(args: Namespace) -> int:
         raise UsageError("-cfg holds options of a scheduler; name it with -s")
     code = EXIT_OK
     with get_runner() as runner:
-        rows = rows_of_history(runner, args.scheduler)
+        cfg = _cfg(runner, args)
+        rows = rows_of_history(runner, args.scheduler, cfg)
         if args.scheduler:
             try:
-                rows += rows_of_others(runner, args.scheduler, _cfg(runner, args), rows)
+                rows += rows_of_others(runner, args.scheduler, cfg, rows, wanted)
             except (BackendError, NotImplementedError) as error:
                 warn(f"{args.scheduler} does not list its jobs; this is what the history knows: {error}")
                 code = EXIT_BACKEND

@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from trainyard.errors import StateStoreError
+from trainyard.paths import view_dir
 from trainyard.schedulers.local import status, store
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.status import AppState, is_terminal
@@ -40,7 +41,21 @@ def find(older_than_s: float) -> list[Garbage]:
         age = now - os.stat(job.path).st_mtime
         if age >= max(older_than_s, SUBMISSION_SECONDS):
             garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
+    for job in _views_without_job():
+        age = now - os.lstat(view_dir(job.app_id)).st_ctime
+        if age >= max(older_than_s, SUBMISSION_SECONDS):
+            garbage.append(Garbage(view_dir(job.app_id), job.app_id, size_of(job), age))
     return garbage
+
+
+def _views_without_job() -> list[JobDir]:
+    """Return the jobs that do not exist though there is a working directory for them."""
+    try:
+        names = sorted(os.listdir(os.path.dirname(view_dir(""))))
+    except OSError:
+        return []
+    jobs = [JobDir.of(name) for name in names if not name.startswith(".")]
+    return [job for job in jobs if not os.path.lexists(job.path)]
 
 
 def collect(items: list[Garbage]) -> int:
@@ -52,7 +67,7 @@ def collect(items: list[Garbage]) -> int:
     freed, problems = 0, []
     for item in items:
         try:
-            remove_job(JobDir(item.path))
+            remove_job(JobDir.of(item.app_id))
             freed += item.size
         except StateStoreError as error:
             problems.append(error.message)
@@ -62,11 +77,15 @@ def collect(items: list[Garbage]) -> int:
 
 
 def remove_job(job: JobDir) -> None:
-    """Remove a job's directory and its logs, wherever they are.
+    """Remove a job's directory, its logs, wherever they are, and the working directory made for it.
 
     Raises:
         StateStoreError: something cannot be removed.
     """
+    if os.path.lexists(view_dir(job.app_id)):
+        from trainyard.workspace.directory import remove_view
+
+        remove_view(job.app_id)
     for path in dict.fromkeys([status.log_root(job, status.replica_layout(job)), job.path]):
         try:
             shutil.rmtree(path)
@@ -78,7 +97,7 @@ def remove_job(job: JobDir) -> None:
 
 def size_of(job: JobDir) -> int:
     """Return how many bytes a job takes on the disk, logs included."""
-    roots = dict.fromkeys([job.path, status.log_root(job, status.replica_layout(job))])
+    roots = dict.fromkeys([job.path, status.log_root(job, status.replica_layout(job)), view_dir(job.app_id)])
     files: dict[tuple[int, int], int] = {}
     for root in roots:
         for directory, _, names in os.walk(root):

@@ -11,9 +11,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.paths import view_dir
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
 from trainyard.schedulers.local.processes import JOB_VARIABLE, find_program
@@ -21,6 +22,9 @@ from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
+
+if TYPE_CHECKING:
+    from trainyard.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 _NOT_INHERITED = ("TORCHX_", "TORCHELASTIC_", "PET_", "TRAINYARD_LOCAL_")
@@ -80,8 +84,14 @@ class LocalRequest:
         return {**vars(self), "roles": roles}
 
 
-def make_request(app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
+def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest | None = None) -> LocalRequest:
     """Plan a job.
+
+    Args:
+        app: the job.
+        opts: the scheduler's options.
+        app_id: its id.
+        manifest: what will be in its working directory, which will be made; None for the current directory.
 
     Raises:
         ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
@@ -89,16 +99,16 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str) -> LocalRequest:
     _check_options(opts)
     job = JobDir.of(app_id)
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
-    cwd = os.getcwd()
+    cwd = os.getcwd() if manifest is None else view_dir(app_id)
     path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
     roles = [_plan_role(role, app_id, job, log_root, cwd, path) for role in app.roles]
     if opts.auto_set_cuda_visible_devices:
         _place_gpus(app, roles)
-    problems = [problem for role in roles for problem in _find_program(role, cwd, path)]
+    problems = [problem for role in roles for problem in _find_program(role, cwd, path, manifest)]
     if problems:
         raise ConfigError(
             "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
-            hint=f"Programs are searched in PATH, from {cwd}.",
+            hint=f"Programs are searched in PATH, from {cwd if manifest is None else 'the workspace'}.",
         )
     return LocalRequest(
         app_id=app_id,
@@ -169,9 +179,21 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
     return os.pathsep.join(parts)
 
 
-def _find_program(role: RolePlan, cwd: str, path: str) -> list[str]:
+def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> list[str]:
     """Find the program of a role's replicas; returns what is wrong with it, before anything is started."""
     program = role.replicas[0].argv[0]
+    if manifest is not None:
+        searched = path.startswith(cwd + os.pathsep) and os.sep not in program
+        if searched or (os.sep in program and not os.path.isabs(program)):
+            from trainyard.workspace.directory import program_problem
+
+            problem = program_problem(manifest, program)
+            if not problem:
+                for replica in role.replicas:
+                    replica.program = os.path.join(cwd, program)
+                return []
+            if not searched:
+                return [f"role {role.name!r}: {problem}"]
     found = find_program(program, role.replicas[0].env.get("PATH", path))
     if found is not None:
         for replica in role.replicas:

@@ -1,4 +1,4 @@
-"""`local_cwd`: jobs as processes of this machine, in the directory they are submitted from.
+"""`local_cwd`: jobs as processes of this machine, in the directory they are submitted from or a workspace's.
 
 Nothing of a job lives in the process that submits it: `schedule` starts a detached supervisor, and
 everything else reads and writes the job's directory.
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.submit import Launcher
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.shipment import Shipment
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -70,13 +72,27 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             except OSError:  # it is tried again, and reported, when there is a job
                 pass
 
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
+        if not workspace:
+            return None
+        from trainyard.workspace.directory import DirectoryShipment
+
+        return DirectoryShipment(workspace)
+
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
+        return self._make_request(app, cfg, None)
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[LocalRequest]:
         from trainyard.schedulers.ids import make_unique
         from trainyard.schedulers.local.plan import make_request
         from trainyard.specs.dryrun import AppDryRunInfo
 
         app_id = make_unique(app.name)
-        info = AppDryRunInfo(make_request(app, self.opts_class(**cfg), app_id), str)
+        manifest = None if shipment is None else shipment.manifest
+        info = AppDryRunInfo(make_request(app, self.opts_class(**cfg), app_id, manifest), str)
         info.app_id = app_id
         return info
 
@@ -90,7 +106,9 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.local.submit import submit
 
         launcher, self._launcher = self._launcher, None
-        return submit(dryrun_info, launcher)
+        if dryrun_info.shipment is None:
+            return submit(dryrun_info, launcher)
+        return _submit_with_workspace(dryrun_info, launcher)
 
     # ---- observing
 
@@ -205,6 +223,25 @@ class LocalScheduler(Scheduler["LocalOpts"]):
                 raise UsageError(f"the job {app_id} has no replica {role}/{index}", hint=f"It has {known}.")
             logs[role, index] = ReplicaLog(log_dirs[role, index], job.index_path(role, index), stream)
         return _read(job, logs, query)
+
+
+def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
+    """Make the job's working directory and start it; without a job there is no directory left."""
+    from trainyard.schedulers.local.submit import submit
+    from trainyard.workspace.directory import DirectoryShipment, make_view, remove_view
+
+    if not isinstance(info.shipment, DirectoryShipment):
+        raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
+    app_id = info.request.app_id
+    if JobDir.of(app_id).exists():
+        raise BackendError(f"the job {app_id} has been submitted already")
+    make_view(info.shipment, app_id)
+    try:
+        return submit(info, launcher)
+    except BaseException:
+        if not JobDir.of(app_id).exists():
+            remove_view(app_id)
+        raise
 
 
 def _read(job: JobDir, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:

@@ -1,0 +1,52 @@
+"""Check whether jobs could run on a scheduler: credentials, queue, roles, logs, and what permissions are needed.
+
+Options that are not given here come from the configuration, as for `run`.
+"""
+
+from __future__ import annotations
+
+from trainyard.cli.console import note, out, print_json
+from trainyard.cli.parser import add_json_option, add_scheduler_options
+from trainyard.errors import EXIT_BACKEND, EXIT_OK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.schedulers.base import Check
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_scheduler_options(parser, "the scheduler", required=True)
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command. It fails if one of the checks does."""
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+    failed = [check for check in checks if check.ok is False]
+    if args.json:
+        names = ("name", "ok", "text", "hint")
+        print_json([{name: getattr(check, name) for name in names} for check in checks])
+    else:
+        out("\n".join(map(_line, checks)))
+        note(f"{len(failed)} of {len(checks)} checks failed" if failed else "jobs should run")
+    return EXIT_BACKEND if failed else EXIT_OK
+
+
+def _options(runner: Runner, args: Namespace) -> dict[str, Any]:
+    scheduler = runner.scheduler(args.scheduler)
+    return {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
+
+
+def _line(check: Check) -> str:
+    mark = {True: "ok  ", False: "FAIL", None: "-   "}[check.ok]
+    text = check.text.replace("\n", "\n    ")
+    hint = f"\n    {check.hint}" if check.hint else ""
+    return f"{mark} {check.name}: {text}{hint}"

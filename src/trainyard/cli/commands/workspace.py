@@ -1,0 +1,134 @@
+"""Show what would travel with a job: files, size, fingerprint, and what is left out and why.
+
+trainyard workspace show                  the current directory
+trainyard workspace show DIR              another directory
+trainyard workspace show DIR=SUB,DIR=SUB  several, as with run --workspace
+"""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import BOLD, out, paint, print_json, table, warn
+from trainyard.cli.parser import add_json_option
+from trainyard.cli.progress import format_bytes
+from trainyard.errors import EXIT_OK, UsageError
+from trainyard.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+    from typing import Any
+
+    from trainyard.workspace.selection import Report
+    from trainyard.workspace.snapshot import Snapshot
+
+LARGEST = 10
+# As many paths of a rule are named; --json has them all.
+_NAMED = 5
+_LISTED = 10
+_RULES = {"git": "Git", "default": "trainyard"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("action", nargs="?", default="show", metavar="show", help="what to do")
+    parser.add_argument(
+        "workspace", nargs="?", default=".", metavar="DIR", help="as with run --workspace (default: .)"
+    )
+    add_json_option(parser)
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.snapshot import snapshot
+
+    if args.action != "show":
+        raise UsageError(
+            f"there is no {args.action!r} of a workspace", hint="trainyard workspace show [DIR | DIR=SUB,...]"
+        )
+    workspace = Workspace.from_str(args.workspace)
+    if not workspace:
+        raise UsageError("this is the workspace of nothing", hint="Name a directory.")
+    taken = snapshot(workspace)
+    if args.json:
+        print_json(_as_json(workspace, taken))
+    else:
+        _show(str(workspace), taken)
+    return EXIT_OK
+
+
+def _as_json(workspace: Any, taken: Snapshot) -> dict[str, Any]:
+    manifest, report = taken.manifest, taken.report
+    return {
+        "projects": dict(workspace.projects),
+        "fingerprint": manifest.fingerprint,
+        "files": manifest.files,
+        "size": manifest.size,
+        "links": _count(taken, "link"),
+        "directories": _count(taken, "dir"),
+        "largest": [{"path": entry.path, "size": entry.size} for entry in _largest(taken)],
+        "left_out": {reason: sorted(paths) for reason, paths in sorted(report.left_out.items())},
+        "secrets": report.secrets,
+        "problems": [{"path": path, "problem": what} for path, what in report.problems],
+        "notes": report.notes,
+    }
+
+
+def _show(name: str, taken: Snapshot) -> None:
+    manifest = taken.manifest
+    others = [
+        f"{count} {word}{'' if count == 1 else 's'}".replace("directorys", "directories")
+        for count, word in ((_count(taken, "link"), "link"), (_count(taken, "dir"), "directory"))
+        if count
+    ]
+    files = f"{manifest.files} file{'' if manifest.files == 1 else 's'}, {format_bytes(manifest.size)}"
+    out(f"workspace    {clean(name)}")
+    out(f"content      {', '.join([files, *others])}")
+    out(f"fingerprint  {manifest.fingerprint}")
+    out()
+    rows = [[format_bytes(entry.size), entry.path] for entry in _largest(taken)]
+    out(table(("SIZE", "LARGEST"), rows))
+    _show_left_out(taken.report)
+    for note in taken.report.notes:
+        warn(clean(note))
+    for path, what in taken.report.problems[:_LISTED]:
+        warn(clean(f"{path} {what}"))
+    if len(taken.report.problems) > _LISTED:
+        warn(f"and {len(taken.report.problems) - _LISTED} more problems, which --json lists")
+    if taken.report.secrets:
+        warn(clean(secrets_warning(taken.report.secrets)))
+
+
+def _show_left_out(report: Report) -> None:
+    if not report.left_out:
+        return
+    out()
+    out(paint("left out", BOLD, sys.stdout))
+    for reason, paths in sorted(report.left_out.items()):
+        out(clean(f"  {len(paths)} by {_RULES.get(reason, reason)}: {_some(sorted(paths))}"))
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(paths[:_NAMED]) + more
+
+
+def secrets_warning(secrets: Sequence[str]) -> str:
+    """Say which files were left out as secrets, and how to take them along."""
+    them = "a secret is" if len(secrets) == 1 else "secrets are"
+    return (
+        f"what looks like {them} left out: {_some(secrets)}"
+        f" (to take it along, name it in .trainyardignore: !{secrets[0]})"
+    )
+
+
+def _largest(taken: Snapshot) -> list[Any]:
+    files = [entry for entry in taken.manifest.entries if entry.kind == "file"]
+    return sorted(files, key=lambda entry: (-entry.size, entry.path))[:LARGEST]
+
+
+def _count(taken: Snapshot, kind: str) -> int:
+    return sum(entry.kind == kind for entry in taken.manifest.entries)

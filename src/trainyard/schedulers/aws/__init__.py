@@ -1,0 +1,1 @@
+"""What the schedulers on AWS have in common."""

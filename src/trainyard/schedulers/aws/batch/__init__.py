@@ -1,0 +1,1 @@
+"""`aws_batch`: jobs on AWS Batch."""

@@ -1,0 +1,80 @@
+"""Where the logs of a job's replicas are: the log streams of their attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.schedulers.aws.batch import observe
+from trainyard.schedulers.aws.batch.observe import Place
+from trainyard.schedulers.aws.batch.reasons import reason_of
+from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts, LogStreams
+from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.session import AwsSession
+from trainyard.schedulers.base import LogBlock, LogQuery
+from trainyard.specs.status import is_terminal
+
+NAME = "AWSBatchScheduler"
+
+
+def read_logs(
+    session: AwsSession, job: dict[str, Any], places: Sequence[Place], query: LogQuery
+) -> Iterator[LogBlock]:
+    """Return the lines of replicas of one job."""
+    streams = LogStreams(
+        session.client("logs", repeats=False),
+        observe.log_group(places[0]),
+        renew=lambda: session.renewed_client("logs"),
+        translate=lambda error, operation: session.translated(error, "logs", operation),
+    )
+    return streams.read(BatchLogs(session, job, places), query, NAME)
+
+
+class BatchLogs:
+    """Tells the streams of a job's replicas: one call for the job, and one for each hundred of its replicas.
+
+    Args:
+        session: where the job is.
+        job: its description, which serves for the first time.
+        places: the replicas that are wanted.
+    """
+
+    def __init__(self, session: AwsSession, job: dict[str, Any], places: Sequence[Place]) -> None:
+        self._session = session
+        self._id: str = job["jobId"]
+        self._job: dict[str, Any] | None = job
+        self._places = list(places)
+
+    def refresh(self) -> Mapping[tuple[str, int], Attempts]:
+        """Ask Batch, and return the attempts of every replica and whether it is over.
+
+        Raises:
+            AwsError: Batch cannot be asked, or does not show the job.
+        """
+        job, self._job = self._job, None
+        if job is None:
+            job = observe.describe_jobs(self._session, [self._id]).get(self._id)
+        if job is None:
+            raise AwsError(f"AWS Batch does not show the job {self._id} any more")
+        is_over = is_terminal(observe.app_state(job)[0])
+        details = observe.details_of(self._session, job, self._places)
+        return {
+            (place.role, place.replica): Attempts(
+                attempts_of(detail), is_over or is_terminal(reason_of(detail).state)
+            )
+            for place, detail in details
+        }
+
+
+def attempts_of(detail: Mapping[str, Any]) -> list[Attempt]:
+    """Return a replica's attempts that have a log stream, the oldest first."""
+    ended: dict[str, float | None] = {}
+    for attempt in detail.get("attempts") or []:
+        stream = (attempt.get("container") or {}).get("logStreamName")
+        if stream:
+            ended[stream] = attempt["stoppedAt"] / 1000 if attempt.get("stoppedAt") else None
+    current = (detail.get("container") or {}).get("logStreamName")
+    if current and current not in ended:
+        stopped = detail.get("stoppedAt") if is_terminal(reason_of(dict(detail)).state) else None
+        ended[current] = stopped / 1000 if stopped else None
+    return [Attempt(stream, end) for stream, end in ended.items()]

@@ -1,0 +1,94 @@
+"""Names and ids of AWS Batch: queues, jobs, ARNs, and what the history keeps of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: Tags that say that a job or definition is ours.
+TAG_VERSION = "trainyard/version"
+TAG_APP_NAME = "trainyard/app-name"
+TAG_USER = "trainyard/user"
+#: Content of a job definition, so that it is found again; and when it was registered.
+TAG_CONTENT = "trainyard/content"
+TAG_REGISTERED = "trainyard/registered"
+#: Says that a job was deleted: Batch itself forgets jobs only days after they have ended.
+TAG_DELETED = "trainyard/deleted"
+#: The predecessor's, by which its jobs are known.
+TAG_PREDECESSOR = "torchx.pytorch.org/version"
+TAG_PREDECESSOR_APP_NAME = "torchx.pytorch.org/app-name"
+
+DEFAULT_LOG_GROUP = "/aws/batch/job"
+
+
+class JobRef(NamedTuple):
+    """Where a job is: its id, and the region and profile that it is seen with. "" is what is not known."""
+
+    job_id: str
+    region: str = ""
+    profile: str = ""
+    arn: str = ""
+
+    def to_text(self) -> str:
+        """Return it as the history keeps it."""
+        text = self.arn or self.job_id
+        return f"{text} profile={self.profile}" if self.profile else text
+
+    @classmethod
+    def from_text(cls, text: str) -> JobRef:
+        """Read what `to_text` wrote."""
+        arn, _, profile = text.partition(" profile=")
+        return cls.from_arn(arn, profile)
+
+    @classmethod
+    def from_arn(cls, arn: str, profile: str = "") -> JobRef:
+        """Make it from a job's ARN, or its bare id."""
+        if not arn.startswith("arn:"):
+            return cls(arn, "", profile)
+        return cls(arn.rpartition("/")[2], arn.split(":")[3], profile, arn)
+
+
+def queue_name(queue: str) -> str:
+    """Return the name of a queue that is given by name or ARN."""
+    return queue.rpartition("/")[2] if queue.startswith("arn:") else queue
+
+
+def region_of_arn(arn: str) -> str | None:
+    """Return the region of an ARN; None for what is none."""
+    parts = arn.split(":")
+    return parts[3] or None if len(parts) > 3 and parts[0] == "arn" else None
+
+
+def make_app_id(queue: str, name: str) -> str:
+    """Return the app id of a job: ``queue:name``."""
+    return f"{queue_name(queue)}:{name}"
+
+
+def split_app_id(app_id: str) -> tuple[str, str] | None:
+    """Return queue and name of an app id; None if it is none of ours."""
+    queue, colon, name = app_id.rpartition(":")
+    return (queue, name) if colon and queue and name else None
+
+
+def is_ours(tags: dict[str, str]) -> bool:
+    """Tell whether a job's tags say that we, or the predecessor, submitted it, and nobody deleted it."""
+    return (TAG_VERSION in tags or TAG_PREDECESSOR in tags) and TAG_DELETED not in tags
+
+
+def console_url(arn: str, kind: str) -> str | None:
+    """Return where a browser shows a job.
+
+    Args:
+        arn: the job's ARN.
+        kind: ``container``, ``array`` or ``multinode``.
+    """
+    parts = arn.split(":")
+    if len(parts) < 6 or parts[0] != "arn":
+        return None
+    partition, region = parts[1], parts[3]
+    domain = {
+        "aws-cn": "console.amazonaws.cn",
+        "aws-us-gov": "console.amazonaws-us-gov.com",
+    }.get(partition, "console.aws.amazon.com")
+    page = {"array": "array-job", "multinode": "mnp-job"}.get(kind, "detail")
+    job_id = arn.rpartition("/")[2]
+    return f"https://{region}.{domain}/batch/home?region={region}#jobs/{page}/{job_id}"

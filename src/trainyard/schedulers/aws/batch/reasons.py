@@ -1,0 +1,143 @@
+"""Why a job or replica is in its state: Batch's evidence is mapped to a reason here, and all else follows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from trainyard.specs.status import AppState
+
+SUCCEEDED = "succeeded"
+RUNNING = "running"
+WAITING = "waiting"
+CANCELLED = "cancelled"
+TIMEOUT = "timeout"
+HOST_GONE = "host_gone"
+QUEUE_LIMIT = "queue_limit"
+DEPENDENCY = "dependency"
+OUT_OF_MEMORY = "out_of_memory"
+NO_IMAGE = "no_image"
+NOT_STARTED = "not_started"
+EXIT = "exit"
+FAILED = "failed"
+
+STATE_OF_REASON: dict[str, AppState] = {
+    SUCCEEDED: AppState.SUCCEEDED,
+    RUNNING: AppState.RUNNING,
+    WAITING: AppState.PENDING,
+    CANCELLED: AppState.CANCELLED,
+    TIMEOUT: AppState.FAILED,
+    HOST_GONE: AppState.FAILED,
+    QUEUE_LIMIT: AppState.FAILED,
+    DEPENDENCY: AppState.FAILED,
+    OUT_OF_MEMORY: AppState.FAILED,
+    NO_IMAGE: AppState.FAILED,
+    NOT_STARTED: AppState.FAILED,
+    EXIT: AppState.FAILED,
+    FAILED: AppState.FAILED,
+}
+
+#: What our cancelling, and the predecessor's, leaves as the status reason.
+CANCELLED_BY = "cancelled by {user} with trainyard"
+_OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
+
+# Where the evidence is: the job's status reason, or what the container's agent said. The first that fits holds.
+_OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
+    (TIMEOUT, re.compile(r"attempt duration exceeded timeout", re.I)),
+    (HOST_GONE, re.compile(r"^Host EC2", re.I)),
+    (QUEUE_LIMIT, re.compile(r"^(MISCONFIGURATION|CAPACITY):")),
+    (DEPENDENCY, re.compile(r"^Dependent Job failed", re.I)),
+]
+_OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
+    (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
+    (NO_IMAGE, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
+    (NOT_STARTED, re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I)),
+]
+_NOISE = re.compile(r"^Essential container in task exited$", re.I)
+
+_TEXTS: dict[str, str] = {
+    SUCCEEDED: "",
+    RUNNING: "",
+    CANCELLED: "{status}",
+    TIMEOUT: "stopped at its time limit: {status}",
+    HOST_GONE: "its host was taken away: {status}",
+    QUEUE_LIMIT: "ended by the queue's limit on waiting: {status}",
+    DEPENDENCY: "a job that it depends on failed: {status}",
+    OUT_OF_MEMORY: "out of memory: {container}",
+    NO_IMAGE: "its image cannot be had: {container}",
+    NOT_STARTED: "could not be started: {container}",
+    EXIT: "exit code {code}{more}",
+    FAILED: "{status}",
+}
+_WAITING_TEXTS: dict[str, str] = {
+    "SUBMITTED": "AWS Batch has not looked at it yet",
+    "PENDING": "waiting for what it depends on",
+    "RUNNABLE": "waiting for a host in its queue",
+    "STARTING": "its host is there; the container is being started",
+}
+
+
+class Reason(NamedTuple):
+    """Why something is in its state."""
+
+    code: str
+    text: str
+
+    @property
+    def state(self) -> AppState:
+        """The state that follows."""
+        return STATE_OF_REASON[self.code]
+
+
+def reason_of(job: dict[str, Any]) -> Reason:
+    """Return the reason for the state of a job, a node or an array child, as described or as listed."""
+    status = job.get("status", "")
+    said = str(job.get("statusReason") or "").strip()
+    if status == "SUCCEEDED":
+        return Reason(SUCCEEDED, "")
+    if status == "RUNNING":
+        return Reason(RUNNING, "")
+    if status != "FAILED":
+        return Reason(WAITING, said or _WAITING_TEXTS.get(status, ""))
+    return _failure(job, said)
+
+
+def _failure(job: dict[str, Any], said: str) -> Reason:
+    code, container = exit_code(job), container_reason(job)
+    kind = _kind(job, said, container, code)
+    more = f": {container}" if container else f": {said}" if said and not _NOISE.match(said) else ""
+    text = _TEXTS[kind].format(status=said, container=container or said, code=code, more=more)
+    return Reason(kind, text or "AWS Batch gives no reason")
+
+
+def _kind(job: dict[str, Any], said: str, container: str, code: int | None) -> str:
+    for kind, pattern in _OF_STATUS:
+        if pattern.search(said):
+            return kind
+    if job.get("isCancelled") or job.get("isTerminated") or _OUR_CANCELLING.match(said):
+        return CANCELLED
+    for kind, pattern in _OF_CONTAINER:
+        if pattern.search(container) or pattern.search(said):
+            return kind
+    return EXIT if code else FAILED
+
+
+def exit_code(job: dict[str, Any]) -> int | None:
+    """Return the exit code of the last attempt; None if there is none."""
+    for container in _containers(job):
+        if container.get("exitCode") is not None:
+            return int(container["exitCode"])
+    return None
+
+
+def container_reason(job: dict[str, Any]) -> str:
+    """Return what was said of the container of the last attempt; "" if that is nothing."""
+    for container in _containers(job):
+        if container.get("reason"):
+            return str(container["reason"]).strip()
+    return ""
+
+
+def _containers(job: dict[str, Any]) -> list[dict[str, Any]]:
+    last = (job.get("attempts") or [{}])[-1]
+    return [job.get("container") or {}, last.get("container") or {}]

@@ -1,0 +1,390 @@
+"""`aws_batch`: jobs on AWS Batch, as container, multi-node or array jobs.
+
+The id of a job is ``queue:name``. Batch's own id comes from the history, or from one call that asks for the name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.errors import ConfigError, UnknownAppException, UsageError
+from trainyard.schedulers.aws.batch import listing, names, observe
+from trainyard.schedulers.aws.batch.names import JobRef
+from trainyard.schedulers.aws.session import AwsSession
+from trainyard.schedulers.base import (
+    FIRST_POLL,
+    LONGEST_POLL,
+    Check,
+    DescribeAppResponse,
+    Leftover,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+)
+from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
+    from trainyard.schedulers.aws.batch.pending import QueueInspector
+    from trainyard.schedulers.aws.batch.request import BatchJob
+    from trainyard.specs.app import AppDef
+    from trainyard.specs.dryrun import AppDryRunInfo
+
+    Job = dict[str, Any]
+
+#: How long Batch may take until it shows a job that it has accepted.
+SETTLING_SECONDS = 60.0
+
+
+class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
+    """Runs jobs on AWS Batch. See ``docs/aws_batch.md``.
+
+    Args:
+        session_name: name of the runner's session.
+        client: a Batch client of boto3 or botocore to use; made from the environment by default.
+        log_client: likewise for CloudWatch Logs.
+        docker_client: a client of docker-py, by which images are patched.
+    """
+
+    list_filters = frozenset({"states", "since", "all"})
+
+    def __init__(
+        self,
+        session_name: str,
+        client: Any | None = None,
+        log_client: Any | None = None,
+        docker_client: Any | None = None,
+    ) -> None:
+        super().__init__("aws_batch", session_name)
+        self._given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
+        self._docker_client = docker_client
+        self._sessions: dict[tuple[str, str], AwsSession] = {}
+        self._known: dict[str, JobRef] = {}
+        self._submitted_at: dict[str, float] = {}
+        self._inspector: QueueInspector | None = None
+        self._defaults: tuple[str, str] | None = None
+
+    def close(self) -> None:
+        """Close the connections. May be called more than once."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if not self._given:
+                session.close()
+
+    @property
+    def opts_class(self) -> type[Any]:  # type: ignore[override]
+        """The options dataclass, imported when it is asked for."""
+        from trainyard.schedulers.aws.batch.options import AWSBatchOpts
+
+        return AWSBatchOpts
+
+    # ---- submitting
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[BatchJob]:
+        from trainyard.schedulers.aws.batch.request import make_request
+        from trainyard.specs.dryrun import AppDryRunInfo
+
+        job = make_request(app, cfg, self.session_name)
+        info = AppDryRunInfo(job, str)
+        info.app_id = job.app_id
+        return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
+        """Register the job's definition unless it is there, and submit the job, once.
+
+        Raises:
+            AwsError: Batch refused it or could not be reached.
+        """
+        from trainyard.schedulers.aws.batch.definitions import ensure, renamed
+        from trainyard.schedulers.aws.batch.submission import submit_once
+
+        job = dryrun_info.request
+        session = self._session(job.region, job.profile)
+        definition = ensure(session, renamed(job.job_def))  # its images may have got another name meanwhile
+        answer = submit_once(session, {**job.submission, "jobDefinition": definition})
+        arn = answer.get("jobArn") or answer["jobId"]
+        ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
+        self._known[job.app_id] = ref
+        self._submitted_at[job.app_id] = time.monotonic()
+        dryrun_info.record["native_id"] = ref.to_text()
+        return job.app_id
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return the state of a job and its replicas; while it waits, also what it waits for."""
+        found = self._find(app_id)
+        if found is None:
+            return self._just_submitted(app_id)
+        session, job = found
+        response = observe.app_response(app_id, job, observe.describe_replicas(session, job))
+        if job.get("status") == "RUNNABLE":
+            why = self._why_waiting(session, job)
+            response.msg = f"{response.msg}: {why}" if why else response.msg
+        return response
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe several jobs, a hundred with one call, without their replicas if they have several."""
+        jobs = self._find_many(builtins.list(app_ids))
+        return {
+            app_id: self._just_submitted(app_id) if job is None else _brief(app_id, job)
+            for app_id, job in jobs.items()
+        }
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return our jobs, and the predecessor's, complete, the oldest first.
+
+        Args:
+            cfg: ``queue`` (all by default), ``region`` and ``profile``, and the filters of `list_filters`.
+        """
+        cfg = cfg or {}
+        session = self._session_of(cfg)
+        return listing.list_jobs(
+            session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
+        )
+
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether the job is in the queue that is listed."""
+        queue = cfg.get("queue")
+        return not queue or app_id.startswith(f"{names.queue_name(queue)}:")
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a job of this id."""
+        return self._find(app_id) is not None or self._is_fresh(app_id)
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends. Only the job itself is asked for, not its replicas."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        delay = FIRST_POLL
+        while True:
+            response = self.describe_many([app_id])[app_id]
+            if response is None:
+                return None
+            left = delay if deadline is None else min(delay, deadline - time.monotonic())
+            if is_terminal(response.state) or left <= 0:
+                return self.describe(app_id)
+            time.sleep(left)
+            delay = min(delay * 1.5, LONGEST_POLL)
+
+    # ---- ending
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop; does nothing if it has ended or does not exist.
+
+        ``TerminateJob`` is right in every state: it cancels a job that has not started. ``CancelJob`` would do
+        nothing for one that starts while the request is on its way, and report success.
+        """
+        found = self._find(app_id)
+        if found is not None:
+            session, job = found
+            if is_terminal(observe.app_state(job)[0]):
+                return
+            job_id = job["jobId"]
+        elif self._is_fresh(app_id):
+            ref = self._known[app_id]
+            session, job_id = self._session(ref.region, ref.profile), ref.job_id
+        else:
+            return
+        session.call("batch", "TerminateJob", jobId=job_id, reason=_cancelled_by())
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Delete the job's logs, and mark it as deleted: Batch forgets it some days after its end."""
+        from trainyard.schedulers.aws.batch.deletion import delete
+
+        found = self._find(app_id)
+        if found is None:
+            return
+        session, job = found
+        state, _ = observe.app_state(job)
+        if not is_terminal(state):
+            raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+        delete(session, job)
+
+    # ---- keeping house
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check credentials, queue, roles, log group and image, and print the policy that is needed."""
+        from trainyard.schedulers.aws.batch.doctor import examine
+
+        return examine(self._session_of(cfg), cfg)
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return our job definitions that no job needs any more."""
+        from trainyard.schedulers.aws.batch.definitions import unused
+
+        session = self._session_of(cfg)
+        found = unused(session, older_than, listing.queue_names(session))
+        return [Leftover(each.arn, each.name, each.age) for each in found]
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
+        """Deregister job definitions."""
+        from trainyard.schedulers.aws.batch.definitions import deregister
+
+        session = self._session_of(cfg)
+        for arn in ids:
+            deregister(session, arn)
+
+    # ---- logs
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of a replica, of all its attempts in sequence."""
+        from trainyard.schedulers.lines import iter_lines
+
+        query = LogQuery(regex, since, until, should_tail, streams)
+        blocks = self.log_blocks(app_id, [(role_name, k)], query)
+        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas, read by one poller."""
+        from trainyard.schedulers.aws.batch.logs import read_logs
+        from trainyard.schedulers.lines import compile_regex
+
+        if query.streams not in (None, Stream.COMBINED):
+            raise UsageError(
+                f"AWSBatchScheduler only supports the COMBINED log stream, not {query.streams}",
+                hint="CloudWatch keeps stdout and stderr as one stream.",
+            )
+        if query.regex is not None:
+            compile_regex(query.regex)
+        found = self._find(app_id)
+        if found is None:
+            raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
+        session, job = found
+        places = {(place.role, place.replica): place for place in observe.places_of(job)}
+        for role, k in replicas:
+            if (role, k) not in places:
+                known = ", ".join(f"{name}/{index}" for name, index in builtins.list(places)[:20])
+                raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {known}.")
+        return read_logs(session, job, [places[replica] for replica in replicas], query)
+
+    # ---- finding jobs
+
+    def _session(self, region: str | None, profile: str | None) -> AwsSession:
+        """Return the session of a region and profile; where one is not known, that of the configuration."""
+        if self._defaults is None:
+            configured = self.configured()
+            self._defaults = (configured.get("region") or "", configured.get("profile") or "")
+        key = (region or self._defaults[0], profile or self._defaults[1])
+        if key not in self._sessions:
+            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
+        return self._sessions[key]
+
+    def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
+        region = cfg.get("region") or names.region_of_arn(cfg.get("queue") or "")
+        return self._session(region, cfg.get("profile"))
+
+    def _ref(self, app_id: str) -> JobRef | None:
+        if app_id not in self._known:
+            text = self.recall(app_id)
+            if not text:
+                return None
+            self._known[app_id] = JobRef.from_text(text)
+        return self._known[app_id]
+
+    def _find(self, app_id: str) -> tuple[AwsSession, Job] | None:
+        job = self._find_many([app_id])[app_id]
+        if job is None:
+            return None
+        ref = self._known[app_id]
+        return self._session(ref.region, ref.profile), job
+
+    def _find_many(self, app_ids: builtins.list[str]) -> dict[str, Job | None]:
+        """Find jobs by the ids that are known, with a call for each hundred, and the others by name."""
+        refs = {app_id: ref for app_id in app_ids if (ref := self._ref(app_id)) is not None}
+        groups: dict[tuple[str, str], dict[str, str]] = {}
+        for app_id, ref in refs.items():
+            groups.setdefault((ref.region, ref.profile), {})[ref.job_id] = app_id
+        found: dict[str, Job | None] = dict.fromkeys(app_ids)
+        for (region, profile), ids in groups.items():
+            for job_id, job in observe.describe_jobs(self._session(region, profile), ids).items():
+                found[ids[job_id]] = job
+        for app_id in app_ids:
+            if found[app_id] is None and not self._is_fresh(app_id):
+                found[app_id] = self._find_by_name(app_id, refs.get(app_id))
+        return {
+            app_id: None if job is None or names.TAG_DELETED in (job.get("tags") or {}) else job
+            for app_id, job in found.items()
+        }
+
+    def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
+        parts = names.split_app_id(app_id)
+        if parts is None:
+            return None
+        session = self._session(ref.region, ref.profile) if ref else self._session(None, None)
+        summaries = listing.find_by_name(session, *parts)
+        if not summaries:
+            return None
+        job_id = summaries[0]["jobId"]
+        job = observe.describe_jobs(session, [job_id]).get(job_id)
+        if job is not None:
+            arn = job.get("jobArn") or job_id
+            region, profile = (ref.region, ref.profile) if ref else ("", "")
+            self._known[app_id] = JobRef(job_id, region, profile, arn)
+        return job
+
+    def _is_fresh(self, app_id: str) -> bool:
+        """Tell whether this process submitted the job so lately that Batch may not show it yet."""
+        submitted = self._submitted_at.get(app_id)
+        return submitted is not None and time.monotonic() - submitted < SETTLING_SECONDS
+
+    def _just_submitted(self, app_id: str) -> DescribeAppResponse | None:
+        if not self._is_fresh(app_id):
+            return None
+        return DescribeAppResponse(app_id, AppState.SUBMITTED, msg="AWS Batch does not show it yet")
+
+    def _why_waiting(self, session: AwsSession, job: Job) -> str:
+        from trainyard.schedulers.aws.batch.pending import QueueInspector
+
+        if self._inspector is None:
+            self._inspector = QueueInspector()
+        needs: dict[str, int] = {}
+        for place in observe.places_of(job):
+            for each in place.container.get("resourceRequirements") or []:
+                value = int(float(each["value"]))
+                needs[each["type"]] = max(needs.get(each["type"], 0), value)
+        return self._inspector.why(session, job.get("jobQueue", ""), needs)
+
+
+def _brief(app_id: str, job: Job) -> DescribeAppResponse:
+    """Describe a job from what is known of itself."""
+    alone = observe.kind_of(job) == observe.CONTAINER
+    replicas = [(observe.places_of(job)[0], job)] if alone else None
+    return observe.app_response(app_id, job, replicas)
+
+
+def _cancelled_by() -> str:
+    from trainyard.schedulers.aws.batch.reasons import CANCELLED_BY
+    from trainyard.schedulers.aws.batch.request import current_user
+
+    return CANCELLED_BY.format(user=current_user())
+
+
+def create_scheduler(
+    session_name: str,
+    client: Any | None = None,
+    log_client: Any | None = None,
+    docker_client: Any | None = None,
+    **kwargs: object,
+) -> AWSBatchScheduler:
+    """Make the scheduler; see `AWSBatchScheduler`."""
+    return AWSBatchScheduler(session_name, client, log_client, docker_client)

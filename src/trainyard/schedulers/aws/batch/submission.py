@@ -1,0 +1,83 @@
+"""Submitting a job exactly once.
+
+Batch takes no client token: a ``SubmitJob`` that is repeated starts a second job. So the SDK does not repeat it,
+and where its answer was lost, the job is looked for by its name, which no other job has, before it is sent again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from trainyard.schedulers.aws.batch.listing import find_by_name
+from trainyard.schedulers.aws.errors import AwsError, AwsThrottledError, AwsUnreachableError
+from trainyard.schedulers.aws.session import AwsSession
+
+ATTEMPTS = 5
+FIRST_DELAY = 0.5
+#: How often a job whose answer was lost is looked for: lists lag behind.
+LOOKS = 3
+DUPLICATE = "submitted twice by trainyard: its first submission is kept"
+
+sleep = time.sleep
+
+
+def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
+    """Submit a job; returns its ``jobId`` and ``jobArn``.
+
+    Raises:
+        AwsError: Batch refused it, or could not be reached after several attempts.
+    """
+    is_uncertain = False
+    delay = FIRST_DELAY
+    for attempt in range(ATTEMPTS):
+        try:
+            answer = session.call("batch", "SubmitJob", repeats=False, **request)
+        except AwsError as error:
+            may_repeat = error.lost_answer or isinstance(error, (AwsThrottledError, AwsUnreachableError))
+            if error.lost_answer:
+                is_uncertain = True
+                found = _look_for(session, request)
+                if found is not None:
+                    return found
+            if not may_repeat or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return _the_first(session, request, answer) if is_uncertain else answer
+        sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        delay *= 2
+    raise AssertionError("unreachable")
+
+
+def _look_for(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
+    """Return the job that a lost submission made; None if it made none, as far as can be seen."""
+    delay = FIRST_DELAY
+    for look in range(LOOKS):
+        if look:
+            sleep(delay)
+            delay *= 2
+        try:
+            found = find_by_name(session, request["jobQueue"], request["jobName"])
+        except AwsError:
+            continue
+        if found:
+            return _ids(found[0])
+    return None
+
+
+def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, str]:
+    """Keep one job only, if a submission whose answer was lost has made one after all."""
+    try:
+        found = find_by_name(session, request["jobQueue"], request["jobName"])
+    except AwsError:
+        return answer
+    if len(found) < 2:
+        return answer
+    for job in found[1:]:
+        session.call("batch", "TerminateJob", jobId=job["jobId"], reason=DUPLICATE)
+    return _ids(found[0])
+
+
+def _ids(job: dict[str, Any]) -> dict[str, str]:
+    return {"jobId": job["jobId"], "jobArn": job.get("jobArn", "")}

@@ -1,0 +1,361 @@
+"""Reading the logs of jobs from CloudWatch Logs: what is there, and what comes until the job has ended.
+
+One reader serves all replicas of a job, and makes no more calls per second than `CALLS_PER_SECOND`, however
+many they are (AWS allows an account some 25 GetLogEvents a second in a region). Knows nothing of what runs
+the job: a `JobLogs` says which streams there are and whether more will come.
+
+What AWS keeps is not quite what was written, and nothing can be done about it here: the text of an event is
+never empty, so agents leave empty lines out, and they cut lines that are too long into several events.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque, namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Protocol
+
+from trainyard.schedulers.aws.logcalls import Event, LogCalls, MissingGroupError, untranslated, verdict
+from trainyard.schedulers.aws.logreplica import ReplicaLog
+from trainyard.schedulers.aws.pace import Clock, Pace, StoppedError, pause_after
+from trainyard.schedulers.aws.workers import Workers, ahead
+from trainyard.schedulers.base import LogBlock, LogQuery, Stream
+from trainyard.schedulers.lines import compile_regex, iter_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.schedulers.aws.livetail import LiveTail
+
+Key = tuple[str, int]
+
+CALLS_PER_SECOND = 8.0
+BURST = 8
+#: Events held for all streams together: of pages that are read ahead, and of those remembered.
+PAGES_OF_ALL = 100_000
+REMEMBERED_OF_ALL = 200_000
+#: Threads that read pages ahead.
+WORKERS = 8
+#: How often the job is asked for its streams and its state, in seconds: the first time, and at last.
+FIRST_REFRESH = 2.0
+LONGEST_REFRESH = 10.0
+#: For so long (s) the job may be out of sight before following ends with the error.
+REFRESH_PATIENCE = 600.0
+#: A block is passed on when it has so many bytes.
+BLOCK_BYTES = 256 << 10
+#: Clocks may differ by so many seconds.
+SKEW = 300.0
+
+
+class Attempt(namedtuple("Attempt", "stream ended", defaults=(None,))):
+    """One run of a replica: its log stream, and when it ended (seconds since the epoch) if that is known."""
+
+    __slots__ = ()
+    stream: str
+    ended: float | None
+
+
+class Attempts(namedtuple("Attempts", "attempts over")):
+    """The runs of a replica so far, oldest first, and whether no more will come and the last has ended."""
+
+    __slots__ = ()
+    attempts: Sequence[Attempt]
+    over: bool
+
+
+class JobLogs(Protocol):
+    """Where the logs of a job's replicas are. One call serves all of them."""
+
+    def refresh(self) -> Mapping[Key, Attempts]:
+        """Ask the backend, and return the runs of every replica that is wanted, by its role and index."""
+
+
+def check_stream(stream: Stream | None, scheduler: str) -> None:
+    """Refuse to tell stdout and stderr apart: CloudWatch has both in one.
+
+    Raises:
+        ValueError: another stream than ``COMBINED`` is asked for.
+    """
+    if stream not in (None, Stream.COMBINED):
+        raise ValueError(
+            f"{scheduler} keeps stdout and stderr in one log, in the order in which they were written: "
+            f"{stream} alone cannot be read, only {Stream.COMBINED}"
+        )
+
+
+class LogStreams:
+    """Reads streams of one log group. All readers of one object share the bound on calls.
+
+    Args:
+        client: boto3's client of the service ``logs``. It need not retry: all calls are repeated here.
+        group: name of the log group.
+        live: whether Live Tail may be used where the account has it, to learn at once of new lines. AWS
+            charges for it by the minute.
+        renew: makes another client when the credentials have expired; None if that cannot help.
+        translate: makes an error of ours from an error of botocore and the name of the operation.
+        calls_per_second: the bound.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        group: str,
+        *,
+        live: bool = False,
+        renew: Callable[[], Any] | None = None,
+        translate: Callable[[Exception, str], Exception] = untranslated,
+        calls_per_second: float = CALLS_PER_SECOND,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self._client = client
+        self._live = live
+        self._renew = renew
+        self._translate = translate
+        self._clock = clock or Clock()
+        self._pace = Pace(calls_per_second, BURST, self._clock)
+
+    def read(self, job: JobLogs, query: LogQuery, scheduler: str = "CloudWatch") -> Iterator[LogBlock]:
+        """Return the lines of a job's replicas.
+
+        What is there comes about in the order in which it was written, each replica's attempts one after the
+        other. Of a job that has just ended, and when following, it goes on until all has come in.
+
+        Args:
+            job: tells the replicas' streams.
+            query: which lines.
+            scheduler: how messages call what keeps the logs.
+
+        Raises:
+            ValueError: another stream than ``COMBINED`` is asked for.
+            UsageError: the regular expression is none.
+            BackendError: CloudWatch refuses, or has been out of reach for too long (from the iterator).
+        """
+        check_stream(query.streams, scheduler)
+        lines_of = _line_filter(query)
+        calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
+        return _Reading(job, query, lines_of, calls, self._clock, live=self._live).blocks()
+
+
+def milliseconds(time: datetime) -> int:
+    """Return the first whole millisecond since the epoch that does not come before a time."""
+    return -((datetime(1970, 1, 1, tzinfo=UTC) - time.astimezone(UTC)) // timedelta(milliseconds=1))
+
+
+def _line_filter(query: LogQuery) -> Callable[[Event], list[bytes]]:
+    """Return a function that makes of an event the lines that are wanted."""
+    if query.regex is None:
+        return lambda event: list(iter_lines(_bytes_of(event)))
+    search = compile_regex(query.regex).search
+
+    def matching(event: Event) -> list[bytes]:
+        lines = iter_lines(_bytes_of(event))
+        return [line for line in lines if search(line.decode("utf-8", "replace").rstrip("\r\n"))]
+
+    return matching
+
+
+def _bytes_of(event: Event) -> bytes:
+    text = event.message if event.message.endswith("\n") else event.message + "\n"
+    return text.encode("utf-8", "surrogatepass")
+
+
+class _Reading:
+    """One reading of a job's logs, from its first call to its last."""
+
+    def __init__(
+        self,
+        job: JobLogs,
+        query: LogQuery,
+        lines_of: Callable[[Event], list[bytes]],
+        calls: LogCalls,
+        clock: Clock,
+        *,
+        live: bool,
+    ) -> None:
+        self._job = job
+        self._query = query
+        self._lines_of = lines_of
+        self._calls = calls
+        self._clock = clock
+        self._wants_live = live and query.should_tail
+        self._live: LiveTail | None = None
+        self._logs: dict[Key, ReplicaLog] = {}
+        self._tails: dict[Key, deque[bytes]] = {}
+        self._refresh_due = 0.0
+        self._refresh_delay = FIRST_REFRESH
+        self._refresh_failures = 0
+        self._refreshed = clock.monotonic()
+
+    def blocks(self) -> Iterator[LogBlock]:
+        """Yield everything."""
+        workers = Workers()
+        try:
+            self._begin()
+            workers.start(min(WORKERS, len(self._logs)))
+            if self._query.last is None:
+                yield from self._history(workers)
+            else:
+                yield from self._last(workers, self._query.last)
+            yield from self._follow()
+            for (role, replica), lines in self._tails.items():
+                if lines:
+                    yield LogBlock(role, replica, b"".join(lines))
+        except MissingGroupError as error:
+            raise self._calls.no_group() from error
+        except StoppedError:  # only a reader that was closed stops its calls
+            return
+        finally:
+            self._calls.stop.set()
+            workers.close()
+            if self._live is not None:
+                self._live.close()
+
+    # ---- what is there
+
+    def _begin(self) -> None:
+        found = self._job.refresh()
+        count = max(1, len(found))
+        since = max(0, milliseconds(self._query.since)) if self._query.since else 0
+        until = max(0, milliseconds(self._query.until)) if self._query.until else None
+        is_follower = self._query.should_tail
+        for key in found:
+            end = until
+            if not is_follower and not found[key].over and end is None:
+                # Otherwise what is written faster than it can be read would have no end.
+                end = int((self._clock.time() + SKEW) * 1000)
+            self._logs[key] = ReplicaLog(
+                self._calls,
+                self._clock,
+                since=since,
+                until=end,
+                limit=min(10_000, max(1_000, PAGES_OF_ALL // count)),
+                capacity=min(20_000, max(2_000, REMEMBERED_OF_ALL // count)),
+                is_follower=is_follower,
+                replicas=count,
+            )
+        self._take(found)
+        self._schedule_refresh(changed=True)
+
+    def _history(self, workers: Workers) -> Iterator[LogBlock]:
+        """Yield what is there, merged by time. Pages are read ahead, one of each replica."""
+
+        def events(key: Key, pages: Iterator[list[Event]]) -> Iterator[tuple[int, Key, Event]]:
+            newest = 0
+            for page in pages:
+                for event in page:
+                    newest = max(newest, event.time)
+                    yield newest, key, event
+
+        streams = [events(key, ahead(workers, log.available())) for key, log in self._logs.items()]
+        merged: Iterable[tuple[int, Key, Event]]
+        merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda item: item[0])
+        for key, items in groupby(merged, key=lambda item: item[1]):
+            yield from self._block(key, (event for _, _, event in items))
+
+    def _last(self, workers: Workers, count: int) -> Iterator[LogBlock]:
+        """Yield the last lines of each replica; or keep them, if more may have to be seen first."""
+        if count == 0 and not self._query.should_tail:
+            for log in self._logs.values():
+                log.is_done = True
+            return
+        futures = {
+            key: workers.submit(log.read_back, count, self._lines_of) for key, log in self._logs.items()
+        }
+        for key, future in futures.items():
+            lines = future.result()
+            if not self._query.should_tail:
+                self._tails[key] = deque(lines, maxlen=count)
+            elif lines:
+                yield LogBlock(*key, b"".join(lines))
+
+    # ---- what comes
+
+    def _follow(self) -> Iterator[LogBlock]:
+        """Yield what comes, until each replica is done."""
+        while waiting := {key: log for key, log in self._logs.items() if not log.is_done}:
+            now = self._clock.monotonic()
+            if self._query.should_tail and now >= self._refresh_due:
+                self._refresh()
+                continue
+            self._listen(waiting)
+            key, log = min(waiting.items(), key=lambda item: item[1].due)
+            if log.due > now:
+                until = min(log.due, self._refresh_due) if self._query.should_tail else log.due
+                self._pause(until - now)
+                continue
+            yield from self._block(key, log.step())
+
+    def _pause(self, seconds: float) -> None:
+        if self._live is None:
+            self._clock.wait(self._calls.stop, seconds)
+            return
+        self._clock.wait(self._live.changed, seconds)
+
+    def _listen(self, waiting: Mapping[Key, ReplicaLog]) -> None:
+        """Keep Live Tail up, and look at once where it has seen something."""
+        if not self._wants_live:
+            return
+        if self._live is None:
+            from trainyard.schedulers.aws.livetail import LiveTail
+
+            self._live = LiveTail(self._calls, self._clock)
+        self._live.watch({log.stream for log in waiting.values() if log.stream})
+        news = self._live.take()
+        for log in waiting.values():
+            log.is_watched = self._live.is_up
+            if news is None or log.stream in news:
+                log.due = 0.0
+
+    def _refresh(self) -> None:
+        try:
+            found = self._job.refresh()
+        except Exception as error:
+            self._refresh_failures += 1
+            is_late = self._clock.monotonic() - self._refreshed > REFRESH_PATIENCE
+            if verdict(error) in ("final", "expired") or is_late:
+                raise
+            self._refresh_due = self._clock.monotonic() + max(
+                FIRST_REFRESH, pause_after(self._refresh_failures)
+            )
+            return
+        self._refresh_failures = 0
+        self._refreshed = self._clock.monotonic()
+        self._schedule_refresh(changed=self._take(found))
+
+    def _take(self, found: Mapping[Key, Attempts]) -> bool:
+        """Tell each replica's log what is known now; returns whether that is new."""
+        changes = [
+            self._logs[key].update(runs.attempts, runs.over)
+            for key, runs in found.items()
+            if key in self._logs
+        ]
+        return any(changes)
+
+    def _schedule_refresh(self, *, changed: bool) -> None:
+        self._refresh_delay = FIRST_REFRESH if changed else min(self._refresh_delay * 1.5, LONGEST_REFRESH)
+        self._refresh_due = self._clock.monotonic() + self._refresh_delay
+        if all(log.is_over for log in self._logs.values()):
+            self._refresh_due = float("inf")
+
+    def _block(self, key: Key, events: Iterable[Event]) -> Iterator[LogBlock]:
+        """Yield the wanted lines of events in blocks; or keep them, if only the last are wanted."""
+        tail = self._tails.get(key)
+        lines: list[bytes] = []
+        size = 0
+        for event in events:
+            for line in self._lines_of(event):
+                lines.append(line)
+                size += len(line)
+            if tail is not None:
+                tail.extend(lines)
+                lines, size = [], 0
+            elif size >= BLOCK_BYTES:
+                yield LogBlock(*key, b"".join(lines))
+                lines, size = [], 0
+        if lines:
+            yield LogBlock(*key, b"".join(lines))

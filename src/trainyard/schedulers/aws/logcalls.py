@@ -1,0 +1,253 @@
+"""The calls to CloudWatch Logs that reading takes, each repeated until it is answered."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+
+from trainyard.errors import BackendError
+from trainyard.schedulers.aws.pace import Clock, Pace, StoppedError, pause_after
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: For so many seconds a service that answered before may fail in a row, and one that never has.
+PATIENCE = 600.0
+FIRST_PATIENCE = 30.0
+#: Clocks that differ by less (s) are taken to agree.
+LEAST_OFFSET = 3.0
+
+_THROTTLED = {
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "SlowDown",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+_PASSING = {"InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException"}
+
+
+class Event(namedtuple("Event", "time message")):
+    """A log event: when it was written, in milliseconds since the epoch, and its text."""
+
+    __slots__ = ()
+    time: int
+    message: str
+
+
+class Page(namedtuple("Page", "events ingested forward backward")):
+    """Events in order of time, when the newest of them came in (ms; 0 if none), and the tokens."""
+
+    __slots__ = ()
+    events: list[Event]
+    ingested: int
+    forward: str
+    backward: str
+
+
+class MissingStreamError(Exception):
+    """There is no such stream, or not yet."""
+
+
+class MissingGroupError(Exception):
+    """There is no such log group, or not yet."""
+
+
+class StaleTokenError(Exception):
+    """The token of a page is no longer known: they live for 24 hours."""
+
+
+class BrokenAnswerError(Exception):
+    """The answer does not hold what it must: its end was lost on the way."""
+
+
+def verdict(error: BaseException) -> str:
+    """Say what an error of botocore, or one raised from it, means: throttled, expired, passing or final."""
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.exceptions import ConnectionError as NoConnectionError
+    from botocore.parsers import ResponseParserError
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, (BotoCoreError, ClientError, BrokenAnswerError)):
+        if isinstance(cause, ResponseParserError):
+            return "passing"
+        cause = cause.__cause__
+    if isinstance(cause, ClientError):
+        code = error_code(cause)
+        status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _THROTTLED or status == 429:
+            return "throttled"
+        if code in _EXPIRED:
+            return "expired"
+        return "passing" if code in _PASSING or status >= 500 else "final"
+    is_passing = isinstance(cause, (HTTPClientError, NoConnectionError, BrokenAnswerError))
+    return "passing" if is_passing else "final"
+
+
+def error_code(error: BaseException) -> str:
+    """Return the code of an error that the service answered with; empty for other errors."""
+    code: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    return code
+
+
+def untranslated(error: Exception, operation: str) -> Exception:
+    """Make an error of ours; used where nobody knows better."""
+    return BackendError(f"CloudWatch Logs did not carry out {operation}: {error}")
+
+
+class LogCalls:
+    """Calls CloudWatch Logs for one log group. May be used by several threads.
+
+    Args:
+        client: boto3's client of the service ``logs``.
+        group: name of the log group.
+        pace: bounds the calls.
+        clock: the time.
+        renew: makes another client when the credentials of this one have expired; None if that cannot help.
+        translate: makes an error of ours from one of botocore and the operation's name.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        group: str,
+        pace: Pace,
+        clock: Clock,
+        renew: Callable[[], Any] | None = None,
+        translate: Callable[[Exception, str], Exception] = untranslated,
+    ) -> None:
+        self.client = client
+        self.group = group
+        self.stop = threading.Event()
+        self._pace = pace
+        self._clock = clock
+        self._renew = renew
+        self._translate = translate
+        self._was_answered = False
+        self._offset = 0.0
+
+    def now(self) -> float:
+        """Return the time since the epoch as AWS has it, in seconds: this machine's clock may be wrong."""
+        return self._clock.time() + self._offset
+
+    def no_group(self) -> BackendError:
+        """Return the error that the log group is not there."""
+        return BackendError(
+            f"the log group {self.group} does not exist",
+            hint="Is it the right group and region? Somebody may have deleted it.",
+        )
+
+    def page(
+        self,
+        stream: str,
+        *,
+        start: int,
+        end: int | None,
+        limit: int,
+        token: str = "",
+        forward: bool = True,
+    ) -> Page:
+        """Read one page of a stream.
+
+        Args:
+            stream: its name.
+            start, end: only events from ``start`` on and before ``end``, in milliseconds; no end if None.
+            limit: at most so many events.
+            token: where to go on.
+            forward: whether the oldest events come first; in any case a page is in order of time.
+
+        Raises:
+            MissingStreamError, MissingGroupError, StaleTokenError: the page cannot be had.
+        """
+        params: dict[str, Any] = {
+            "logGroupName": self.group,
+            "logStreamName": stream,
+            "limit": limit,
+            "startTime": start,
+            "startFromHead": forward,
+        }
+        if end is not None:
+            params["endTime"] = end
+        if token:
+            params["nextToken"] = token
+            params["startFromHead"] = True
+        found = self.call("get_log_events", ("events", "nextForwardToken", "nextBackwardToken"), params)
+        # Servers other than AWS give times as fractions.
+        events = [Event(int(event["timestamp"]), event["message"]) for event in found["events"]]
+        ingested = max((int(event.get("ingestionTime", 0)) for event in found["events"]), default=0)
+        return Page(events, ingested, found["nextForwardToken"], found["nextBackwardToken"])
+
+    def last_ingestion(self, stream: str) -> int:
+        """Return when the stream last took in events as far as AWS tells (ms); 0 if it does not."""
+        params = {"logGroupName": self.group, "logStreamNamePrefix": stream, "limit": 1}
+        for found in self.call("describe_log_streams", ("logStreams",), params)["logStreams"]:
+            if found["logStreamName"] == stream:
+                return int(found.get("lastIngestionTime", 0))
+        return 0
+
+    def group_arn(self) -> str:
+        """Return the log group's ARN, without the asterisk at its end; empty if there is no such group."""
+        params = {"logGroupNamePrefix": self.group, "limit": 1}
+        for found in self.call("describe_log_groups", ("logGroups",), params)["logGroups"]:
+            if found["logGroupName"] == self.group:
+                return str(found.get("logGroupArn") or found["arn"]).removesuffix(":*")
+        return ""
+
+    def call(self, method: str, members: tuple[str, ...], params: dict[str, Any]) -> dict[str, Any]:
+        """Call until there is an answer that has these members."""
+        failures = 0
+        since = self._clock.monotonic()
+        while True:
+            self._pace.take(self.stop)
+            client = self.client
+            try:
+                answer: dict[str, Any] = getattr(client, method)(**params)
+                # botocore makes an empty answer of one whose end is missing.
+                if any(member not in answer for member in members):
+                    raise BrokenAnswerError(f"{method}: an answer without {' or '.join(members)}")
+            except Exception as error:
+                failures += 1
+                self._judge(error, method, client, failures, self._clock.monotonic() - since)
+            else:
+                self._was_answered = True
+                self._read_clock(answer)
+                self._pace.succeeded()
+                return answer
+
+    def _read_clock(self, answer: dict[str, Any]) -> None:
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        if date:
+            offset = parsedate_to_datetime(date).timestamp() - self._clock.time()
+            # The header has whole seconds, and the answer took its time.
+            self._offset = offset if abs(offset) > LEAST_OFFSET else 0.0
+
+    def _judge(self, error: Exception, method: str, client: Any, failures: int, seconds: float) -> None:
+        """Raise what ends the attempts, or wait."""
+        code, text = error_code(error), str(error)
+        if code == "ResourceNotFoundException":
+            raise (MissingGroupError if "group" in text else MissingStreamError)(text) from error
+        if code == "InvalidParameterException" and "token" in text.lower():
+            raise StaleTokenError(text) from error
+        found = verdict(error)
+        if found == "expired" and self._renew is not None and failures <= 2:
+            if self.client is client:
+                self.client = self._renew()
+            return
+        patience = PATIENCE if self._was_answered else FIRST_PATIENCE
+        if found in ("final", "expired") or seconds > patience:
+            raise self._translate(error, _operation(method)) from error
+        if found == "throttled":
+            self._pace.throttled()
+        if self._clock.wait(self.stop, pause_after(failures)):
+            raise StoppedError
+
+
+def _operation(method: str) -> str:
+    return "".join(word.capitalize() for word in method.split("_"))

@@ -1,0 +1,163 @@
+"""Sessions and clients of the AWS SDK: made once, and their errors translated.
+
+The SDK is imported when the first client is made. Credentials, region and endpoint come from the SDK's usual
+chain (variables, ``~/.aws``, containers, instance profiles; ``AWS_ENDPOINT_URL``), unless region or profile
+are given. Clients are thread-safe and shared.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from trainyard.errors import TrainyardError
+from trainyard.schedulers.aws.errors import AwsError, missing_sdk, translate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+#: Attempts of a request that may be repeated; the SDK waits longer and longer, with jitter, in between.
+ATTEMPTS = 6
+CONNECTIONS = 16
+
+
+class AwsSession:
+    """Clients of one region and profile.
+
+    Args:
+        region: the region; None for the one of the environment or the profile.
+        profile: the profile of ``~/.aws/config``; None for the one of the environment.
+        clients: clients to use instead of making them, by service.
+    """
+
+    def __init__(
+        self, region: str | None = None, profile: str | None = None, clients: Mapping[str, Any] | None = None
+    ) -> None:
+        self._region = region
+        self.profile = profile
+        self._clients: dict[tuple[str, bool], Any] = {}
+        for service, client in (clients or {}).items():
+            self._clients[service, True] = self._clients[service, False] = client
+        self._session: Any = None
+        self._lock = threading.RLock()
+
+    @property
+    def region(self) -> str:
+        """The region in use; "" if none is known."""
+        if self._region is None:
+            given = self._clients.get(("batch", True))
+            meta = getattr(given, "meta", None)
+            self._region = meta.region_name if meta else self._sdk().get_config_variable("region")
+        return self._region or ""
+
+    def client(self, service: str, *, repeats: bool = True) -> Any:
+        """Return a client, made when it is first asked for.
+
+        Args:
+            service: name of the service, such as ``batch``.
+            repeats: whether requests are repeated when they fail. Those that must not be carried out
+                twice are sent with a client that does not.
+        """
+        with self._lock:
+            key = (service, repeats)
+            if key not in self._clients:
+                self._clients[key] = self._make(service, repeats)
+            return self._clients[key]
+
+    def call(self, service: str, operation: str, *, repeats: bool = True, **params: Any) -> dict[str, Any]:
+        """Carry out an operation, such as ``batch``, ``SubmitJob``.
+
+        Raises:
+            AwsError: AWS refused it or could not be reached.
+            ConfigError: there is no region, no such profile, or no SDK.
+        """
+        try:
+            client = self.client(service, repeats=repeats)
+            from botocore import xform_name
+
+            answer: dict[str, Any] = getattr(client, xform_name(operation))(**params)
+            return answer
+        except TrainyardError:
+            raise
+        except ImportError as error:
+            raise missing_sdk(error) from None
+        except Exception as error:
+            raise self.translated(error, service, operation) from error
+
+    def translated(self, error: Exception, service: str, operation: str) -> TrainyardError:
+        """Return our error for one that a client of this session raised."""
+        return translate(error, f"{service}:{operation}", self.identity, self.profile)
+
+    def renewed_client(self, service: str) -> Any:
+        """Return a client that does not repeat, with credentials that are looked up anew."""
+        with self._lock:
+            self._session = None
+            self._clients.pop((service, False), None)
+            return self.client(service, repeats=False)
+
+    def pages(self, service: str, operation: str, items: str, **params: Any) -> Iterator[list[Any]]:
+        """Return the items of all pages of an operation, a page at a time. An empty page is not the last.
+
+        Raises:
+            AwsError: AWS refused it, or gives the same page again and again.
+        """
+        seen: set[str] = set()
+        token = None
+        while True:
+            page = self.call(service, operation, **params, **({"nextToken": token} if token else {}))
+            yield page.get(items) or []
+            token = page.get("nextToken")
+            if not token:
+                return
+            if token in seen:
+                raise AwsError(
+                    f"{service}:{operation} does not come to an end: it gives the same page again",
+                    hint="Try again; if it stays so, AWS or what stands between has a defect.",
+                )
+            seen.add(token)
+
+    def identity(self) -> str:
+        """Return the ARN of who asks; "" if that cannot be told."""
+        try:
+            answer = self.client("sts", repeats=False).get_caller_identity()
+            return str(answer.get("Arn", ""))
+        except Exception:  # it only completes another message
+            return ""
+
+    def close(self) -> None:
+        """Close the connections. May be called more than once."""
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            close = getattr(client, "close", None)
+            if close is not None:
+                close()
+
+    def _sdk(self) -> Any:
+        with self._lock:
+            if self._session is None:
+                try:
+                    import botocore.session
+                except ImportError as error:
+                    raise missing_sdk(error) from None
+                self._session = botocore.session.Session(profile=self.profile)
+            return self._session
+
+    def _make(self, service: str, repeats: bool) -> Any:
+        session = self._sdk()
+        from botocore.config import Config
+
+        from trainyard import __version__
+
+        attempts = ATTEMPTS if repeats else 1
+        config = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            max_pool_connections=CONNECTIONS,
+            user_agent_extra=f"trainyard/{__version__}",
+        )
+        return session.create_client(service, region_name=self._region, config=config)

@@ -1,0 +1,108 @@
+"""Requests checked offline against what the SDK knows of the service.
+
+The SDK itself checks types, required members, unknown members and least lengths before it sends a request. Its
+model of a service also holds enumerations, patterns, and greatest lengths and values, which only the service
+checks. Here all of it is checked, without credentials, a region or a connection.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from trainyard.schedulers.aws.errors import missing_sdk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a request, in words; an empty list for a valid one.
+
+    Args:
+        service: name of the service, such as ``batch``.
+        operation: name of the operation, such as ``SubmitJob``.
+        params: the request.
+    """
+    try:
+        from botocore.validate import ParamValidator
+    except ImportError as error:
+        raise missing_sdk(error) from None
+    shape = _model(service).operation_model(operation).input_shape
+    report = ParamValidator().validate(params, shape)
+    found = report.generate_report().split("\n") if report.has_errors() else []
+    return found + list(_strict(params, shape, ""))
+
+
+@functools.cache
+def _model(service: str) -> Any:
+    from botocore.loaders import Loader
+    from botocore.model import ServiceModel
+
+    loader = Loader()
+    return ServiceModel(loader.load_service_model(service, "service-2"), service)
+
+
+def _strict(value: Any, shape: Any, path: str) -> Iterator[str]:
+    """Find what the SDK does not look for. Of what it does, only the way to the rest is gone."""
+    kind, limits = shape.type_name, shape.metadata
+    if kind == "structure" and isinstance(value, dict):
+        for name, item in value.items():
+            if name in shape.members:
+                yield from _strict(item, shape.members[name], f"{path}.{name}" if path else name)
+    elif kind == "list" and isinstance(value, (list, tuple)):
+        yield from _too_many(len(value), limits, path, "items")
+        for index, item in enumerate(value):
+            yield from _strict(item, shape.member, f"{path}[{index}]")
+    elif kind == "map" and isinstance(value, dict):
+        yield from _too_many(len(value), limits, path, "entries")
+        for key, item in value.items():
+            yield from _strict(key, shape.key, f"{path}, the key {key!r}")
+            yield from _strict(item, shape.value, f"{path}.{key}")
+    elif kind == "string" and isinstance(value, str):
+        yield from _wrong_text(value, shape, path)
+    elif kind in ("integer", "long", "float", "double") and isinstance(value, (int, float)):
+        if "max" in limits and value > limits["max"]:
+            yield f"{path}: {value} is more than {limits['max']}"
+
+
+def _too_many(count: int, limits: dict[str, Any], path: str, what: str) -> Iterator[str]:
+    if "max" in limits and count > limits["max"]:
+        yield f"{path}: {count} {what}, at most {limits['max']} are allowed"
+
+
+def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
+    limits = shape.metadata
+    allowed = getattr(shape, "enum", None)
+    if allowed and value not in allowed:
+        yield f"{path}: {_short(value)} is none of {', '.join(allowed)}"
+    if "max" in limits and len(value) > limits["max"]:
+        yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
+    pattern = limits.get("pattern")
+    if pattern and not _matches(pattern, value):
+        yield f"{path}: {_short(value)} does not match {pattern}"
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.fullmatch(_translated(pattern), value, re.DOTALL) is not None
+    except re.error:  # written in another dialect; the service will check it
+        return True
+
+
+@functools.cache
+def _translated(pattern: str) -> str:
+    """Write a pattern of the model in Python's dialect: its classes of characters have other names."""
+    if r"\p{" not in pattern:
+        return pattern
+    simple = re.fullmatch(r"\^?\(?\[(?P<set>[^\]]*)\](?P<count>[*+])\)?\$?", pattern)
+    if simple is None:
+        raise re.error("not translated")
+    others = re.sub(r"\\p\{[LNZ]\}", "", simple["set"])
+    return rf"(?:[^\W_]|\s|[{others}]){simple['count']}"
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 40 else value[:37] + "...")

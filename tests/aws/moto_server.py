@@ -1,0 +1,126 @@
+"""A moto server: AWS Batch whose jobs really run, as containers on this machine's Docker daemon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests import backends
+from tests.toolkit.image import docker, make_image, require_docker
+
+REGION = "us-east-1"
+_CODE = (
+    "from moto.server import DomainDispatcherApplication, create_backend_app\n"
+    "from werkzeug.serving import make_server\n"
+    "app = DomainDispatcherApplication(create_backend_app)\n"
+    "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
+    "print(server.server_port, flush=True)\n"
+    "server.serve_forever()\n"
+)
+_TRUST = (
+    '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",'
+    ' "Principal": {"Service": "ecs-tasks.amazonaws.com"}}]}'
+)
+
+
+class Moto:
+    """The server, with a queue of its own and an image for jobs.
+
+    Attributes:
+        url: its endpoint.
+        queue: name of a job queue.
+        image: an image with sh and the usual small tools.
+        role: ARN of a role that containers may have.
+    """
+
+    def __init__(self, url: str, image: str) -> None:
+        self.url = url
+        self.image = image
+        self.queue = f"queue-{uuid.uuid4().hex[:8]}"
+        self._prepare()
+
+    def environ(self) -> dict[str, str]:
+        """Return the variables that point any client of AWS to this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "example",
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    def client(self, service: str) -> Any:
+        import botocore.session
+
+        return botocore.session.Session().create_client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.url,
+            aws_access_key_id="AKIAEXAMPLE",
+            aws_secret_access_key="example",
+        )
+
+    def _prepare(self) -> None:
+        ec2, iam, batch = self.client("ec2"), self.client("iam"), self.client("batch")
+        vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
+        group = ec2.create_security_group(Description="jobs", GroupName="jobs", VpcId=vpc)["GroupId"]
+        self.role: str = iam.create_role(RoleName="jobs", AssumeRolePolicyDocument=_TRUST)["Role"]["Arn"]
+        iam.create_instance_profile(InstanceProfileName="jobs")
+        environment = batch.create_compute_environment(
+            computeEnvironmentName="hosts",
+            type="MANAGED",
+            state="ENABLED",
+            computeResources={
+                "type": "EC2",
+                "minvCpus": 0,
+                "maxvCpus": 64,
+                "instanceTypes": ["m5.xlarge"],
+                "subnets": [subnet],
+                "securityGroupIds": [group],
+                "instanceRole": self.role.replace(":role/", ":instance-profile/"),
+            },
+            serviceRole=self.role,
+        )["computeEnvironmentArn"]
+        batch.create_job_queue(
+            jobQueueName=self.queue,
+            state="ENABLED",
+            priority=1,
+            computeEnvironmentOrder=[{"order": 1, "computeEnvironment": environment}],
+        )
+
+
+@contextmanager
+def running_moto() -> Iterator[Moto]:
+    """Run a server; its containers and the image are removed afterwards."""
+    backends.need("moto")
+    backends.need("docker")
+    require_docker()
+    image = f"trainyard-moto:{uuid.uuid4().hex[:12]}"
+    make_image(image)
+    env = {
+        **os.environ,
+        "MOTO_IAM_LOAD_MANAGED_POLICIES": "false",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", _CODE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=env,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield Moto(f"http://127.0.0.1:{int(server.stdout.readline())}", image)
+        finally:
+            server.kill()
+            left = docker("ps", "-aq", "--filter", f"ancestor={image}", check=False).stdout.split()
+            if left:
+                docker("rm", "-f", *left, check=False)
+            docker("rmi", "-f", image, check=False)
