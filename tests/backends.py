@@ -40,6 +40,10 @@ def _docker() -> str:
     return "" if answer.returncode == 0 else "no Docker daemon answers"
 
 
+def _registry() -> str:
+    return _program("docker-registry")() or _module("bcrypt")()
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "botocore": _module("botocore"),
@@ -48,6 +52,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
+    "registry": _registry,
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
     "zsh": _program("zsh"),

@@ -23,6 +23,13 @@ class AdoptedTransport:
         self.endpoint = self._api.base_url
         self.is_local = not self.endpoint.startswith(("http://", "https://", "ssh://"))
 
+    def environ(self) -> dict[str, str]:
+        """Return what names the daemon, as far as the client tells."""
+        path = getattr(getattr(self._api, "_custom_adapter", None), "socket_path", None)
+        if path:
+            return {"DOCKER_HOST": f"unix://{path}"}
+        return {"DOCKER_HOST": self.endpoint} if self.endpoint.startswith("http://") else {}
+
     def open(
         self,
         method: str,

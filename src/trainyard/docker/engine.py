@@ -154,6 +154,10 @@ class Engine:
         """Whether the daemon runs on this machine, so that it sees the same files."""
         return bool(self._transport.is_local)
 
+    def environ(self) -> dict[str, str]:
+        """Return the variables by which another process finds the same daemon."""
+        return dict(self._transport.environ())
+
     @property
     def api_version(self) -> str:
         """The version of the API that both sides know."""
@@ -293,6 +297,10 @@ class SocketTransport:
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
+    def environ(self) -> dict[str, str]:
+        """Return what names the daemon. An address with certificates is left to the caller's variables."""
+        return {} if self.endpoint.tls else {"DOCKER_HOST": str(self.endpoint)}
+
     def open(
         self,
         method: str,
@@ -322,7 +330,8 @@ class SocketTransport:
             except BaseException:
                 connection.close()
                 raise
-            return SocketResponse(self, connection, method, status, answer)
+            witness = self._witness() if unframed and "content-length" not in answer else None
+            return SocketResponse(self, connection, method, status, answer, witness)
 
     def _take(self) -> Connection | None:
         while True:
@@ -333,6 +342,9 @@ class SocketTransport:
             if connection.is_idle():
                 return connection
             connection.close()
+
+    def _witness(self) -> Connection:
+        return self._take() or Connection(self.endpoint)
 
     def give(self, connection: Connection) -> None:
         """Keep a connection on which an answer was read to its end."""
@@ -360,11 +372,13 @@ class SocketResponse:
         method: str,
         status: int,
         headers: dict[str, str],
+        witness: Connection | None = None,
     ) -> None:
         self.status = status
         self.headers = headers
         self._transport = transport
         self._connection: Connection | None = connection
+        self._witness = witness
         self._keep = headers.get("connection", "").lower() != "close"
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length", "")
@@ -387,6 +401,7 @@ class SocketResponse:
         if not data:
             if self._left > 0:
                 raise ConnectionLost("the connection was closed")
+            self._ask_witness()
             self._finish(keep=False)
         elif self._left > 0:
             self._left -= len(data)
@@ -414,6 +429,23 @@ class SocketResponse:
             connection.read_line()
         return data
 
+    def _ask_witness(self) -> None:
+        """Make sure that the daemon ended the body, and not the body the daemon.
+
+        The witness is a connection to the same process, opened before: if it answers, the daemon is alive.
+        """
+        witness = self._witness
+        if witness is None:
+            return
+        witness.set_timeout(REQUEST_SECONDS)
+        witness.send("GET", "/_ping", {}, None)
+        _, headers = witness.read_head()
+        body = int(headers.get("content-length", "0"))
+        while body > 0:
+            body -= len(witness.read_some(body)) or body
+        self._witness = None
+        self._transport.give(witness)
+
     def interrupt(self) -> None:
         """End a read that another thread waits in."""
         connection = self._connection
@@ -426,6 +458,9 @@ class SocketResponse:
 
     def _finish(self, keep: bool = True) -> None:
         connection, self._connection = self._connection, None
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            witness.close()
         if connection is None:
             return
         if keep and self._keep:

@@ -174,7 +174,12 @@ class Connection:
     def read_some(self, limit: int = BUFFER) -> bytes:
         """Return what has come, at least a byte, waiting for it if need be; b"" at the end."""
         if not self.buffer:
-            self._receive(max(limit, 4096))
+            try:
+                return self._socket.recv(limit)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ConnectionLost(str(error)) from error
         data = bytes(self.buffer[:limit])
         del self.buffer[:limit]
         return data

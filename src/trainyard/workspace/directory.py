@@ -85,6 +85,8 @@ class DirectoryShipment:
                 self._snapshot = snapshot(self._workspace)
             else:
                 break
+        for warning in self.report.warnings():
+            progress.done(warning)
         return {}
 
 

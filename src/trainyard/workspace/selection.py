@@ -61,6 +61,22 @@ class Report:
         """How many files and directories rules left out."""
         return sum(len(paths) for paths in self.left_out.values())
 
+    def warnings(self) -> list[str]:
+        """Return in words what whoever submits a job should know."""
+        lines = list(self.notes)
+        if self.secrets:
+            more = f" and {len(self.secrets) - 5} more" if len(self.secrets) > 5 else ""
+            lines.append(
+                f"left out, since it looks like a secret: {', '.join(self.secrets[:5])}{more}"
+                f" (name it in {TRAINYARDIGNORE} to take it along: !/{self.secrets[0]})"
+            )
+        # links are as they were, and a job may find at home what they point to
+        lost = [problem for problem in self.problems if not problem[1].startswith("points to ")]
+        lines += [f"left out: {path} {what}" for path, what in lost[:5]]
+        if len(lost) > 5:
+            lines.append(f"{len(lost) - 5} more could not be taken along (`trainyard workspace show`)")
+        return lines
+
     def leave(self, reason: str, path: str) -> None:
         """Note that a rule left a path out."""
         self.left_out.setdefault(reason, []).append(path)

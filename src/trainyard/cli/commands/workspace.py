@@ -78,6 +78,8 @@ def _as_json(workspace: Any, taken: Snapshot) -> dict[str, Any]:
 
 
 def _show(name: str, taken: Snapshot) -> None:
+    from trainyard.workspace.selection import Report
+
     manifest = taken.manifest
     others = [
         f"{count} {word}{'' if count == 1 else 's'}".replace("directorys", "directories")
@@ -92,14 +94,12 @@ def _show(name: str, taken: Snapshot) -> None:
     rows = [[format_bytes(entry.size), entry.path] for entry in _largest(taken)]
     out(table(("SIZE", "LARGEST"), rows))
     _show_left_out(taken.report)
-    for note in taken.report.notes:
-        warn(clean(note))
     for path, what in taken.report.problems[:_LISTED]:
         warn(clean(f"{path} {what}"))
     if len(taken.report.problems) > _LISTED:
         warn(f"and {len(taken.report.problems) - _LISTED} more problems, which --json lists")
-    if taken.report.secrets:
-        warn(clean(secrets_warning(taken.report.secrets)))
+    for note in Report(secrets=taken.report.secrets, notes=taken.report.notes).warnings():
+        warn(clean(note))
 
 
 def _show_left_out(report: Report) -> None:
@@ -114,15 +114,6 @@ def _show_left_out(report: Report) -> None:
 def _some(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return ", ".join(paths[:_NAMED]) + more
-
-
-def secrets_warning(secrets: Sequence[str]) -> str:
-    """Say which files were left out as secrets, and how to take them along."""
-    them = "a secret is" if len(secrets) == 1 else "secrets are"
-    return (
-        f"what looks like {them} left out: {_some(secrets)}"
-        f" (to take it along, name it in .trainyardignore: !{secrets[0]})"
-    )
 
 
 def _largest(taken: Snapshot) -> list[Any]:

@@ -1,0 +1,267 @@
+"""Who we are to a registry, by the rules of the ``docker`` command.
+
+The first that knows the host answers: the Docker client's ``config.json`` (``credHelpers``, ``auths``,
+``credsStore``), then Podman's ``auth.json``, and for Amazon ECR the AWS credentials, through boto3.
+https://docs.docker.com/reference/cli/docker/login/ and
+https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from dataclasses import dataclass, field
+
+from trainyard.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+HUB = "docker.io"
+#: Under this key the ``docker`` command keeps what it knows for Docker Hub.
+HUB_KEY = "https://index.docker.io/v1/"
+_HUB_HOSTS = frozenset({HUB, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+#: The user name by which helpers say that the secret is an identity token.
+TOKEN_USER = "<token>"
+HELPER_TIMEOUT = 60.0
+
+
+class CredentialsError(ConfigError):
+    """Credentials are configured, but cannot be read."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a registry is told. Secrets are not in its ``repr``.
+
+    Attributes:
+        username: name of the user; "" with tokens.
+        password: password, or a token that counts as one.
+        identity_token: OAuth2 refresh token, exchanged for access tokens.
+        registry_token: bearer token, sent as it is.
+        host: registry that they are for.
+        origin: where they were found, for messages.
+    """
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+    registry_token: str = field(default="", repr=False)
+    host: str = ""
+    origin: str = ""
+
+
+def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Credentials | None:
+    """Return what is configured for a registry.
+
+    Args:
+        host: the registry as image names have it: ``docker.io``, ``ghcr.io``, ``localhost:5000``.
+        environ: the environment; that of the process by default.
+
+    Returns:
+        The credentials; None if there are none, which is right for public images.
+
+    Raises:
+        CredentialsError: a file, a helper or AWS's answer is faulty.
+    """
+    env = os.environ if environ is None else environ
+    for path in _config_files(env):
+        config = _read_config(path)
+        found = _from_config(config, host, path, env) if config else None
+        if found is not None:
+            return found
+    return _from_ecr(host, env)
+
+
+def engine_auth_header(credentials: Credentials | None) -> str:
+    """Return the value of ``X-Registry-Auth`` for the Docker Engine API, of pull and push.
+
+    https://docs.docker.com/reference/api/engine/version/v1.41/#section/Authentication
+    """
+    document: dict[str, str] = {}
+    if credentials is not None:
+        fields = {
+            "username": credentials.username,
+            "password": credentials.password,
+            "identitytoken": credentials.identity_token,
+            "registrytoken": credentials.registry_token,
+            "serveraddress": HUB_KEY if credentials.host in _HUB_HOSTS else credentials.host,
+        }
+        document = {key: value for key, value in fields.items() if value}
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()
+
+
+def docker_config_path(environ: Mapping[str, str] | None = None) -> str:
+    """Return the path of the Docker client's configuration, which need not exist."""
+    env = os.environ if environ is None else environ
+    directory = env.get("DOCKER_CONFIG") or os.path.join(_home(env), ".docker")
+    return os.path.join(directory, "config.json")
+
+
+def _config_files(env: Mapping[str, str]) -> Iterator[str]:
+    yield docker_config_path(env)
+    if env.get("REGISTRY_AUTH_FILE"):
+        yield env["REGISTRY_AUTH_FILE"]
+    if env.get("XDG_RUNTIME_DIR"):
+        yield os.path.join(env["XDG_RUNTIME_DIR"], "containers", "auth.json")
+    config_home = env.get("XDG_CONFIG_HOME") or os.path.join(_home(env), ".config")
+    yield os.path.join(config_home, "containers", "auth.json")
+
+
+def _home(env: Mapping[str, str]) -> str:
+    return env.get("HOME") or os.path.expanduser("~")
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            config = json.loads(file.read() or b"{}")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise CredentialsError(
+            f"cannot read the registries' credentials in {path}: {error.strerror}"
+        ) from error
+    except ValueError as error:  # the text may hold secrets: it is not shown
+        raise CredentialsError(
+            f"{path} is not JSON", hint="Mend the file, or log in again: docker login"
+        ) from error
+    if not isinstance(config, dict):
+        raise CredentialsError(
+            f"{path} is not a JSON object", hint="Mend the file, or log in again: docker login"
+        )
+    return config
+
+
+def _from_config(config: dict[str, Any], host: str, path: str, env: Mapping[str, str]) -> Credentials | None:
+    helpers = _mapping(config, "credHelpers")
+    for name in _names(host):
+        for key, helper in helpers.items():
+            if _bare_host(key) == name and helper:
+                return _from_helper(str(helper), host, key, path, env)
+    entries = {_bare_host(key): entry for key, entry in _mapping(config, "auths").items()}
+    for name in _names(host):
+        found = _from_entry(entries.get(name), host, path)
+        if found is not None:
+            return found
+    if config.get("credsStore"):
+        for name in (HUB_KEY,) if host in _HUB_HOSTS else (host, f"https://{host}"):
+            found = _from_helper(str(config["credsStore"]), host, name, path, env)
+            if found is not None:
+                return found
+    return None
+
+
+def _mapping(config: dict[str, Any], key: str) -> dict[str, Any]:
+    value = config.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _names(host: str) -> list[str]:
+    """Return the hosts under which credentials for a host may be kept, the best first."""
+    return [host, *sorted(_HUB_HOSTS - {host})] if host in _HUB_HOSTS else [host]
+
+
+def _bare_host(key: str) -> str:
+    """Return the host of a key, which may have a scheme and a path: ``https://ghcr.io/v2/``."""
+    return key.partition("://")[2].partition("/")[0] if "://" in key else key.partition("/")[0]
+
+
+def _from_entry(entry: Any, host: str, path: str) -> Credentials | None:
+    """Read an entry of ``auths``; None if there is nothing in it, as when a store holds the secret."""
+    if not isinstance(entry, dict):
+        return None
+    identity, registry = str(entry.get("identitytoken") or ""), str(entry.get("registrytoken") or "")
+    username, password = str(entry.get("username") or ""), str(entry.get("password") or "")
+    if entry.get("auth"):
+        username, password = _decode(str(entry["auth"]), host, path)
+    if not (username or password or identity or registry):
+        return None
+    return Credentials(username, password, identity, registry, host=host, origin=path)
+
+
+def _decode(auth: str, host: str, path: str) -> tuple[str, str]:
+    """Read the ``auth`` field: base64 of ``user:password``."""
+    try:
+        username, colon, password = base64.b64decode(auth, validate=False).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if not colon:
+        raise CredentialsError(
+            f"the entry of {host} in {path} is damaged: its auth is not base64 of user:password",
+            hint=f"Log in again: docker login {host}",
+        )
+    return username, password.rstrip("\0")
+
+
+def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, str]) -> Credentials | None:
+    """Ask ``docker-credential-HELPER get``, with the key on its standard input.
+
+    https://github.com/docker/docker-credential-helpers#development
+    """
+    import shutil
+    import subprocess
+
+    program = f"docker-credential-{helper}"
+    what = f"cannot ask {program} for the credentials of {host}, as {path} says"
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise CredentialsError(
+            f"{what}: it is not installed",
+            hint=f"Install {program}, or take it out of {path} and log in again.",
+        )
+    try:
+        answer = subprocess.run(
+            [found, "get"],
+            input=key,
+            capture_output=True,
+            text=True,
+            env=dict(env),
+            timeout=HELPER_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        # the exception's own text may hold what the helper printed
+        why = error.strerror if isinstance(error, OSError) else f"no answer in {HELPER_TIMEOUT:.0f} seconds"
+        raise CredentialsError(f"{what}: {why}", hint=f"Try it: echo {key} | {program} get") from None
+    if answer.returncode != 0:
+        said = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
+        if any("credentials not found" in line.lower() for line in said):
+            return None
+        raise CredentialsError(
+            f"{what}: it failed with exit code {answer.returncode}"
+            + (f": {_short(said[-1])}" if said else ""),
+            hint=f"Try it: echo {key} | {program} get",
+        )
+    return _from_answer(answer.stdout, host, program, what)
+
+
+def _from_answer(text: str, host: str, program: str, what: str) -> Credentials | None:
+    try:
+        document = json.loads(text)
+        username, secret = str(document["Username"]), str(document["Secret"])
+    except (ValueError, KeyError, TypeError):  # the text may hold a secret: it is not shown
+        raise CredentialsError(f"{what}: its answer has no Username and Secret") from None
+    if not secret:
+        return None
+    if username == TOKEN_USER:
+        return Credentials(identity_token=secret, host=host, origin=program)
+    return Credentials(username, secret, host=host, origin=program)
+
+
+def _short(text: str) -> str:
+    from trainyard.redaction import redact_text
+    from trainyard.terminal import clean
+
+    return clean(redact_text(text))[:300]
+
+
+def _from_ecr(host: str, env: Mapping[str, str]) -> Credentials | None:
+    from trainyard.docker.ecr import EcrHost, ecr_credentials
+
+    registry = EcrHost.parse(host)
+    return ecr_credentials(registry, env) if registry is not None else None

@@ -1,0 +1,116 @@
+"""Being told when something happens to containers, instead of asking again and again."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from trainyard.docker.engine import EngineError, EngineUnavailableError
+from trainyard.schedulers.docker import labels
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainyard.docker.engine import Engine, Stream
+
+#: The daemon starts to listen for us a moment after it says so; events of the last seconds are asked for too.
+OVERLAP_SECONDS = 5
+#: How long to wait before a daemon that has gone is looked for again: at first, and at most.
+FIRST_DELAY = 0.1
+LONGEST_DELAY = 5.0
+_OF_INTEREST = ["create", "start", "die", "stop", "destroy", "pause", "unpause", "oom"]
+
+
+class Events:
+    """A thread that listens, and wakes whoever waits. A context manager.
+
+    Args:
+        engine: the daemon.
+        app_id: only this job's containers count.
+    """
+
+    def __init__(self, engine: Engine, app_id: str) -> None:
+        self._engine = engine
+        self._app_id = app_id
+        self._condition = threading.Condition()
+        self._count = 0
+        self._closed = threading.Event()
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
+        self._listening = threading.Event()
+
+    def __enter__(self) -> Events:
+        self._thread.start()
+        self._listening.wait(LONGEST_DELAY)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._condition:
+            self._closed.set()
+            stream = self._stream
+        if stream is not None:
+            stream.interrupt()
+        self.wake()
+
+    def count(self) -> int:
+        """Return how many events there have been: to be read before looking, and given to `wait`."""
+        with self._condition:
+            return self._count
+
+    def wait(self, seen: int, timeout: float | None = None) -> None:
+        """Block until there are more events than these, or some seconds have passed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._count != seen, timeout)
+
+    def wake(self) -> None:
+        """Wake all that wait."""
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    def _listen(self) -> None:
+        delay = FIRST_DELAY
+        while not self._closed.is_set():
+            try:
+                self._follow()
+                delay = FIRST_DELAY
+            except (EngineError, EngineUnavailableError):
+                if self._closed.is_set():
+                    return
+            self._listening.set()
+            self.wake()  # whoever waits finds out by asking that the daemon has gone
+            if not self._closed.is_set():
+                self._closed.wait(delay)
+                delay = min(2 * delay, LONGEST_DELAY)
+
+    def _follow(self) -> None:
+        filters = {
+            "type": ["container"],
+            "event": _OF_INTEREST,
+            "label": [f"{labels.OLD_APP_ID}={self._app_id}"],
+        }
+        params = {"since": int(time.time()) - OVERLAP_SECONDS, "filters": filters}
+        with self._engine.stream("GET", "/events", params=params) as stream:
+            with self._condition:
+                self._stream = stream
+                if self._closed.is_set():
+                    return
+            self._listening.set()
+            self.wake()
+            for _ in stream.lines():
+                self.wake()
+
+
+def wait_until(engine: Engine, app_id: str, look: Callable[[], bool], timeout: float | None) -> None:
+    """Block until ``look()`` is true, looking after every event, or until some seconds have passed."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with Events(engine, app_id) as events:
+        while True:
+            seen = events.count()
+            if look():
+                return
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            events.wait(seen, left)

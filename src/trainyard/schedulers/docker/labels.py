@@ -1,0 +1,81 @@
+"""Names and labels by which a job's containers, network and markers are found again."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+APP_ID = "trainyard.app-id"
+ROLE = "trainyard.role"
+REPLICA = "trainyard.replica"
+#: Number of all replicas of the job.
+REPLICAS = "trainyard.replicas"
+#: JSON: pairs of a role's name and its number of replicas, in order.
+LAYOUT = "trainyard.layout"
+#: JSON: retry policies by role, timeout, grace period, fail_fast, and whether a watcher is needed.
+POLICY = "trainyard.policy"
+SESSION = "trainyard.session"
+APP_NAME = "trainyard.app"
+METADATA = "trainyard.metadata"
+#: JSON: ports in the container by name.
+PORTS = "trainyard.ports"
+#: Which process submitted it, as `trainyard.processes.Process` writes it, and on which machine.
+SUBMITTER = "trainyard.submitter"
+HOST = "trainyard.host"
+#: When the containers were made, seconds since the epoch.
+SUBMITTED_AT = "trainyard.submitted-at"
+#: What a marker says. A marker is a volume without content: the daemon keeps its labels.
+MARKER = "trainyard.marker"
+MARKER_FACTS = "trainyard.facts"
+#: Of images that hold a workspace.
+FINGERPRINT = "trainyard.fingerprint"
+
+# The predecessor's: its own jobs have these alone, and they are listed too.
+OLD_APP_ID = "torchx.pytorch.org/app-id"
+OLD_ROLE = "torchx.pytorch.org/role-name"
+OLD_REPLICA = "torchx.pytorch.org/replica-id"
+OLD_VERSION = "torchx.pytorch.org/version"
+
+LONGEST_NAME = 63
+_LONGEST_ROLE = 20
+_SUFFIX = 11  # of an app id: the hyphen and what makes it unique
+
+
+def container_names(app_id: str, layout: list[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Return names for the containers, which are their hostnames too: at most 63 characters, unique.
+
+    Args:
+        app_id: id of the job, which ends in what makes it unique.
+        layout: roles and their numbers of replicas.
+    """
+    shorts: list[str] = []
+    for position, (role, _) in enumerate(layout):
+        short = re.sub(r"[^a-z0-9]+", "-", role.lower()).strip("-")[:_LONGEST_ROLE].strip("-") or "role"
+        if short in shorts:
+            short = f"{short[: _LONGEST_ROLE - 4]}-r{position}"
+        shorts.append(short)
+    names = {}
+    for short, (role, count) in zip(shorts, layout, strict=True):
+        for k in range(count):
+            tail = f"-{short}-{k}"
+            names[role, k] = _shorten(app_id, LONGEST_NAME - len(tail)) + tail
+    return names
+
+
+def _shorten(app_id: str, length: int) -> str:
+    if len(app_id) <= length:
+        return app_id
+    return app_id[: length - _SUFFIX].rstrip("-") + app_id[-_SUFFIX:]
+
+
+def label_filter(label: str, value: str | None = None) -> dict[str, Any]:
+    """Return the ``filters`` of a list request for what has this label."""
+    return {"label": [label if value is None else f"{label}={value}"]}
+
+
+def marker_name(app_id: str, kind: str) -> str:
+    """Return the name of the volume that says this of a job."""
+    return f"{app_id}.{kind}"

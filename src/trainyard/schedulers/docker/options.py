@@ -1,0 +1,47 @@
+"""Options of `local_docker`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.specs.options import option
+
+
+@dataclass
+class DockerOpts:
+    """How a job runs in containers of this machine's daemon."""
+
+    copy_env: list[str] | None = option(
+        "patterns of names of environment variables that all replicas get from here: HF_*,WANDB_*",
+        default=None,
+    )
+    env: dict[str, str] | None = option(
+        "environment variables of all replicas; they win over copy_env, and a role's own over both",
+        default=None,
+    )
+    privileged: bool = option("run the containers with all capabilities and devices", default=False)
+    image_repo: str | None = option(
+        "repository in which the images that hold the workspace are named", default=None
+    )
+    quiet: bool = option("do not show the progress of building and shipping images", default=False)
+    network: str | None = option(
+        "network that the containers join: an existing one's name, host, or none; by default replicas of one "
+        "job have a network of their own",
+        default=None,
+    )
+    publish: dict[str, str] | None = option(
+        "ports of this machine at which a job's ports are found: NAME=[IP:]PORT, where NAME is one of the "
+        "role's port_map or the number in the container; the ports of a port_map are published anyhow, at "
+        "free ports of 127.0.0.1",
+        default=None,
+    )
+    platform: str | None = option(
+        "platform of the images, such as linux/arm64; the daemon's own by default", default=None
+    )
+    timeout: float | None = option("stop the job after this many seconds", default=None)
+    grace_period: float = option(
+        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
+    )
+    fail_fast: bool = option(
+        "stop the other replicas when one has failed for good; by default they go on", default=False
+    )

@@ -1,0 +1,352 @@
+"""From a job to the containers that it is made of. Making a request touches nothing: a dry run can."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.docker import labels
+from trainyard.schedulers.docker.options import DockerOpts
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
+from trainyard.specs.resources import Resource
+from trainyard.specs.substitution import macros
+
+RANK0_ENV = "TORCHX_RANK0_HOST"
+IMAGE_ENV = "TORCHX_IMAGE"
+#: Role names, from metadata["train"], are followed by the names that SageMaker gives to hosts.
+TRAIN_METADATA = "train"
+#: The driver keeps bytes that are not UTF-8, and is the faster one to read. By default it throws the
+#: oldest lines away at 100 MB; it takes no "unlimited", but a limit that no disk reaches.
+LOG_CONFIG = {"Type": "local", "Config": {"max-size": "1000p"}}
+STOP_SIGNAL = "SIGTERM"
+#: Files of devices that are asked for by the name that Kubernetes knows them by.
+_DEVICE_FILES = {
+    "vpc.amazonaws.com/efa": "/dev/infiniband/uverbs{}",
+    "aws.amazon.com/neurondevice": "/dev/neuron{}",
+}
+
+
+@dataclass
+class ReplicaRequest:
+    """One container. ``body`` is the API's, without what stands beside it here."""
+
+    name: str
+    role: str
+    replica: int
+    image: str
+    env: dict[str, str]
+    body: dict[str, Any]
+
+    def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:
+        """Return what is sent to the daemon."""
+        return {
+            **self.body,
+            "Image": self.image,
+            "Env": [f"{name}={value}" for name, value in self.env.items()],
+            "Labels": {**self.body["Labels"], **more_labels},
+        }
+
+
+@dataclass
+class DockerRequest:
+    """Everything that the daemon is asked for.
+
+    ``network`` is the name of a network to be made for the job, or "".
+    """
+
+    app_id: str
+    containers: list[ReplicaRequest]
+    network: str = ""
+    platform: str | None = None
+    watched: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return json.dumps(self.shown(), indent=2)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values for people, secrets masked."""
+        from trainyard.redaction import Redactor
+
+        redactor = Redactor()
+        containers = []
+        for container in self.containers:
+            shown = redactor.json({**vars(container), "env": {}})
+            shown["env"] = {name: redactor.value(name, value) for name, value in container.env.items()}
+            shown["body"]["Labels"] = {
+                name: _shown_label(redactor, value) for name, value in container.body["Labels"].items()
+            }
+            containers.append(shown)
+        return {**vars(self), "containers": containers}
+
+
+def _shown_label(redactor: Any, value: str) -> str:
+    try:
+        return json.dumps(redactor.json(json.loads(value)))
+    except ValueError:
+        return str(redactor.text(value))
+
+
+def make_request(app: AppDef, opts: DockerOpts, app_id: str, session: str) -> DockerRequest:
+    """Plan a job.
+
+    Raises:
+        ConfigError: an option is out of range, or something cannot be had from a Docker daemon.
+    """
+    _check(app, opts)
+    layout = [(role.name, role.num_replicas) for role in app.roles]
+    names = labels.container_names(app_id, layout)
+    total = len(names)
+    network = app_id if total > 1 and opts.network is None else ""
+    watched = total > 1 or opts.timeout is not None
+    plan = _Plan(app, opts, app_id, session, names, network, watched)
+    return DockerRequest(
+        app_id=app_id,
+        containers=[plan.replica(role, k) for role in app.roles for k in range(role.num_replicas)],
+        network=network,
+        platform=opts.platform,
+        watched=watched,
+        warnings=[warning for role in app.roles for warning in _ignored(role)],
+    )
+
+
+class _Plan:
+    """What the containers of a job have in common."""
+
+    def __init__(
+        self,
+        app: AppDef,
+        opts: DockerOpts,
+        app_id: str,
+        session: str,
+        names: dict[tuple[str, int], str],
+        network: str,
+        watched: bool,
+    ) -> None:
+        self.app = app
+        self.opts = opts
+        self.app_id = app_id
+        self.names = names
+        self.network = network or opts.network or ""
+        first = next(iter(names.values()))
+        self.rank0 = "localhost" if opts.network in ("host", "none") else first
+        self.common_env = _common_env(opts)
+        self.labels = self._labels(session, watched)
+        self.gpus = self._place_gpus()
+        self.published = dict(opts.publish or {})
+
+    def replica(self, role: Role, k: int) -> ReplicaRequest:
+        name = self.names[role.name, k]
+        values = macros.Values(img_root="", app_id=self.app_id, replica_id=str(k), rank0_env=RANK0_ENV)
+        applied = values.apply(role)
+        env = {
+            **self.common_env,
+            **applied.env,
+            RANK0_ENV: self.rank0,
+            IMAGE_ENV: role.image,
+        }
+        body: dict[str, Any] = {
+            "Entrypoint": [role.entrypoint],
+            "Cmd": applied.args,
+            "StopSignal": STOP_SIGNAL,
+            "Labels": {
+                **self.labels,
+                labels.ROLE: role.name,
+                labels.REPLICA: str(k),
+                labels.OLD_ROLE: role.name,
+                labels.OLD_REPLICA: str(k),
+            },
+            "HostConfig": self._host_config(role, k),
+        }
+        if self.opts.network != "host":
+            body["Hostname"] = name
+            self._add_ports(body, role)
+        if self.network and self.opts.network not in ("host", "none", "bridge"):
+            aliases = [f"{role.name}-{k}"]
+            if TRAIN_METADATA in role.metadata:
+                aliases.append(f"algo-{k + 1}")
+            body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
+        return ReplicaRequest(name, role.name, k, role.image, env, body)
+
+    def _labels(self, session: str, watched: bool) -> dict[str, str]:
+        policy = {
+            "watched": watched,
+            "timeout": self.opts.timeout,
+            "grace": self.opts.grace_period,
+            "fail_fast": self.opts.fail_fast,
+            "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
+        }
+        layout = [[role.name, role.num_replicas] for role in self.app.roles]
+        return {
+            labels.APP_ID: self.app_id,
+            labels.OLD_APP_ID: self.app_id,
+            labels.APP_NAME: self.app.name,
+            labels.SESSION: session,
+            labels.REPLICAS: str(len(self.names)),
+            labels.LAYOUT: json.dumps(layout),
+            labels.POLICY: json.dumps(policy),
+            labels.METADATA: json.dumps({key: str(value) for key, value in self.app.metadata.items()}),
+        }
+
+    def _host_config(self, role: Role, k: int) -> dict[str, Any]:
+        resource = role.resource
+        config: dict[str, Any] = {
+            "Init": True,  # passes signals on, and reaps what the program leaves behind
+            "LogConfig": LOG_CONFIG,
+            "Privileged": self.opts.privileged,
+            "NetworkMode": self.network or "default",
+            "Mounts": [_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)],
+            "Devices": _devices(role),
+            "RestartPolicy": self._restart_policy(role),
+        }
+        if resource.memMB > 0:
+            size = resource.memMB << 20
+            config |= {"Memory": size, "MemorySwap": size, "ShmSize": size}
+        if resource.cpu > 0:
+            config["NanoCpus"] = int(resource.cpu * 1_000_000_000)
+        if resource.gpu > 0:
+            config["DeviceRequests"] = [self.gpus[role.name, k]]
+        return config
+
+    def _restart_policy(self, role: Role) -> dict[str, Any]:
+        """Return what the daemon restarts by itself: single replicas. Groups are the watcher's matter."""
+        if role.max_retries and (role.retry_policy.value == "REPLICA" or len(self.names) == 1):
+            return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
+        return {"Name": "no"}
+
+    def _place_gpus(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return the request for each replica's GPUs. With a count, all would get the same first ones."""
+        wanted = {
+            (role.name, k): role.resource.gpu
+            for role in self.app.roles
+            for k in range(role.num_replicas)
+            if role.resource.gpu > 0
+        }
+        base = {"Driver": "", "Capabilities": [["gpu", "compute", "utility"]]}
+        if len(wanted) == 1:
+            return {key: {**base, "Count": count} for key, count in wanted.items()}
+        placed, first = {}, 0
+        for key, count in wanted.items():
+            ids = [str(number) for number in range(first, first + count)]
+            placed[key] = {**base, "Count": 0, "DeviceIDs": ids}
+            first += count
+        return placed
+
+    def _add_ports(self, body: dict[str, Any], role: Role) -> None:
+        """Publish the ports of a role: at free ports of 127.0.0.1, or where the first replica is asked to."""
+        bindings = {}
+        ports = dict(role.port_map)
+        for name in list(self.published):
+            if name not in ports and name.isdecimal():
+                ports[name] = int(name)
+        for name, port in ports.items():
+            where = self.published.pop(name, "") or self.published.pop(str(port), "")
+            address, _, number = where.rpartition(":")
+            bindings[f"{port}/tcp"] = [{"HostIp": address or "127.0.0.1", "HostPort": number}]
+        if bindings:
+            body["ExposedPorts"] = {port: {} for port in bindings}
+            body["HostConfig"]["PortBindings"] = bindings
+            body["Labels"][labels.PORTS] = json.dumps(ports)
+
+
+def _common_env(opts: DockerOpts) -> dict[str, str]:
+    patterns = opts.copy_env or []
+    copied = {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    return {**copied, **(opts.env or {})}
+
+
+def _mount(mount: BindMount | VolumeMount) -> dict[str, Any]:
+    if isinstance(mount, BindMount):
+        source = os.path.abspath(os.path.expanduser(mount.src_path))
+        return {"Type": "bind", "Source": source, "Target": mount.dst_path, "ReadOnly": mount.read_only}
+    return {"Type": "volume", "Source": mount.src, "Target": mount.dst_path, "ReadOnly": mount.read_only}
+
+
+def _devices(role: Role) -> list[dict[str, str]]:
+    mounts = [mount for mount in role.mounts if isinstance(mount, DeviceMount)]
+    for name, count in role.resource.devices.items():
+        if name in _DEVICE_FILES:
+            paths = [_DEVICE_FILES[name].format(number) for number in range(count)]
+            mounts += [DeviceMount(path, path) for path in paths]
+    return [
+        {
+            "PathOnHost": mount.src_path,
+            "PathInContainer": mount.dst_path,
+            "CgroupPermissions": mount.permissions,
+        }
+        for mount in mounts
+    ]
+
+
+def _ignored(role: Role) -> list[str]:
+    """Return which fields of a role mean nothing here, in words."""
+    ignored = [f"the device {name!r}" for name in role.resource.devices if name not in _DEVICE_FILES]
+    if role.min_replicas is not None:
+        ignored.append("min_replicas")
+    return [f"role {role.name!r}: local_docker ignores {name}" for name in ignored]
+
+
+def _check(app: AppDef, opts: DockerOpts) -> None:
+    """Refuse what can be seen to be wrong without asking the daemon."""
+    problems = []
+    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
+        if seconds is not None and not math.isfinite(seconds):
+            problems.append(f"{name} is {seconds:g}, it must be a number of seconds")
+    if opts.timeout is not None and opts.timeout <= 0:
+        problems.append(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    if opts.grace_period < 0:
+        problems.append(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+    problems += [f"role {role.name!r}: {problem}" for role in app.roles for problem in _role_problems(role)]
+    problems += _publish_problems(app, opts)
+    problems += [
+        f"env: {name!r} is no name of a variable" for name in opts.env or {} if not name or "=" in name
+    ]
+    total = sum(role.num_replicas for role in app.roles)
+    if opts.network == "none" and total > 1:
+        problems.append("network is none, but the job has several replicas, which must reach each other")
+    if problems:
+        raise ConfigError("the job cannot run on Docker:" + "".join(f"\n  - {p}" for p in problems))
+
+
+def _role_problems(role: Role) -> list[str]:
+    problems = [] if role.image.strip() else ["it names no image"]
+    targets = [mount.dst_path for mount in role.mounts]
+    problems += [
+        f"two mounts have the destination {path}" for path in {t for t in targets if targets.count(t) > 1}
+    ]
+    problems += [
+        f"the mount's destination {path!r} is no absolute path" for path in targets if path[:1] != "/"
+    ]
+    for name, port in role.port_map.items():
+        if not 0 < port < 65536:
+            problems.append(f"port_map[{name!r}] is {port}, it must be a port number")
+    resource: Resource = role.resource
+    if 0 < resource.memMB < 6:
+        problems.append(f"memMB is {resource.memMB}, Docker's least is 6")
+    return problems
+
+
+def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
+    problems = []
+    names = {name for role in app.roles for name in role.port_map}
+    numbers = {str(port) for role in app.roles for port in role.port_map.values()}
+    for name, where in (opts.publish or {}).items():
+        if name not in names | numbers and not (name.isdecimal() and 0 < int(name) < 65536):
+            known = ", ".join(sorted(names)) or "no names"
+            problems.append(f"publish: there is no port {name!r}; the port_map holds {known}")
+        number = where.rpartition(":")[2]
+        if not number.isdecimal() or not 0 < int(number) < 65536:
+            problems.append(f"publish: {name}={where} does not end in a port number; an example: {name}=8080")
+    if opts.publish and opts.network in ("host", "none"):
+        problems.append(f"publish: with network={opts.network} nothing is published")
+    return problems

@@ -1,0 +1,269 @@
+"""`local_docker`: jobs as containers of a Docker daemon.
+
+Nothing of a job lives in the process that submits it, nor in files: containers, a network and a few labelled
+markers are all that there is, so that every client of the daemon sees the same.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from trainyard.docker.engine import Engine
+from trainyard.errors import ConfigError, UnknownAppException, UsageError
+from trainyard.schedulers.base import (
+    DescribeAppResponse,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+)
+from trainyard.schedulers.docker import jobs
+from trainyard.schedulers.docker.judge import Verdict, judge, ports_of, submitter_is_alive
+from trainyard.specs.status import NONE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import Any
+
+    from trainyard.schedulers.docker.jobs import Job
+    from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
+    from trainyard.schedulers.docker.request import DockerRequest
+    from trainyard.specs.app import AppDef
+    from trainyard.specs.dryrun import AppDryRunInfo
+
+
+class DockerScheduler(Scheduler["DockerOpts"]):
+    """Runs jobs as containers of a Docker daemon.
+
+    Args:
+        session_name: name of the runner's session.
+        docker_client: a `docker.DockerClient` to speak through; by default the daemon is found as the
+            ``docker`` command finds it.
+    """
+
+    is_local = True
+
+    def __init__(self, session_name: str, docker_client: Any = None) -> None:
+        super().__init__("local_docker", session_name)
+        self._docker_client = docker_client
+        self._made: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The client of the daemon, made when it is first needed.
+
+        Raises:
+            ConfigError: the environment does not name a daemon.
+        """
+        if self._made is None:
+            client = self._docker_client
+            self._made = Engine.from_env() if client is None else Engine.adopt(client)
+        return self._made
+
+    def close(self) -> None:
+        """Close the connections to the daemon; a client that was handed in stays open."""
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    @property
+    def opts_class(self) -> type[Any]:  # type: ignore[override]
+        """The options dataclass, imported when it is asked for: reading commands never do."""
+        from trainyard.schedulers.docker.options import DockerOpts
+
+        return DockerOpts
+
+    # ---- submitting
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[DockerRequest]:
+        from trainyard.schedulers.docker.request import make_request
+        from trainyard.schedulers.ids import make_unique
+        from trainyard.specs.dryrun import AppDryRunInfo
+
+        app_id = make_unique(app.name)
+        request = make_request(app, self.opts_class(**cfg), app_id, self.session_name)
+        info = AppDryRunInfo(request, str)
+        info.app_id = app_id
+        return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[DockerRequest]) -> str:
+        """Make and start the job's containers; all of them run when this returns, or none is there.
+
+        Raises:
+            BackendError: the daemon refused; the message says what and why.
+            EngineUnavailableError: no daemon answers.
+        """
+        from trainyard.schedulers.docker.spawn import ensure_watcher
+        from trainyard.schedulers.docker.submit import submit
+
+        return submit(self.engine, dryrun_info.request, lambda app_id: ensure_watcher(self.engine, app_id))
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what the daemon knows of a job.
+
+        Raises:
+            EngineUnavailableError: no daemon answers, which says nothing of the job.
+        """
+        return self.describe_many([app_id])[app_id]
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe jobs: two requests for all of them, and one for each container."""
+        wanted = list(app_ids)
+        found = jobs.load_jobs(self.engine, wanted)
+        return {app_id: self._describe(found[app_id]) if app_id in found else None for app_id in wanted}
+
+    def _describe(self, job: Job) -> DescribeAppResponse:
+        verdict = self._judge(job)
+        ports = {
+            f"{container.role}/{container.replica}": ports_of(container)
+            for container in job.containers
+            if container.state == "running"
+        }
+        places = {f"port.{replica}.{name}": p for replica, held in ports.items() for name, p in held.items()}
+        return DescribeAppResponse(
+            app_id=job.app_id,
+            state=verdict.state,
+            num_restarts=verdict.restarts,
+            msg=verdict.msg or NONE,
+            ui_url=f"http://{next(iter(places.values()))}" if len(places) == 1 else None,
+            metadata={**job.metadata, **places},
+            roles_statuses=verdict.roles,
+        )
+
+    def _judge(self, job: Job) -> Verdict:
+        """Judge a job, and see to it that somebody does what is to be done for it."""
+        verdict = judge(job, submitter_is_alive)
+        if not verdict.is_over and (job.is_watched or verdict.steps) and _was_submitted_here(job):
+            from trainyard.schedulers.docker.spawn import ensure_watcher
+
+            ensure_watcher(self.engine, job.app_id)
+        return verdict
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs of the daemon, the oldest first, also those of trainyard's predecessor."""
+        found = jobs.load_jobs(self.engine, details=False).values()
+        return [
+            ListAppResponse(job.app_id, self._judge(job).state, name=job.name)
+            for job in sorted(found, key=lambda job: job.submitted_at)
+        ]
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether the daemon has anything of this job."""
+        return bool(jobs.load_jobs(self.engine, [app_id], details=False))
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends; the daemon notifies, nothing is asked for again and again."""
+        from trainyard.schedulers.docker.events import wait_until
+        from trainyard.specs.status import is_terminal
+
+        response = self.describe(app_id)
+
+        def look() -> bool:
+            nonlocal response
+            response = self.describe(app_id)
+            return response is None or is_terminal(response.state)
+
+        if response is not None and not is_terminal(response.state):
+            wait_until(self.engine, app_id, look, timeout)
+        return response
+
+    # ---- ending
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop: SIGTERM, and SIGKILL after the grace period. Does not wait for it."""
+        job = jobs.load_job(self.engine, app_id)
+        if job is None or judge(job, submitter_is_alive).is_over:
+            return
+        import time
+
+        from trainyard.schedulers.docker.spawn import ensure_watcher
+
+        facts = {"by": _user(), "at": time.time_ns()}
+        jobs.make_marker(self.engine, app_id, jobs.CANCELLED, jobs.CANCELLED, facts)
+        ensure_watcher(self.engine, app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.docker.remove import remove_job
+
+        job = jobs.load_job(self.engine, app_id)
+        if job is None:
+            return
+        verdict = judge(job, submitter_is_alive)
+        if not verdict.is_over:
+            raise ConfigError(
+                f"{app_id} is {verdict.state}, so it cannot be deleted", hint="Cancel it first."
+            )
+        remove_job(self.engine, app_id)
+
+    # ---- logs
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of a replica. Times are exact; of both streams together, the order between the
+        two is that in which the daemon read them."""
+        from trainyard.schedulers.lines import iter_lines
+
+        query = LogQuery(regex, since, until, should_tail, streams)
+        blocks = self.log_blocks(app_id, [(role_name, k)], query)
+        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas, in order of time unless they are followed."""
+        from trainyard.schedulers.docker.logs import Window, read_many
+
+        job = jobs.load_jobs(self.engine, [app_id], details=False).get(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
+        known = [(role, index) for role, count in job.layout for index in range(count)]
+        for role, index in replicas:
+            if (role, index) not in known:
+                names = ", ".join(f"{name}/{number}" for name, number in known)
+                raise UsageError(f"the job {app_id} has no replica {role}/{index}", hint=f"It has {names}.")
+        window = Window(query)
+        if query.should_tail:
+            from trainyard.schedulers.docker.follow import follow
+
+            return follow(self.engine, app_id, builtins.list(replicas), window)
+        containers = job.by_replica()
+        ids = {key: containers[key].id for key in replicas if key in containers}
+        return read_many(self.engine, ids, window)
+
+
+def _was_submitted_here(job: Job) -> bool:
+    import os
+
+    from trainyard.schedulers.docker import labels
+
+    return job.labels.get(labels.HOST) == os.uname().nodename
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in the password database, as in some containers
+        import os
+
+        return str(os.getuid())
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> DockerScheduler:
+    """Make the scheduler. ``docker_client`` may be a `docker.DockerClient` to speak through."""
+    return DockerScheduler(session_name, kwargs.get("docker_client"))

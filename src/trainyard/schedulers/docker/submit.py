@@ -1,0 +1,176 @@
+"""Starting a job: all of it, or nothing that stays."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+
+from trainyard.docker import images
+from trainyard.docker.engine import EngineError
+from trainyard.errors import BackendError
+from trainyard.processes import myself
+from trainyard.schedulers.docker import labels, refusals
+from trainyard.schedulers.docker.parallel import for_all
+from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainyard.docker.engine import Engine
+    from trainyard.schedulers.docker.request import DockerRequest, ReplicaRequest
+
+#: Starting takes as long as the machine takes to set a container up, which a loaded one may do slowly.
+START_SECONDS = 300.0
+
+
+class AlreadySubmitted(Exception):
+    """A job of this id is there."""
+
+
+def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str], None]) -> str:
+    """Make and start a job's containers; returns its id. What was made is removed again if it fails.
+
+    Submitting a request once more does nothing.
+
+    Args:
+        engine: the daemon.
+        request: what to make.
+        start_watcher: called with the job's id as soon as there is something to watch.
+
+    Raises:
+        BackendError: the daemon refused; the message says what and why.
+        EngineUnavailableError: the daemon does not answer.
+    """
+    for warning in request.warnings:
+        warnings.warn(warning, RuntimeWarning, stacklevel=4)
+    submission = _Submission(engine, request)
+    try:
+        submission.make()
+        if request.watched:
+            start_watcher(request.app_id)
+        submission.start()
+    except AlreadySubmitted:
+        return request.app_id
+    except BaseException:
+        submission.undo()
+        raise
+    return request.app_id
+
+
+class _Submission:
+    def __init__(self, engine: Engine, request: DockerRequest) -> None:
+        self.engine = engine
+        self.request = request
+        self._ids: dict[str, str] = {}
+        self._pulls: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._labels: dict[str, str] = {}
+
+    # ---- making
+
+    def make(self) -> None:
+        """Make network and containers."""
+        if self._exists():
+            raise AlreadySubmitted
+        self._ensure_images()
+        self._labels = {
+            labels.SUBMITTER: str(myself()),
+            labels.HOST: os.uname().nodename,
+            labels.SUBMITTED_AT: repr(time.time()),
+        }
+        if self.request.network:
+            for_all(lambda _: self._make_network(), [None], shielded=True)
+        for_all(self._make_container, self.request.containers, shielded=True)
+
+    def _exists(self) -> bool:
+        filters = labels.label_filter(labels.APP_ID, self.request.app_id)
+        return bool(self.engine.request("GET", "/containers/json", params={"all": True, "filters": filters}))
+
+    def _ensure_images(self) -> None:
+        """Pull what is not there, each image once, before anything is made."""
+        needed = dict.fromkeys(container.image for container in self.request.containers)
+        for_all(self._ensure_image, needed)
+
+    def _ensure_image(self, image: str) -> None:
+        if images.inspect_image(self.engine, image) is not None:
+            return
+        if image.startswith("sha256:"):
+            raise refusals.not_pulled(image, EngineError(404, "no such image"))
+        try:
+            images.pull(self.engine, image, _credentials(image), platform=self.request.platform)
+        except EngineError as error:
+            raise refusals.not_pulled(image, error) from error
+
+    def _make_network(self, *, may_retry: bool = True) -> None:
+        body = {
+            "Name": self.request.network,
+            "Driver": "bridge",
+            "CheckDuplicate": True,
+            "Labels": {labels.APP_ID: self.request.app_id},
+        }
+        try:
+            self.engine.request("POST", "/networks/create", json=body)
+        except EngineError as error:
+            if error.status == 409:
+                raise AlreadySubmitted from error
+            # Networks of jobs whose watcher was killed at the very end may hold all address pools.
+            if may_retry and "pool" in error.message and remove_ended_networks(self.engine):
+                self._make_network(may_retry=False)
+                return
+            raise refusals.refused(error, "make the job's network") from error
+
+    def _make_container(self, replica: ReplicaRequest) -> None:
+        params = {"name": replica.name, "platform": self.request.platform}
+        body = replica.full_body(self._labels)
+        try:
+            made = self.engine.request("POST", "/containers/create", params=params, json=body)
+        except EngineError as error:
+            if error.status == 409:
+                raise AlreadySubmitted from error
+            raise refusals.refused(error, "make the container of", replica) from error
+        with self._lock:
+            self._ids[replica.name] = made["Id"]
+
+    # ---- starting
+
+    def start(self) -> None:
+        """Start the containers: the first, whose name the others look up, and then all."""
+        first, *others = self.request.containers
+        for_all(self._start, [first], shielded=True)
+        for_all(self._start, others, shielded=True)
+
+    def _start(self, replica: ReplicaRequest) -> None:
+        try:
+            self.engine.request("POST", f"/containers/{self._ids[replica.name]}/start", timeout=START_SECONDS)
+        except EngineError as error:
+            raise refusals.refused(error, "start", replica) from error
+
+    # ---- undoing
+
+    def undo(self) -> None:
+        """Remove everything again. What cannot be removed now is found by `gc` later."""
+        try:
+            remove_job(self.engine, self.request.app_id)
+        except BackendError:
+            warnings.warn(
+                f"something of {self.request.app_id} may be left on the Docker daemon; "
+                "`trainyard gc --older-than 0s` finds it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _credentials(image: str) -> str | None:
+    """Return the header with which the daemon pulls an image; None where nothing is known."""
+    try:
+        from trainyard.docker import credentials  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:
+        return None
+    name, _ = images.split_reference(image)
+    head, slash, _ = name.partition("/")
+    is_host = slash and ("." in head or ":" in head or head == "localhost")
+    found = credentials.credentials_for(head if is_host else "docker.io")
+    return credentials.engine_auth_header(found) if found is not None else None

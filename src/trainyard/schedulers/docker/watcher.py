@@ -1,0 +1,161 @@
+"""Program of the process that looks after a job of several replicas, or with a time limit.
+
+It applies retry policies of groups, fail_fast, the time limit and cancellations, and removes the job's
+network at the end. All that it knows it reads from the daemon, so it may be killed at any time: the next
+command that looks at the job starts another (`trainyard.schedulers.docker.spawn`). It sleeps until the daemon
+tells of an event, or somebody knocks at its socket.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # run as a script, so that it starts without `site`; its own folder is of no use
+    sys.path[0] = os.path.dirname(
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    )
+
+import math
+import threading
+import time
+
+from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
+from trainyard.schedulers.docker import jobs, reasons, spawn
+from trainyard.schedulers.docker.events import Events
+from trainyard.schedulers.docker.judge import MARK, STOP, Step, judge, submitter_is_alive
+from trainyard.schedulers.docker.parallel import for_all
+from trainyard.schedulers.docker.remove import remove_networks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from trainyard.schedulers.docker.jobs import Container, Job
+
+#: Beyond the grace period, the time that the daemon may take to kill a container.
+STOP_SECONDS = 120.0
+#: After a step that failed it is tried again so many seconds later.
+RETRY_SECONDS = 1.0
+
+
+def main(app_id: str) -> None:
+    """Watch a job to its end, unless somebody else does."""
+    door = spawn.open_door(app_id)
+    if door is None:
+        spawn.knock(app_id)
+        return
+    engine = Engine.from_env()
+    with Events(engine, app_id) as events:
+        threading.Thread(target=_answer, args=(door, events), daemon=True).start()
+        watch(engine, app_id, events)
+    os._exit(0)  # threads that wait are not waited for
+
+
+def watch(engine: Engine, app_id: str, events: Events) -> None:
+    """Do what has to be done for a job, until there is nothing more to do."""
+    watched_submitter = False
+    while True:
+        seen = events.count()
+        timeout = None
+        try:
+            job = jobs.load_job(engine, app_id)
+            if job is None:
+                remove_networks(engine, app_id)
+                return
+            verdict = judge(job, submitter_is_alive)
+            if verdict.is_over:
+                remove_networks(engine, app_id)
+                return
+            for step in verdict.steps:
+                _do(engine, job, step)
+            if verdict.steps:
+                continue
+            if verdict.deadline is not None:
+                timeout = max(0.0, verdict.deadline - time.time())
+            if not watched_submitter:
+                watched_submitter = True
+                _watch_submitter(job, events)
+        except EngineUnavailableError:
+            pass  # the events' thread looks for the daemon, and wakes us when it is back
+        except EngineError:
+            timeout = RETRY_SECONDS
+        events.wait(seen, timeout)
+
+
+def _do(engine: Engine, job: Job, step: Step) -> None:
+    if step.kind == MARK:
+        jobs.make_marker(engine, job.app_id, step.name, step.name.partition("-")[0], step.facts)
+    elif step.kind == STOP:
+        for_all(lambda container: _stop(engine, container, job.grace), step.containers)
+    else:
+        _start_again(engine, job, step.containers)
+
+
+def _stop(engine: Engine, container: Container, grace: float) -> None:
+    """SIGTERM, and SIGKILL after the grace period; the daemon does both, and restarts nothing then."""
+    seconds = math.ceil(grace)
+    params = {"t": seconds}
+    try:
+        engine.request(
+            "POST", f"/containers/{container.id}/stop", params=params, timeout=seconds + STOP_SECONDS
+        )
+    except EngineError as error:
+        if error.status not in (304, 404, 409):
+            raise
+
+
+def _start_again(engine: Engine, job: Job, containers: list[Container]) -> None:
+    """Start ended containers anew; if one cannot be, the job has failed."""
+
+    def start(container: Container) -> None:
+        try:
+            engine.request("POST", f"/containers/{container.id}/start", timeout=STOP_SECONDS)
+        except EngineError as error:
+            facts = {
+                "reason": reasons.NOT_STARTED,
+                "detail": f"{container.role}/{container.replica}: {error.message}"[:500],
+                "at": time.time_ns(),
+            }
+            jobs.make_marker(engine, job.app_id, jobs.STOPPED, jobs.STOPPED, facts)
+
+    first, *others = containers
+    start(first)
+    for_all(start, others)
+
+
+def _answer(door: socket.socket, events: Events) -> None:
+    """Take a knock for an event."""
+    while True:
+        visitor, _ = door.accept()
+        visitor.close()
+        events.wake()
+
+
+def _watch_submitter(job: Job, events: Events) -> None:
+    """Wake up when the process that submits the job ends: if it is killed half-way, the rest is ours."""
+    from trainyard.processes import Process
+    from trainyard.schedulers.docker import labels
+
+    process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
+    if process is None or job.labels.get(labels.HOST) != os.uname().nodename or not process.is_alive():
+        return
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        return
+
+    def wait() -> None:
+        import select
+
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll()
+        os.close(handle)
+        events.wake()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

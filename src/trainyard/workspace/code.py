@@ -1,0 +1,74 @@
+"""What is put into images for one job, read once for all of its roles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import trainyard
+from trainyard.workspace.content import Cargo, no_content
+from trainyard.workspace.custom import find_context
+from trainyard.workspace.image import LABEL_FINGERPRINT, LABEL_VERSION
+from trainyard.workspace.snapshot import snapshot
+from trainyard.workspace.toolkit import toolkit_archive
+
+if TYPE_CHECKING:
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.manifest import Manifest
+
+#: Changed whenever the same files would be laid out in another way.
+LAYOUT = 1
+
+
+class Code:
+    """A workspace, fixed; the toolkit, if a role needs it; and the workspace's own Dockerfile.
+
+    Args:
+        workspace: what travels; an empty one is nothing but the toolkit.
+        with_toolkit: whether a role needs the toolkit.
+
+    Raises:
+        WorkspaceError: the workspace cannot be read, or has no files.
+        ConfigError: the toolkit is needed, and is not there.
+    """
+
+    def __init__(self, workspace: Workspace, *, with_toolkit: bool) -> None:
+        self.workspace = workspace
+        self.snapshot = snapshot(workspace) if workspace else None
+        self.toolkit = toolkit_archive() if with_toolkit else None
+        self.context = find_context(self.snapshot, workspace.projects) if self.snapshot else None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The workspace's manifest."""
+        return self.snapshot.manifest if self.snapshot else None
+
+    @property
+    def roots(self) -> str:
+        """The workspace's directories, as a text."""
+        return str(self.workspace.absolute()) if self.workspace else ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of all images that it is put into."""
+        own = {LABEL_VERSION: trainyard.__version__}
+        return {**own, LABEL_FINGERPRINT: self.manifest.fingerprint} if self.manifest else own
+
+    def key(self, image: str, *, with_toolkit: bool) -> str:
+        """Return the tag of the image that comes of an image and this code. Nothing is asked for it."""
+        parts = [
+            LAYOUT,
+            image,
+            self.manifest.fingerprint if self.manifest else "",
+            hashlib.sha256(self.toolkit).hexdigest() if with_toolkit and self.toolkit else "",
+            self.context.fingerprint if self.context else "",
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+
+    def cargo(self, *, with_workspace: bool, with_toolkit: bool) -> Cargo:
+        """Return it as what goes into a layer."""
+        toolkit = self.toolkit if with_toolkit else None
+        if self.snapshot is None or not with_workspace:
+            return Cargo(None, no_content, toolkit)
+        return Cargo(self.snapshot.manifest.entries, self.snapshot.read, toolkit)

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.registry.server import PASSWORD, USER, logged_in, registry  # noqa: F401
+from trainyard.docker.credentials import Credentials
+from trainyard.workspace.registry import RegistryClient
+
+LOGIN = Credentials(USER, PASSWORD, origin="the test")
+
+
+@pytest.fixture
+def connect():
+    """Make clients that are closed in the end."""
+    clients = []
+
+    def make(host, credentials=LOGIN, **kwargs):
+        clients.append(RegistryClient(host, credentials, **kwargs))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(registry, connect):  # noqa: F811
+    """A client of the registry, logged in."""
+    return connect(registry.host)
+
+
+@pytest.fixture
+def repo():
+    """A repository that no other test uses."""
+    return f"team/r{os.urandom(6).hex()}"

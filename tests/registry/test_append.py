@@ -1,0 +1,374 @@
+"""`append_layer` against a real registry, and what Docker makes of its images."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.backends import need
+from tests.registry.conftest import LOGIN
+from tests.registry.images import busybox, layer_file, push_image, push_index, sha256, with_layer
+from tests.registry.proxies import Fault, http_proxy
+from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
+from tests.registry.test_blobs import Recorder
+from trainyard.errors import ConfigError
+from trainyard.workspace.registry import (
+    Reference,
+    RegistryAuthError,
+    RegistryClient,
+    RegistryError,
+    append_layer,
+    own_platform,
+)
+from trainyard.workspace.registry.media import OCI_LAYER
+
+DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
+KINDS = ["docker", "oci"]
+
+
+def ref(registry, repo, tag="v1"):
+    return Reference.parse(f"{registry.host}/{repo}:{tag}")
+
+
+@pytest.fixture
+def layer(tmp_path):
+    return layer_file(tmp_path, {"work/train": b"#!/bin/sh\necho trained here\n"})
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """Another registry."""
+    folder = tmp_path_factory.mktemp("second")
+    server = RegistryServer(folder, htpasswd(folder)).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def both(logged_in, second, tmp_path, monkeypatch):
+    """Two registries, with DOCKER_CONFIG logged in to both."""
+    config = docker_config(tmp_path / "both", second.host)
+    path = config / "config.json"
+    auths = json.loads(path.read_text())["auths"]
+    path.write_text(json.dumps({"auths": {**auths, logged_in.host: auths[second.host]}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    return logged_in, second
+
+
+def pulled(client, reference):
+    reference = Reference.parse(reference)
+    found = client.manifest(reference.repository, reference.selector)
+    document = json.loads(found.body)
+    config = client.read_blob(reference.repository, document["config"]["digest"], 1 << 20)
+    return found, document, json.loads(config)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_image_runs_in_docker(logged_in, client, repo, tmp_path, layer, kind):
+    need("docker")
+    push_image(client, repo, "base", [busybox()], kind=kind)
+    pinned = append_layer(
+        ref(logged_in, repo, "base"), ref(logged_in, f"{repo}-job"), [layer], with_layer(layer)
+    )
+    env = {**os.environ, "DOCKER_CONFIG": str(docker_config(tmp_path / "d", logged_in.host))}
+
+    def docker(*words):
+        return subprocess.run(
+            [DOCKER, *words], env=env, capture_output=True, text=True, timeout=55, check=True
+        )
+
+    try:
+        docker("pull", "-q", pinned)
+        assert docker("run", "--rm", "--network=none", pinned, "/work/train").stdout == "trained here\n"
+        labels = json.loads(docker("inspect", pinned).stdout)[0]["Config"]["Labels"]
+        assert labels == {"from": "base", "ours": "shipped"}
+    finally:
+        subprocess.run([DOCKER, "rmi", "-f", pinned], env=env, capture_output=True, timeout=55, check=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind_of_the_base_is_kept(logged_in, client, repo, layer, kind):
+    base = push_image(client, repo, "base", [{"a": b"1"}, {"b": b"2"}], kind=kind)
+    pinned = append_layer(
+        ref(logged_in, repo, "base"), ref(logged_in, f"{repo}-job"), [layer], with_layer(layer)
+    )
+    found, document, config = pulled(client, pinned)
+    before = json.loads(client.manifest(repo, "base").body)
+    assert pinned == f"{logged_in.host}/{repo}-job@{found.digest}"
+    assert found.media_type == document["mediaType"] == before["mediaType"]
+    assert document["config"]["mediaType"] == before["config"]["mediaType"]
+    assert document["layers"][:-1] == before["layers"]
+    assert document["layers"][-1] == {
+        "mediaType": before["layers"][0]["mediaType"],
+        "digest": layer.digest,
+        "size": layer.size,
+    }
+    assert config["rootfs"]["diff_ids"][-1] == layer.diff_id
+    assert client.manifest_digest(f"{repo}-job", "v1") == found.digest
+    names = {"org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"}
+    if kind == "oci":
+        assert document["annotations"] == dict(
+            zip(sorted(names), [base, f"{logged_in.host}/{repo}:base"], strict=True)
+        )
+    else:
+        assert "annotations" not in document
+
+
+def test_base_of_the_same_registry_is_mounted_and_never_sent(registry, connect, logged_in, repo, layer):
+    push_image(connect(registry.host), repo, "base", [{"big": os.urandom(3 << 20)}])
+    with http_proxy(registry.port) as proxy:
+        make = lambda host: connect(host)  # noqa: E731
+        append_layer(
+            ref(proxy, repo, "base"), ref(proxy, f"{repo}-job"), [layer], with_layer(layer), clients=make
+        )
+        sent = sum(int(seen.headers.get("Content-Length") or 0) for seen in proxy.seen)
+        assert len(proxy.of("POST", f"from={repo.replace('/', '%2F')}")) == 1
+        assert sent < 20_000
+        assert not [seen for seen in proxy.of("GET", "/blobs/") if seen.method == "PATCH"]
+
+
+@pytest.mark.parametrize("answer", [Fault(405), Fault(404), Fault(400)])
+def test_registry_that_does_not_mount_gets_a_copy(registry, connect, repo, layer, answer):
+    big = os.urandom(3 << 20)
+    push_image(connect(registry.host), repo, "base", [{"big": big}])
+    with http_proxy(registry.port, lambda seen, _: answer if "mount=" in seen.path else None) as proxy:
+        pinned = append_layer(
+            ref(proxy, repo, "base"), ref(proxy, f"{repo}-job"), [layer], with_layer(layer), clients=connect
+        )
+        assert proxy.of("POST", "mount=")
+    assert len(pulled(connect(registry.host), pinned)[1]["layers"]) == 2
+
+
+def test_upload_that_is_offered_instead_of_a_mount_is_used(registry, connect, repo, layer):
+    """Without rights to the base's repository, a registry answers 202 to a mount, and that is an upload."""
+    push_image(connect(registry.host), repo, "base", [{"big": os.urandom(3 << 20)}])
+    with http_proxy(registry.port) as proxy:
+        passed = proxy.passed
+
+        def without_mounts(request, body):
+            path = request.path.partition("?mount=")[0]
+            return passed(request._replace(path=path), body)
+
+        proxy.passed = without_mounts
+        append_layer(
+            ref(proxy, repo, "base"), ref(proxy, f"{repo}-job"), [layer], with_layer(layer), clients=connect
+        )
+        assert len(proxy.of("POST", "mount=")) == 1
+        assert len(proxy.of("POST")) == 3  # that one, the new layer, the configuration
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_base_of_another_registry_is_streamed_across(both, connect, repo, layer, kind):
+    near, far = both
+    files = [{f"f{number}": os.urandom(2 << 20)} for number in range(6)]
+    push_image(connect(far.host), repo, "base", files, kind=kind)
+    progress = Recorder()
+    pinned = append_layer(
+        ref(far, repo, "base"), ref(near, f"{repo}-job"), [layer], with_layer(layer), progress=progress
+    )
+    client = connect(near.host)
+    document = pulled(client, pinned)[1]
+    assert len(document["layers"]) == 7
+    for descriptor in document["layers"]:
+        assert len(client.read_blob(f"{repo}-job", descriptor["digest"], 4 << 20)) == descriptor["size"]
+    assert len({label for label, _, _ in progress.sizes}) >= 7
+    assert progress.steps[-1] == f"pushed {pinned}"
+
+
+def test_second_push_sends_nothing_of_the_base(both, connect, repo, tmp_path, layer):
+    near, far = both
+    push_image(connect(far.host), repo, "base", [{"big": os.urandom(2 << 20)}])
+    base, target = ref(far, repo, "base"), ref(near, f"{repo}-job")
+    first = append_layer(base, target, [layer], with_layer(layer))
+    with http_proxy(near.port) as proxy:
+        again = append_layer(base, ref(proxy, f"{repo}-job"), [layer], with_layer(layer), clients=connect)
+        assert [seen.method for seen in proxy.seen if seen.method not in ("HEAD", "GET")] == ["PUT"]
+        other = layer_file(tmp_path, {"work/train": b"changed"}, "other")
+        append_layer(base, ref(proxy, f"{repo}-job"), [other], with_layer(other), clients=connect)
+    assert again.partition("@")[2] == first.partition("@")[2]
+
+
+def test_platform_is_chosen_from_a_list(logged_in, client, repo, layer):
+    own = own_platform()
+    digests = {
+        "linux/s390x": push_image(client, repo, "z", [{"a": b"z"}], kind="oci", platform="linux/s390x"),
+        own: push_image(client, repo, "own", [{"a": b"own"}], kind="oci"),
+        "unknown/unknown": push_image(client, repo, "att", [{"a": b"att"}], kind="oci"),
+    }
+    index = push_index(client, repo, "multi", digests)
+    base, target = ref(logged_in, repo, "multi"), ref(logged_in, repo, "job")
+    document = pulled(client, append_layer(base, target, [layer], with_layer(layer)))[1]
+    own_layers = json.loads(client.manifest(repo, "own").body)["layers"]
+    assert document["layers"][0] == own_layers[0]
+    assert document["annotations"]["org.opencontainers.image.base.digest"] == index
+    other = pulled(client, append_layer(base, target, [layer], with_layer(layer), "linux/s390x"))[2]
+    assert other["architecture"] == "s390x"
+    with pytest.raises(ConfigError, match=f"not there for linux/mips, only for {own}, linux/s390x\n"):
+        append_layer(base, target, [layer], with_layer(layer), "linux/mips")
+
+
+def test_list_of_dockers_kind(logged_in, client, repo, layer):
+    digest = push_image(client, repo, "own", [{"a": b"own"}])
+    push_index(client, repo, "multi", {f"{own_platform()}/v9": digest}, kind="docker")
+    pinned = append_layer(
+        ref(logged_in, repo, "multi"), ref(logged_in, repo, "job"), [layer], with_layer(layer)
+    )
+    assert "docker" in pulled(client, pinned)[0].media_type
+
+
+def test_single_image_of_another_platform(logged_in, client, repo, layer):
+    push_image(client, repo, "z", [{"a": b"z"}], platform="linux/s390x")
+    base, target = ref(logged_in, repo, "z"), ref(logged_in, repo, "job")
+    with pytest.raises(ConfigError, match="is for linux/s390x, not for linux/amd64"):
+        append_layer(base, target, [layer], with_layer(layer), "linux/amd64")
+    assert append_layer(base, target, [layer], with_layer(layer))
+
+
+def test_layers_that_are_not_distributed_stay_where_they_are(both, connect, repo, layer):
+    near, far = both
+    foreign = {
+        "mediaType": "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+        "digest": sha256(b"somewhere else"),
+        "size": 14,
+        "urls": ["https://example.com/layer"],
+    }
+    push_image(connect(far.host), repo, "base", [{"a": b"1"}], extra_layers=[foreign])
+    pinned = append_layer(ref(far, repo, "base"), ref(near, f"{repo}-job"), [layer], with_layer(layer))
+    assert pulled(connect(near.host), pinned)[1]["layers"][1] == foreign
+
+
+def test_target_without_a_tag_has_none(logged_in, client, repo, layer):
+    push_image(client, repo, "base", [{"a": b"1"}])
+    target = Reference.parse(f"{logged_in.host}/{repo}-job")
+    pinned = append_layer(ref(logged_in, repo, "base"), target, [layer], with_layer(layer))
+    assert logged_in.tags(f"{repo}-job") == []
+    assert pulled(client, pinned)[0].digest == pinned.partition("@")[2]
+
+
+def test_same_input_gives_the_same_image(logged_in, client, repo, layer):
+    push_image(client, repo, "base", [{"a": b"1"}])
+    base = ref(logged_in, repo, "base")
+    pinned = {
+        append_layer(base, ref(logged_in, repo, tag), [layer], with_layer(layer)) for tag in ("one", "two")
+    }
+    assert len(pinned) == 1
+    assert logged_in.tags(repo) == ["base", "one", "two"]
+
+
+def test_absent_base(logged_in, client, repo, layer):
+    with pytest.raises(ConfigError, match=f"there is no image {logged_in.host}/{repo}:v1 in its registry"):
+        append_layer(ref(logged_in, repo), ref(logged_in, repo, "job"), [layer], with_layer(layer))
+    assert logged_in.tags(repo) == []
+
+
+def test_base_that_is_no_image(logged_in, client, repo, layer):
+    client.upload_blob(repo, b"{}", sha256(b"{}"), 2)
+    chart = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {
+            "mediaType": "application/vnd.cncf.helm.config.v1+json",
+            "digest": sha256(b"{}"),
+            "size": 2,
+        },
+        "layers": [],
+    }
+    client.put_manifest(repo, "chart", json.dumps(chart).encode(), chart["mediaType"])
+    with pytest.raises(ConfigError, match=r"not an image that can be built upon .*helm"):
+        append_layer(ref(logged_in, repo, "chart"), ref(logged_in, repo, "job"), [layer], with_layer(layer))
+
+
+def test_layer_that_dockers_kind_does_not_know(logged_in, client, repo, layer):
+    from dataclasses import replace
+
+    push_image(client, repo, "base", [{"a": b"1"}])
+    zstd = replace(layer, media_type=f"{OCI_LAYER}+zstd")
+    with pytest.raises(ConfigError, match="knows no layers of zstd"):
+        append_layer(ref(logged_in, repo, "base"), ref(logged_in, repo, "job"), [zstd], with_layer(zstd))
+    assert logged_in.tags(repo) == ["base"]
+
+
+def test_layer_that_cannot_be_sent_leaves_no_image(logged_in, client, repo, layer):
+    push_image(client, repo, "base", [{"a": b"1"}])
+    os.truncate(layer.path, 10)
+    with pytest.raises(RegistryError, match="was to be uploaded ends at 10 bytes"):
+        append_layer(ref(logged_in, repo, "base"), ref(logged_in, repo, "job"), [layer], with_layer(layer))
+    assert logged_in.tags(repo) == ["base"]
+
+
+def test_first_failure_ends_the_other_uploads(both, connect, repo, layer):
+    near, far = both
+    push_image(connect(far.host), repo, "base", [{f"f{n}": os.urandom(2 << 20)} for n in range(8)])
+    refuse = lambda seen, _: Fault(403) if seen.method == "PATCH" else None  # noqa: E731
+    with http_proxy(near.port, refuse) as proxy, pytest.raises(RegistryAuthError, match="does not let"):
+        append_layer(
+            ref(far, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=connect
+        )
+    assert near.tags(repo) == []
+
+
+def test_ctrl_c_stops_the_uploads(both, connect, repo, layer):
+    """The signal reaches the main thread; uploads in others must not go on behind its back."""
+    import signal
+    import threading
+
+    near, far = both
+    push_image(connect(far.host), repo, "base", [{f"f{n}": os.urandom(2 << 20)} for n in range(8)])
+
+    interrupted = []
+
+    def interrupt(seen, _):
+        if seen.method != "PATCH":
+            return None
+        if not interrupted:
+            interrupted.append(seen)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return Fault(503)
+
+    with http_proxy(near.port, interrupt) as proxy, pytest.raises(KeyboardInterrupt):
+        append_layer(
+            ref(far, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=connect
+        )
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("push")]
+    assert near.tags(repo) == []
+
+
+def test_configuration_that_forgets_the_layer_is_a_defect(logged_in, client, repo, layer):
+    push_image(client, repo, "base", [{"a": b"1"}])
+    with pytest.raises(ValueError, match="exactly the new layers"):
+        append_layer(
+            ref(logged_in, repo, "base"), ref(logged_in, repo, "job"), [layer], lambda config: config
+        )
+
+
+def test_login_is_taken_from_the_docker_configuration(registry, repo, layer, tmp_path, connect):
+    push_image(connect(registry.host, LOGIN), repo, "base", [{"a": b"1"}])
+    base, target = ref(registry, repo, "base"), ref(registry, repo, "job")
+    env = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(docker_config(tmp_path / "good", registry.host))}
+    assert append_layer(base, target, [layer], with_layer(layer), environ=env)
+    env["DOCKER_CONFIG"] = str(docker_config(tmp_path / "bad", registry.host, password="wrong-pass-1"))
+    with pytest.raises(
+        RegistryAuthError, match=f"password of the user '{USER}' \\(from .*config.json\\)"
+    ) as caught:
+        append_layer(base, target, [layer], with_layer(layer), environ=env)
+    assert caught.value.hint == f"Log in: docker login {registry.host}"
+    assert "wrong-pass-1" not in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    with pytest.raises(RegistryAuthError, match="no credentials are configured"):
+        append_layer(base, target, [layer], with_layer(layer), environ={"HOME": "/nowhere"})
+
+
+def test_clients_are_closed(logged_in, client, repo, layer):
+    """Sockets that are left open are warnings, which are errors here."""
+    push_image(client, repo, "base", [{"a": b"1"}])
+    made = []
+
+    def make(host):
+        made.append(RegistryClient(host))
+        return made[-1]
+
+    append_layer(ref(logged_in, repo, "base"), ref(logged_in, repo), [layer], with_layer(layer), clients=make)
+    assert [bool(one._transport._idle or one._transport._busy) for one in made] == [False]

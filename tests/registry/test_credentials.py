@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+
+import pytest
+
+from trainyard.docker import credentials
+from trainyard.docker.credentials import Credentials, CredentialsError, credentials_for, engine_auth_header
+from trainyard.docker.ecr import EcrHost
+
+SECRET = "s3cr3t:with:colons"
+
+
+def b64(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Write the Docker client's configuration and return an environment with it."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    (tmp_path / "bin").mkdir()
+
+    def write(document, **environ):
+        text = document if isinstance(document, str) else json.dumps(document)
+        (folder / "config.json").write_text(text)
+        return {
+            "DOCKER_CONFIG": str(folder),
+            "HOME": str(tmp_path),
+            "PATH": f"{tmp_path / 'bin'}:{os.defpath}",
+            **environ,
+        }
+
+    return write
+
+
+@pytest.fixture
+def helper(tmp_path):
+    """Install a credential helper that knows some servers: {server: (user, secret)}."""
+
+    def install(name, known, log=None):
+        path = tmp_path / "bin" / f"docker-credential-{name}"
+        path.write_text(
+            f"#!{sys.executable}\n"
+            "import json, sys\n"
+            f"known = {known!r}\n"
+            "assert sys.argv[1:] == ['get']\n"
+            "server = sys.stdin.read().strip()\n"
+            f"log = {str(log) if log else None!r}\n"
+            "if log: open(log, 'a').write(server + '\\n')\n"
+            "if server not in known:\n"
+            "    print('credentials not found in native keychain'); sys.exit(1)\n"
+            "user, secret = known[server]\n"
+            "print(json.dumps({'ServerURL': server, 'Username': user, 'Secret': secret}))\n"
+        )
+        path.chmod(0o755)
+
+    return install
+
+
+def test_auth_field(configured):
+    env = configured({"auths": {"ghcr.io": {"auth": b64(f"me:{SECRET}")}}})
+    found = credentials_for("ghcr.io", env)
+    assert (found.username, found.password, found.host) == ("me", SECRET, "ghcr.io")
+    assert found.origin == os.path.join(env["DOCKER_CONFIG"], "config.json")
+    assert credentials_for("quay.io", env) is None
+
+
+@pytest.mark.parametrize("key", ["ghcr.io", "https://ghcr.io", "https://ghcr.io/v2/", "ghcr.io/me"])
+def test_keys_may_have_scheme_and_path(configured, key):
+    env = configured({"auths": {key: {"username": "me", "password": SECRET}}})
+    assert credentials_for("ghcr.io", env).password == SECRET
+
+
+@pytest.mark.parametrize(
+    "key", ["https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io"]
+)
+def test_docker_hub_has_a_key_of_its_own(configured, key):
+    env = configured({"auths": {key: {"auth": b64("me:x")}}})
+    assert credentials_for("docker.io", env).username == "me"
+
+
+def test_ports_are_part_of_the_host(configured):
+    env = configured({"auths": {"localhost:5000": {"auth": b64("me:x")}}})
+    assert credentials_for("localhost:5000", env).username == "me"
+    assert credentials_for("localhost", env) is None
+    assert credentials_for("localhost:5001", env) is None
+
+
+def test_tokens(configured):
+    env = configured(
+        {
+            "auths": {
+                "a.example": {"auth": b64("00000000:"), "identitytoken": "refresh-1"},
+                "b.example": {"registrytoken": "bearer-1"},
+            }
+        }
+    )
+    assert credentials_for("a.example", env).identity_token == "refresh-1"
+    assert credentials_for("b.example", env).registry_token == "bearer-1"
+
+
+def test_store_is_asked_for_what_auths_leaves_empty(configured, helper):
+    helper("store", {"ghcr.io": ("me", SECRET), "https://index.docker.io/v1/": ("hub", "h")})
+    env = configured({"credsStore": "store", "auths": {"ghcr.io": {}, "https://index.docker.io/v1/": {}}})
+    found = credentials_for("ghcr.io", env)
+    assert (found.username, found.password, found.origin) == ("me", SECRET, "docker-credential-store")
+    assert credentials_for("docker.io", env).username == "hub"
+    assert credentials_for("quay.io", env) is None
+
+
+def test_helper_of_a_host_wins_over_the_store(configured, helper, tmp_path):
+    log = tmp_path / "asked"
+    helper("own", {"ghcr.io": ("<token>", "refresh-2")}, log)
+    helper("store", {"ghcr.io": ("me", SECRET)})
+    env = configured({"credsStore": "store", "credHelpers": {"ghcr.io": "own"}})
+    found = credentials_for("ghcr.io", env)
+    assert (found.username, found.password, found.identity_token) == ("", "", "refresh-2")
+    assert log.read_text() == "ghcr.io\n"
+
+
+def test_absent_helper_is_named_with_its_file(configured):
+    env = configured({"credHelpers": {"ghcr.io": "gone"}})
+    with pytest.raises(
+        CredentialsError, match="docker-credential-gone.*ghcr.io.*config.json.*not installed"
+    ) as caught:
+        credentials_for("ghcr.io", env)
+    assert "docker-credential-gone" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("echo 'vault is locked' >&2; exit 3", "exit code 3: vault is locked"),
+        ("echo not json with hunter2", "has no Username and Secret"),
+        ('echo \'{"Username": "me", "password": "hunter2"}\'', "has no Username and Secret"),
+        ("echo password=hunter2-hunter2; exit 1", "exit code 1"),
+    ],
+)
+def test_failing_helper_is_explained_without_its_secrets(configured, tmp_path, script, problem):
+    path = tmp_path / "bin/docker-credential-odd"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    with pytest.raises(CredentialsError, match=problem) as caught:
+        credentials_for("ghcr.io", configured({"credsStore": "odd"}))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_helper_that_hangs_is_given_up(configured, tmp_path, monkeypatch):
+    monkeypatch.setattr(credentials, "HELPER_TIMEOUT", 0.05)
+    path = tmp_path / "bin/docker-credential-slow"
+    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.chmod(0o755)
+    with pytest.raises(CredentialsError, match="no answer"):
+        credentials_for("ghcr.io", configured({"credsStore": "slow"}))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{'auths': secret-token-9}"])
+def test_damaged_file_is_named_but_not_shown(configured, text):
+    with pytest.raises(CredentialsError, match=r"config\.json is not") as caught:
+        credentials_for("ghcr.io", configured(text))
+    assert "secret-token-9" not in str(caught.value)
+
+
+@pytest.mark.parametrize("auth", ["!!!", b64("no-colon-secret")])
+def test_damaged_entry_says_to_log_in_again(configured, auth):
+    with pytest.raises(CredentialsError, match=r"entry of ghcr\.io") as caught:
+        credentials_for("ghcr.io", configured({"auths": {"ghcr.io": {"auth": auth}}}))
+    assert caught.value.hint == "Log in again: docker login ghcr.io"
+    assert "no-colon-secret" not in str(caught.value)
+
+
+def test_odd_but_harmless_files(configured):
+    assert credentials_for("ghcr.io", configured("")) is None
+    assert credentials_for("ghcr.io", configured({"auths": None, "credHelpers": {"ghcr.io": ""}})) is None
+    assert credentials_for("ghcr.io", {"HOME": "/nowhere", "PATH": ""}) is None
+
+
+def test_podmans_files_are_read_after_dockers(configured, tmp_path):
+    runtime = tmp_path / "run"
+    (runtime / "containers").mkdir(parents=True)
+    (runtime / "containers/auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": b64("pod:1")}}}))
+    named = tmp_path / "auth.json"
+    named.write_text(json.dumps({"auths": {"quay.io": {"auth": b64("named:1")}}}))
+    docker = {"auths": {"ghcr.io": {"auth": b64("me:x")}}}
+    env = configured(docker, XDG_RUNTIME_DIR=str(runtime))
+    assert credentials_for("quay.io", env).username == "pod"
+    assert credentials_for("quay.io", {**env, "REGISTRY_AUTH_FILE": str(named)}).username == "named"
+    assert credentials_for("ghcr.io", env).username == "me"
+
+
+def test_default_place_is_in_the_home(tmp_path):
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker/config.json").write_text(json.dumps({"auths": {"ghcr.io": {"auth": b64("me:x")}}}))
+    assert credentials_for("ghcr.io", {"HOME": str(tmp_path)}).username == "me"
+
+
+def test_secrets_are_not_shown():
+    shown = repr(Credentials("me", SECRET, "refresh-1", "bearer-1", "ghcr.io", "here"))
+    assert "me" in shown
+    assert not any(secret in shown for secret in (SECRET, "refresh-1", "bearer-1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "document"),
+    [
+        (None, {}),
+        (
+            Credentials("me", "p", host="ghcr.io"),
+            {"username": "me", "password": "p", "serveraddress": "ghcr.io"},
+        ),
+        (
+            Credentials("me", "ü?>", host="docker.io"),
+            {"username": "me", "password": "ü?>", "serveraddress": "https://index.docker.io/v1/"},
+        ),
+        (
+            Credentials(identity_token="t", host="x.io"),
+            {"identitytoken": "t", "serveraddress": "x.io"},
+        ),
+    ],
+)
+def test_header_for_the_engine(given, document):
+    header = engine_auth_header(given)
+    assert not set(header) & set("+/ ")
+    assert json.loads(base64.urlsafe_b64decode(header)) == document
+
+
+@pytest.mark.parametrize(
+    ("host", "account", "region", "fips"),
+    [
+        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com", "123456789012", "eu-west-1", False),
+        ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "123456789012", "cn-north-1", False),
+        ("123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com", "123456789012", "us-gov-west-1", True),
+        ("123456789012.dkr-ecr.us-east-1.on.aws", "123456789012", "us-east-1", False),
+        ("public.ecr.aws", "", "us-east-1", False),
+    ],
+)
+def test_hosts_of_ecr(host, account, region, fips):
+    assert EcrHost.parse(host) == EcrHost(host, account, region, fips)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["ghcr.io", "dkr.ecr.us-east-1.amazonaws.com", "123456789012.dkr.ecr.us-east-1.amazonaws.com.evil.io"],
+)
+def test_hosts_of_others(host):
+    assert EcrHost.parse(host) is None

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import itertools
+import os
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trainyard.errors import ConfigError
+from trainyard.workspace.content import Cargo
+from trainyard.workspace.delta import difference
+from trainyard.workspace.image import add_layers, config_bytes, working_dir
+from trainyard.workspace.layer import (
+    MTIME,
+    LayerContent,
+    LayerDigests,
+    LayerEntry,
+    tar_size,
+    tar_stream,
+    write_gzip,
+)
+from trainyard.workspace.manifest import Entry
+from trainyard.workspace.placement import Found, place
+
+
+def content_of(entries: Iterable[LayerEntry], contents: Mapping[str, bytes] | None = None) -> LayerContent:
+    given = contents or {}
+    return LayerContent(
+        tuple(entries), lambda entry: [given.get(entry.path, b"\1" * entry.size)] if entry.size else []
+    )
+
+
+def tar_of(entries: Iterable[LayerEntry], contents: Mapping[str, bytes] | None = None) -> bytes:
+    return b"".join(tar_stream(content_of(entries, contents)))
+
+
+def members(tar: bytes) -> list[tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(tar), errors="surrogateescape") as archive:
+        return archive.getmembers()
+
+
+# ---- the tar
+
+_names = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=90).filter(
+    lambda name: name not in (".", "..") and not name.startswith(".wh.")
+)
+_raw_names = st.binary(min_size=1, max_size=60).filter(
+    lambda name: not set(name) & {0, 47} and name not in (b".", b"..") and not name.startswith(b".wh.")
+)
+_paths = st.lists(st.one_of(_names, _raw_names.map(os.fsdecode)), min_size=1, max_size=6).map("/".join)
+_entries = st.builds(
+    LayerEntry,
+    path=_paths,
+    kind=st.sampled_from(["file", "link", "dir"]),
+    mode=st.integers(0, 0o7777),
+    uid=st.one_of(st.integers(0, 70_000), st.integers(0, 2**32 - 2)),
+    gid=st.integers(0, 70_000),
+    target=st.one_of(_paths, st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1)),
+)
+
+
+@given(st.lists(_entries, max_size=5), st.integers(0, 2000))
+def test_the_tar_says_what_the_entries_say(entries: list[LayerEntry], size: int) -> None:
+    entries = [entry._replace(size=size if entry.kind == "file" else 0) for entry in entries]
+    tar = tar_of(entries)
+    assert len(tar) == tar_size(entries)
+    found = members(tar)
+    assert len(found) == len(entries)
+    for entry, member in zip(entries, found, strict=True):
+        assert os.fsencode(member.name) == os.fsencode(entry.path)
+        assert (member.mode, member.uid, member.gid) == (entry.mode, entry.uid, entry.gid)
+        assert (member.size, member.mtime, member.uname) == (entry.size, MTIME, "")
+        assert (member.isreg(), member.issym(), member.isdir()) == tuple(
+            entry.kind == kind for kind in ("file", "link", "dir")
+        )
+        if entry.kind == "link":
+            assert os.fsencode(member.linkname) == os.fsencode(entry.target)
+
+
+def test_a_file_of_more_than_8_gib_has_its_size() -> None:
+    entry = LayerEntry("big", "file", size=(8 << 30) + 5)
+    head = next(tar_stream(LayerContent((entry,), lambda entry: itertools.repeat(bytes(1 << 20)))))
+    with tarfile.open(fileobj=io.BytesIO(head[:1536] + bytes(512)), mode="r|") as archive:
+        first = archive.next()
+    assert first is not None
+    assert first.size == entry.size
+    assert tar_size([entry]) == 1536 + entry.size + (-entry.size % 512) + 1024
+
+
+def test_digests_are_those_of_what_was_streamed() -> None:
+    digests = LayerDigests()
+    tar = b"".join(tar_stream(content_of([LayerEntry("a", "file", size=5)]), digests))
+    assert digests.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
+    assert digests.size == len(tar)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_compression_does_not_depend_on_threads(tmp_path: Path, threads: int) -> None:
+    block = os.urandom(3_000_000)
+    content = content_of([LayerEntry("a", "file", size=len(block))], {"a": block})
+    path = tmp_path / "layer.gz"
+    seen: list[int] = []
+    digests = write_gzip(content, path, threads, seen.append)
+    packed = path.read_bytes()
+    assert gzip.decompress(packed) == b"".join(tar_stream(content))
+    assert digests.gzip_digest == f"sha256:{hashlib.sha256(packed).hexdigest()}"
+    assert (digests.gzip_size, seen[-1]) == (len(packed), digests.size)
+    write_gzip(content, tmp_path / "again.gz", 3 - threads // 2)
+    assert (tmp_path / "again.gz").read_bytes() == packed
+
+
+@pytest.mark.parametrize("given_bytes", [b"123", b"12345"])
+def test_content_of_another_length_is_refused(given_bytes: bytes) -> None:
+    with pytest.raises(ValueError, match="4 were announced"):
+        tar_of([LayerEntry("a", "file", size=4)], {"a": given_bytes})
+
+
+def test_files_are_read_as_they_are_taken_and_not_before() -> None:
+    read: list[str] = []
+
+    def reader(entry: LayerEntry) -> list[bytes]:
+        read.append(entry.path)
+        return [bytes(entry.size)]
+
+    entries = tuple(LayerEntry(f"f{number}", "file", size=3 << 20) for number in range(50))
+    stream = tar_stream(LayerContent(entries, reader))
+    next(stream)
+    assert read == ["f0"]
+
+
+# ---- deltas
+
+Tree = Mapping[str, Any]
+_leaves = st.tuples(st.sampled_from(["file", "link"]), st.integers(0, 2))
+_trees = st.recursive(
+    st.dictionaries(st.sampled_from("abcd"), _leaves, max_size=3),
+    lambda below: st.dictionaries(st.sampled_from("abcd"), st.one_of(_leaves, below), max_size=4),
+    max_leaves=12,
+)
+
+
+def layer_of(tree: Tree, path: str = "w", mode: int = 0o755) -> list[LayerEntry]:
+    entries = [LayerEntry(path, "dir", mode)]
+    for name, item in tree.items():
+        below = f"{path}/{name}"
+        if isinstance(item, dict):
+            entries += layer_of(item, below, 0o700 + len(item))
+        elif item[0] == "file":
+            entries.append(LayerEntry(below, "file", 0o644, digest=str(item[1])))
+        else:
+            entries.append(LayerEntry(below, "link", 0o777, target=str(item[1])))
+    return sorted(entries)
+
+
+def flattened(*layers: Iterable[LayerEntry]) -> dict[str, LayerEntry]:
+    """Lay layers on top of each other, as the OCI image spec says."""
+    result: dict[str, LayerEntry] = {}
+    for layer in layers:
+        entries = list(layer)
+        for entry in sorted(entries, key=lambda entry: entry.kind != "gone"):
+            was = result.get(entry.path)
+            if entry.kind != "dir" or (was is not None and was.kind != "dir"):
+                below = f"{entry.path}/"
+                result = {path: kept for path, kept in result.items() if not path.startswith(below)}
+            if entry.kind == "gone":
+                result.pop(entry.path, None)
+                continue
+            parent = entry.path.rpartition("/")[0]
+            assert not parent or result[parent].kind == "dir", f"{entry.path} has no directory above it"
+            result[entry.path] = entry
+    return result
+
+
+@given(_trees, _trees, _trees)
+def test_base_anchor_and_delta_are_base_and_the_new_layer(base: Tree, old: Tree, new: Tree) -> None:
+    below, anchor, whole = layer_of(base, mode=0o711), layer_of(old), layer_of(new)
+    delta = difference(anchor, whole)
+    assume(not {entry.path for entry in below} & set(delta.doubtful))
+    assert flattened(below, anchor, delta.entries) == flattened(below, whole)
+
+
+@given(_trees, _trees)
+def test_a_delta_over_nothing_is_exact_and_has_all_parents(old: Tree, new: Tree) -> None:
+    anchor, whole = layer_of(old), layer_of(new)
+    delta = difference(anchor, whole)
+    assert flattened(anchor, delta.entries) == flattened(whole)
+    paths = [entry.path for entry in delta.entries]
+    assert paths == sorted(set(paths))
+    assert {path.rpartition("/")[0] for path in paths} - {""} <= set(paths)
+
+
+@given(_trees, st.data())
+def test_what_is_in_doubt_is_all_that_can_go_wrong(old: Tree, data: st.DataObject) -> None:
+    new = data.draw(_trees)
+    delta = difference(layer_of(old), layer_of(new))
+    hidden = {entry.path for entry in delta.entries if entry.kind == "gone"}
+    assert hidden <= set(delta.doubtful)
+
+
+def test_equal_layers_have_no_difference() -> None:
+    layer = layer_of({"a": ("file", 1)})
+    assert difference(layer, layer) == ((), ())
+
+
+# ---- placement and content
+
+
+def lookup_in(image: Mapping[str, Found]) -> Any:
+    return lambda paths: {path: image[path] for path in paths if path in image}
+
+
+def test_directories_are_repeated_as_they_are_in_the_base() -> None:
+    image = {"home": Found("dir", 0o711), "home/u": Found("dir", 0o700, 1000, 1001)}
+    where = place("/home/u/app/", lookup_in(image))
+    assert where.path == "home/u/app"
+    assert where.directories == (
+        LayerEntry("home", "dir", 0o711),
+        LayerEntry("home/u", "dir", 0o700, 1000, 1001),
+        LayerEntry("home/u/app", "dir", 0o755),
+    )
+
+
+def test_links_on_the_way_are_followed() -> None:
+    image = {
+        "app": Found("link", target="srv/../data/code"),
+        "data": Found("dir", 0o750),
+        "data/code": Found("link", target="/real"),
+        "srv": Found("dir"),
+    }
+    where = place("/app/sub", lookup_in(image))
+    assert where.path == "real/sub"
+    assert [entry.path for entry in where.directories] == ["real", "real/sub"]
+
+
+def test_a_circle_of_links_and_a_file_in_the_way_are_refused() -> None:
+    with pytest.raises(ConfigError, match="circle of links"):
+        place("/a", lookup_in({"a": Found("link", target="b"), "b": Found("link", target="a")}))
+    with pytest.raises(ConfigError, match="/a/b is a file there"):
+        place("/a/b/c", lookup_in({"a": Found("dir"), "a/b": Found("file")}))
+
+
+@pytest.mark.parametrize(
+    ("given_dir", "expected"),
+    [("", "/workspace"), ("/", "/workspace"), (None, "/workspace"), ("/a//b/", "/a/b"), ("app", "/app")],
+)
+def test_code_goes_to_the_working_directory(given_dir: str | None, expected: str) -> None:
+    assert working_dir({"config": {"WorkingDir": given_dir}}) == expected
+
+
+def test_content_has_workspace_and_toolkit_with_all_parents() -> None:
+    entries = [Entry("sub/x", "file", 0o640, 3, hashlib.sha256(b"abc").hexdigest())]
+    cargo = Cargo(entries, lambda entry: [b"abc"], b"zip")
+    content = cargo.compose("/app", lookup_in({"opt": Found("dir", 0o711, 7)}))
+    assert [(entry.path, entry.kind, entry.mode, entry.uid) for entry in content.entries] == [
+        ("app", "dir", 0o755, 0),
+        ("app/sub", "dir", 0o755, 0),
+        ("app/sub/x", "file", 0o640, 0),
+        ("opt", "dir", 0o711, 7),
+        ("opt/trainyard", "dir", 0o755, 0),
+        ("opt/trainyard/toolkit.pyz", "file", 0o755, 0),
+    ]
+    with tarfile.open(fileobj=io.BytesIO(b"".join(tar_stream(content)))) as archive:
+        assert [
+            archive.extractfile(name).read() for name in archive.getnames() if "." in name or "x" in name
+        ] == [  # type: ignore[union-attr]
+            b"abc",
+            b"zip",
+        ]
+
+
+def test_a_name_that_means_removal_is_refused() -> None:
+    cargo = Cargo([Entry("a/.wh.b", "file", 0o644, 0, "")], lambda entry: [])
+    with pytest.raises(ConfigError, match=r"'a/\.wh\.b'") as caught:
+        cargo.compose("/app", lookup_in({}))
+    assert ".trainyardignore" in caught.value.hint
+
+
+# ---- configuration
+
+BASE = {
+    "architecture": "amd64",
+    "os": "linux",
+    "created": "2020-01-01T00:00:00Z",
+    "container": "volatile",
+    "config": {"Env": ["A=1"], "Labels": {"old": "1"}, "WorkingDir": "/x"},
+    "rootfs": {"type": "layers", "diff_ids": ["sha256:1", "sha256:2"]},
+    "history": [{"created_by": "one"}, {"created_by": "env", "empty_layer": True}, {"created_by": "two"}],
+}
+
+
+def test_layers_are_added_to_a_configuration() -> None:
+    made = add_layers(BASE, ["sha256:3"], workdir="/w", labels={"new": "2"}, history=["ours"])
+    assert made["rootfs"]["diff_ids"] == ["sha256:1", "sha256:2", "sha256:3"]
+    assert made["config"] == {"Env": ["A=1"], "Labels": {"old": "1", "new": "2"}, "WorkingDir": "/w"}
+    assert [step["created_by"] for step in made["history"]] == ["one", "env", "two", "ours"]
+    assert made["created"] == BASE["created"]
+    assert "container" not in made
+    assert BASE["config"] == {"Env": ["A=1"], "Labels": {"old": "1"}, "WorkingDir": "/x"}
+    again = add_layers(
+        dict(reversed(BASE.items())), ["sha256:3"], workdir="/w", labels={"new": "2"}, history=["ours"]
+    )
+    assert config_bytes(again) == config_bytes(made)
+
+
+def test_a_history_that_does_not_tell_of_every_layer_is_left_out() -> None:
+    made = add_layers(
+        {**BASE, "history": BASE["history"][:1]}, ["sha256:3"], workdir="/w", labels={}, history=["o"]
+    )  # type: ignore[index]
+    assert "history" not in made

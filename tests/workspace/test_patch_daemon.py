@@ -1,0 +1,444 @@
+"""Code in images by way of a real Docker daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.workspace.machines import (
+    LABEL,
+    Recording,
+    Shipper,
+    Told,
+    base,
+    below,
+    code,
+    content_of,
+    docker,
+    engine,
+    make_base,
+    python,
+    remove_images,
+    tags,
+)
+from trainyard.docker.engine import Engine
+from trainyard.docker.images import inspect_image
+from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException
+from trainyard.specs import AppDef, Role
+from trainyard.workspace.basefiles import LOOKING_LABEL
+from trainyard.workspace.errors import WorkspaceChangedError
+from trainyard.workspace.making import LOCAL_REPOSITORY
+
+__all__ = ["base", "code", "engine"]
+pytestmark = pytest.mark.xdist_group("docker")
+
+APP = "home/u/app"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write(root: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "fresh") -> None:
+    """Go to a machine that has never shipped anything."""
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / name))
+
+
+def layers_of(engine: Engine, image: str) -> list[str]:
+    found = inspect_image(engine, image)
+    assert found is not None
+    return list(found["RootFS"]["Layers"])
+
+
+@pytest.fixture
+def shipper(engine: Engine) -> Shipper:
+    return Shipper(engine)
+
+
+# ---- what arrives
+
+
+def test_everything_arrives_as_it_is(base: str, shipper: Shipper, tmp_path: Path) -> None:
+    root = tmp_path / "code"
+    long = "d" * 90 + "/" + "e" * 90 + "/" + "f" * 120
+    odd = os.fsdecode(b"not-utf8-\xff\xfe.txt")
+    write(
+        root,
+        {"main.py": b"1", "run.sh": b"echo it runs", "empty": b"", long: b"deep", odd: b"odd", "ü.txt": b"u"},
+    )
+    (root / "run.sh").chmod(0o755)
+    (root / "main.py").chmod(0o600)
+    (root / "empty").chmod(0o4711)
+    (root / "bare" / "inner").mkdir(parents=True)
+    (root / "bare").chmod(0o1770)
+    (root / "lib64").symlink_to("bare")
+    (root / "dangling").symlink_to("x" * 150)
+    image = shipper.image(base, root)
+    made, before = content_of(image), content_of(base)
+    arrived = below(made, APP)
+    assert arrived["main.py"] == ("file", 0o600, 0, 0, sha256(b"1"))
+    assert arrived["run.sh"][:2] == ("file", 0o755)
+    assert arrived["empty"][:2] == ("file", 0o4711)
+    assert arrived["bare"][:2] == ("dir", 0o1770)
+    assert arrived["bare/inner"][0] == "dir"
+    assert arrived["lib64"] == ("link", 0o777, 0, 0, "bare")
+    assert arrived["dangling"] == ("link", 0o777, 0, 0, "x" * 150)
+    assert arrived[long][4] == sha256(b"deep")
+    assert arrived[odd][4] == sha256(b"odd")
+    assert arrived["ü.txt"][4] == sha256(b"u")
+    for path, what in before.items():  # nothing of the base is gone or has other attributes
+        assert made[path] == what, path
+    assert docker("run", "--rm", "--label", LABEL, image, "sh", "run.sh") == b"it runs\n"
+
+
+def test_the_image_is_pinned_named_and_labelled(
+    base: str, shipper: Shipper, engine: Engine, code: Path
+) -> None:
+    info = shipper.plan(base, code)
+    planned = info.request[0]
+    assert planned.startswith(f"{LOCAL_REPOSITORY}:")
+    shipper.ship(info)
+    image = info.request[0]
+    assert image.startswith("sha256:")
+    found = inspect_image(engine, planned)
+    assert found is not None
+    assert found["Id"] == image
+    labels = found["Config"]["Labels"]
+    below_it = inspect_image(engine, base)
+    assert below_it is not None
+    assert labels["trainyard.base"] == below_it["Id"]
+    assert info.shipment is not None
+    assert labels["trainyard.fingerprint"] == info.shipment.manifest.fingerprint
+    assert labels["org.opencontainers.image.base.name"] == base
+    assert found["Config"]["WorkingDir"] == "/home/u/app"
+    assert found["Config"]["Env"] == below_it["Config"]["Env"]
+
+
+@pytest.mark.parametrize("change", ["", "WORKDIR /"])
+def test_an_image_without_a_working_directory_gets_one(
+    shipper: Shipper, engine: Engine, code: Path, change: str
+) -> None:
+    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:root"
+    make_base(name, *([change] if change else []))
+    try:
+        (code / "bin").mkdir()
+        (code / "bin" / "tool").write_text("x")
+        image = shipper.image(name, code)
+        made = content_of(image)
+        assert "workspace/bin/tool" in made
+        assert "bin/busybox" in made
+        assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == b"/workspace\nprint('hello')\n"
+    finally:
+        remove_images(name)
+
+
+def test_a_link_to_the_working_directory_stays(shipper: Shipper, code: Path) -> None:
+    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:linked"
+    make_base(name, "WORKDIR /linked/app")
+    try:
+        made = content_of(shipper.image(name, code))
+        assert made["linked"][0] == "link"
+        assert f"{APP}/main.py" in made
+    finally:
+        remove_images(name)
+
+
+def test_the_same_code_has_the_same_image_everywhere(
+    base: str, shipper: Shipper, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    image = shipper.image(base, code)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(code, copy, symlinks=True)
+    os.utime(copy / "main.py", (1, 1))
+    docker("rmi", "--force", image)
+    forget(monkeypatch, tmp_path)
+    assert shipper.image(base, copy) == image
+
+
+# ---- nothing to do
+
+
+def test_unchanged_code_sends_nothing(base: str, engine: Engine, code: Path) -> None:
+    shipper = Shipper(engine)
+    image = shipper.image(base, code)
+    recording = Recording(engine)
+    assert shipper.image(base, code) == image
+    assert recording.changing == []
+    assert 0 < len(recording.requests) <= 3
+
+
+def test_a_dry_run_asks_no_daemon(base: str, code: Path, home: Path) -> None:
+    shipper = Shipper()  # none answers
+    info = shipper.plan(base, code)
+    assert info.shipment is not None
+    plan = info.shipment.plan()
+    assert plan["images"] == [{"base": base, "image": info.request[0], "toolkit": False}]
+    assert (plan["files"], plan["fingerprint"]) == (2, info.shipment.manifest.fingerprint)
+    assert not (home / "state" / "images").exists()
+
+
+def test_a_new_base_under_the_same_name_is_noticed(shipper: Shipper, code: Path) -> None:
+    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:moving"
+    make_base(name, "WORKDIR /home/u/app")
+    try:
+        first = shipper.image(name, code)
+        make_base(name, "WORKDIR /home/u/app", "ENV NEW=1")
+        second = shipper.image(name, code)
+        assert first != second
+        assert docker("run", "--rm", second, "sh", "-c", "echo $NEW") == b"1\n"
+    finally:
+        remove_images(name)
+
+
+def test_equal_images_of_several_roles_are_made_once(base: str, engine: Engine, code: Path) -> None:
+    shipper = Shipper(engine)
+    other = f"{base}-other"
+    docker("tag", base, other)
+    roles = [Role(str(number), name, entrypoint="true") for number, name in enumerate([base, other, base])]
+    info = shipper.submit_dryrun(AppDef("job", roles), {}, str(code))
+    recording = Recording(engine)
+    shipper.ship(info)
+    assert sum("/images/load" in line for line in recording.requests) == 2
+    images = [role.image for role in roles]
+    assert images[0] == images[2]
+    assert info.request == images
+    assert all(inspect_image(engine, image) for image in images)
+
+
+# ---- deltas
+
+
+def edit_and_compare(
+    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[int, int]:
+    """Ship the code here and on a machine of its own; the contents must be the same. Returns the layers."""
+    shipper = Shipper(engine)
+    here = shipper.image(base, code)
+    made = content_of(here)
+    layers = len(layers_of(engine, here))
+    docker("rmi", "--force", here)
+    with monkeypatch.context() as elsewhere:
+        forget(elsewhere, tmp_path, uuid.uuid4().hex)
+        pristine = shipper.image(base, code)
+        assert content_of(pristine) == made
+        return layers, len(layers_of(engine, pristine))
+
+
+def test_an_edit_ships_a_small_layer(
+    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shipper = Shipper(engine)
+    first = shipper.image(base, code)
+    for number in range(3):  # never more than one layer on top of the anchor
+        (code / "main.py").write_text(f"print({number})\n")
+        (code / f"new{number}.py").write_text("")
+        told = Told()
+        second = shipper.image(base, code, told)
+        assert all(size < 20_000 for size in told.sizes.values())
+        assert len(layers_of(engine, second)) == len(layers_of(engine, first)) + 1
+        assert docker("run", "--rm", second, "cat", "main.py") == f"print({number})\n".encode()
+    assert edit_and_compare(base, code, engine, monkeypatch, tmp_path) == (3, 2)
+
+
+def test_a_removed_file_is_gone(
+    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(code, {"gone.txt": b"1", "old/sub/x": b"2"})
+    Shipper(engine).image(base, code)
+    (code / "gone.txt").unlink()
+    shutil.rmtree(code / "old")
+    layers, _ = edit_and_compare(base, code, engine, monkeypatch, tmp_path)
+    assert layers == 3
+
+
+@pytest.mark.parametrize(
+    "case", ["removed file", "removed directory", "file to directory", "link to directory"]
+)
+def test_what_the_base_has_comes_back_in_sight(
+    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
+) -> None:
+    if case == "removed file":
+        write(code, {"base.txt": b"mine"})
+    elif case == "removed directory":
+        write(code, {"dir/mine.txt": b"mine"})
+    elif case == "file to directory":
+        write(code, {"dir": b"a file"})
+    else:
+        (code / "dir").symlink_to("pkg")
+    Shipper(engine).image(base, code)
+    for name in ("base.txt", "dir"):
+        path = code / name
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
+    if case.endswith("to directory"):
+        write(code, {"dir/mine.txt": b"mine"})
+    layers, _ = edit_and_compare(base, code, engine, monkeypatch, tmp_path)
+    assert layers == 2  # whole again
+    made = content_of(Shipper(engine).image(base, code))
+    assert f"{APP}/base.txt" in made
+    assert f"{APP}/dir/inner.txt" in made
+
+
+def test_a_directory_that_becomes_a_file_needs_no_whole_layer(
+    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(code, {"thing/a": b"1", "thing/b/c": b"2"})
+    Shipper(engine).image(base, code)
+    shutil.rmtree(code / "thing")
+    write(code, {"thing": b"a file now"})
+    layers, _ = edit_and_compare(base, code, engine, monkeypatch, tmp_path)
+    assert layers == 3
+
+
+def test_a_large_edit_is_shipped_whole(base: str, code: Path, engine: Engine) -> None:
+    Shipper(engine).image(base, code)
+    write(code, {"pkg/more.bin": os.urandom(150_000)})
+    assert len(layers_of(engine, Shipper(engine).image(base, code))) == 2
+
+
+def test_an_anchor_that_the_daemon_has_lost_does_no_harm(base: str, code: Path, engine: Engine) -> None:
+    first = Shipper(engine).image(base, code)
+    docker("rmi", "--force", first)
+    (code / "main.py").write_text("2")
+    image = Shipper(engine).image(base, code)
+    assert below(content_of(image), APP)["main.py"][4] == sha256(b"2")
+    assert len(layers_of(engine, image)) == 2
+
+
+def test_a_damaged_memory_does_no_harm(base: str, code: Path, engine: Engine, home: Path) -> None:
+    Shipper(engine).image(base, code)
+    for path in (home / "state" / "images").iterdir():
+        path.write_bytes(path.read_bytes()[:-7])
+    (code / "main.py").write_text("3")
+    image = Shipper(engine).image(base, code)
+    assert len(layers_of(engine, image)) == 2
+
+
+# ---- other daemons, faults
+
+
+def test_a_daemon_that_takes_no_single_layer_builds(
+    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted = content_of(Shipper(engine).image(base, code))
+    for status in (500, 200):  # refuses; says that it did, and did not
+        docker("rmi", "--force", Shipper(engine).image(base, code))
+        forget(monkeypatch, tmp_path, f"fresh{status}")
+        own = Engine.from_env({"DOCKER_HOST": "unix:///var/run/docker.sock"})
+        recording = Recording(own)
+        recording.refuse["/images/load"] = status
+        image = Shipper(own).image(base, code)
+        assert any(line.endswith("/build") for line in recording.requests)
+        assert content_of(image) == wanted
+        recording.requests.clear()
+        assert Shipper(own).image(base, code) == image
+        assert recording.changing == []
+        own.close()
+
+
+def test_a_file_that_changes_before_it_is_shipped_is_read_anew(base: str, code: Path, engine: Engine) -> None:
+    shipper = Shipper(engine)
+    info = shipper.plan(base, code)
+    assert info.shipment is not None
+    planned = info.shipment.manifest.fingerprint
+    (code / "main.py").write_text("changed after the dry run")
+    shipper.ship(info)
+    assert info.shipment.manifest.fingerprint != planned
+    assert below(content_of(info.request[0]), APP)["main.py"][4] == sha256(b"changed after the dry run")
+
+
+def test_a_file_that_never_rests_is_an_error(base: str, code: Path, engine: Engine) -> None:
+    class Restless(Told):
+        def step(self, text: str) -> None:
+            (code / "main.py").write_text(uuid.uuid4().hex)
+
+    before = set(tags())
+    with pytest.raises(WorkspaceChangedError, match=r"main\.py"):
+        Shipper(engine).image(base, code, Restless())
+    assert not {*tags()} - before
+
+
+def test_an_image_that_cannot_be_pulled_is_an_error(engine: Engine, code: Path) -> None:
+    with pytest.raises(
+        BackendError, match=r"no-such-host\.invalid/x:1 is not on this machine and cannot be"
+    ) as caught:
+        Shipper(engine).image("no-such-host.invalid/x:1", code)
+    assert caught.value.hint
+
+
+def test_an_interruption_leaves_nothing(base: str, code: Path, engine: Engine, tmp_path: Path) -> None:
+    def interrupt(done: int) -> None:
+        raise KeyboardInterrupt
+
+    shipper = Shipper(engine)
+    info = shipper.plan(base, code)
+    planned = info.request[0]
+    with pytest.raises(KeyboardInterrupt):
+        shipper.ship(info, Told(interrupt))
+    assert inspect_image(engine, planned) is None
+    looking = docker("ps", "-aq", "--filter", f"label={LOOKING_LABEL}", "--filter", f"ancestor={base}")
+    assert looking == b""
+    assert shipper.image(base, code)
+
+
+def test_two_processes_at_once(base: str, code: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.workspace.machines import Shipper;"
+        "from trainyard.docker.engine import Engine;"
+        "e = Engine.from_env({'DOCKER_HOST': 'unix:///var/run/docker.sock'});"
+        "print(Shipper(e).image(sys.argv[1], Path(sys.argv[2])))"
+    )
+    running = [python("-c", program, base, str(code)) for _ in range(3)]
+    answers = [process.communicate(timeout=50) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], answers
+    assert len({out for out, _ in answers}) == 1
+
+
+# ---- what is refused in a plan
+
+
+def test_a_role_without_an_image_is_refused(engine: Engine, code: Path) -> None:
+    with pytest.raises(ConfigError, match="has no image") as caught:
+        Shipper(engine).plan("<NONE>", code)
+    assert "--image" in caught.value.hint
+
+
+@pytest.mark.parametrize("repo", ["ghcr.io/me/jobs:v1", "ghcr.io/me/jobs@sha256:" + 64 * "a"])
+def test_a_repository_has_no_tag(engine: Engine, base: str, code: Path, repo: str) -> None:
+    with pytest.raises(InvalidRunConfigException, match="gets a tag of its own") as caught:
+        Shipper(engine).plan(base, code, image_repo=repo)
+    assert caught.value.hint == "Name only the repository: image_repo=ghcr.io/me/jobs"
+
+
+def test_a_job_on_other_machines_needs_a_repository(engine: Engine, base: str, code: Path) -> None:
+    with pytest.raises(InvalidRunConfigException, match="has to be pushed") as caught:
+        Shipper(engine, remote=True).plan(base, code)
+    assert "image_repo=" in caught.value.hint
+
+
+def test_no_workspace_is_no_shipment(engine: Engine, base: str) -> None:
+    info = Shipper(engine).plan(base, "")
+    assert info.shipment is None
+    assert info.request == [base]
+
+
+def test_images_that_are_there_are_known(engine: Engine, base: str, code: Path) -> None:
+    shipper = Shipper(engine)
+    image = shipper.image(base, code)
+    assert shipper.has_images([image, base])
+    assert not shipper.has_images([image, "sha256:" + 64 * "0"])
+    assert not Shipper().has_images([image])

@@ -1,0 +1,287 @@
+"""Code in images in a real registry, with and without a Docker daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.registry.server import RegistryServer, docker_config, htpasswd, logged_in, registry
+from tests.workspace.machines import (
+    Recording,
+    Shipper,
+    Told,
+    base,
+    below,
+    code,
+    content_of,
+    docker,
+    engine,
+    make_base,
+    remove_images,
+)
+from trainyard.docker.engine import Engine
+from trainyard.errors import BackendError, ConfigError
+from trainyard.workspace.registry import RegistryError
+
+__all__ = ["base", "code", "engine", "logged_in", "registry"]
+pytestmark = pytest.mark.xdist_group("docker")
+
+APP = "home/u/app"
+
+
+@pytest.fixture
+def pushed(base: str, logged_in: RegistryServer) -> str:
+    """The base in the registry, and not under this name in the daemon."""
+    name = f"{logged_in.host}/bases/small:1"
+    docker("tag", base, name)
+    docker("push", name)
+    docker("rmi", name)
+    return name
+
+
+@pytest.fixture
+def repo(logged_in: RegistryServer) -> str:
+    return f"{logged_in.host}/jobs/{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def remote() -> Shipper:
+    """A scheduler of other machines, where there is no Docker."""
+    return Shipper(remote=True)
+
+
+def pulled(image: str) -> dict[str, Any]:
+    """Return the content of an image as a machine has it that pulls it."""
+    docker("pull", image)
+    try:
+        return content_of(image)
+    finally:
+        docker("rmi", "--force", image)
+
+
+def manifest_of(server: RegistryServer, image: str) -> Any:
+    name, _, digest = image.partition("@")
+    _, body = server.get(f"/v2/{name.partition('/')[2]}/manifests/{digest}")
+    return json.loads(body)
+
+
+def test_both_ways_give_the_same_content_that_runs(
+    base: str, pushed: str, repo: str, remote: Shipper, engine: Engine, code: Path
+) -> None:
+    (code / "run.sh").write_text("echo from $PWD")
+    (code / "run.sh").chmod(0o751)
+    (code / "link").symlink_to("pkg")
+    (code / "empty").mkdir(mode=0o700)
+    image = remote.image(pushed, code, image_repo=repo)
+    assert image.startswith(f"{repo}@sha256:")
+    without = pulled(image)
+    assert without == content_of(Shipper(engine).image(base, code))
+    assert without[APP][1:4] == (0o750, 1000, 1000)
+    assert docker("run", "--rm", image, "sh", "run.sh") == b"from /home/u/app\n"
+    docker("rmi", "--force", image)
+
+
+def test_an_image_of_the_daemon_is_pushed_by_it(
+    base: str, repo: str, engine: Engine, code: Path, logged_in: RegistryServer
+) -> None:
+    image = Shipper(engine, remote=True).image(base, code, image_repo=repo)
+    assert image.startswith(f"{repo}@sha256:")
+    assert below(pulled(image), APP)["main.py"][0] == "file"
+    recording = Recording(engine)
+    before = logged_in.requests("PUT /v2/")
+    assert Shipper(engine, remote=True).image(base, code, image_repo=repo) == image
+    assert recording.changing == []
+    assert logged_in.requests("PUT /v2/") == before
+
+
+def test_a_local_job_with_a_repository_has_the_image_in_both(
+    base: str, repo: str, engine: Engine, code: Path
+) -> None:
+    image = Shipper(engine).image(base, code, image_repo=repo)
+    assert docker("run", "--rm", image, "cat", "main.py") == b"print('hello')\n"
+    assert Shipper(engine).has_images([image])
+
+
+def test_unchanged_code_sends_nothing(
+    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
+) -> None:
+    image = remote.image(pushed, code, image_repo=repo)
+    changing = ("POST", "PUT", "PATCH")
+    before = [logged_in.requests(f'"{method} /v2/') for method in changing]
+    assert sum(before) > 0
+    assert remote.image(pushed, code, image_repo=repo) == image
+    assert [logged_in.requests(f'"{method} /v2/') for method in changing] == before
+
+
+def test_an_edit_sends_a_small_layer(
+    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
+) -> None:
+    first = remote.image(pushed, code, image_repo=repo)
+    for number in range(2):
+        (code / "main.py").write_text(f"print({number})")
+        image = remote.image(pushed, code, image_repo=repo)
+        layers = manifest_of(logged_in, image)["layers"]
+        assert layers[:-1] == manifest_of(logged_in, first)["layers"]
+        assert layers[-1]["size"] < 2_000
+    made = below(pulled(image), APP)
+    assert made["main.py"][4] == hashlib.sha256(b"print(1)").hexdigest()
+    assert "pkg/data.bin" in made
+
+
+def test_a_removal_makes_the_layer_whole(
+    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
+) -> None:
+    (code / "base.txt").write_text("mine")
+    first = remote.image(pushed, code, image_repo=repo)
+    (code / "base.txt").unlink()
+    image = remote.image(pushed, code, image_repo=repo)
+    assert len(manifest_of(logged_in, image)["layers"]) == len(manifest_of(logged_in, first)["layers"])
+    assert below(pulled(image), APP)["base.txt"][4] == hashlib.sha256(b"of the base").hexdigest()
+
+
+def test_an_anchor_that_the_registry_has_lost_does_no_harm(
+    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
+) -> None:
+    remote.image(pushed, code, image_repo=repo)
+    shutil.rmtree(logged_in.data / "docker/registry/v2/repositories" / repo.partition("/")[2])
+    (code / "main.py").write_text("2")
+    image = remote.image(pushed, code, image_repo=repo)
+    assert below(pulled(image), APP)["main.py"][4] == hashlib.sha256(b"2").hexdigest()
+
+
+def test_a_registry_of_another_host(
+    pushed: str,
+    remote: Shipper,
+    code: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logged_in: RegistryServer,
+) -> None:
+    other = RegistryServer(tmp_path / "other", htpasswd(tmp_path / "other")).start()
+    try:
+        config = docker_config(tmp_path / "both", logged_in.host)
+        document = json.loads((config / "config.json").read_text())
+        document["auths"][other.host] = document["auths"][logged_in.host]
+        (config / "config.json").write_text(json.dumps(document))
+        monkeypatch.setenv("DOCKER_CONFIG", str(config))
+        image = remote.image(pushed, code, image_repo=f"{other.host}/jobs")
+        assert f"{APP}/main.py" in pulled(image)
+    finally:
+        other.stop()
+
+
+def test_a_working_directory_deep_in_the_layers_is_found(
+    repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, base: str, engine: Engine
+) -> None:
+    """The directory's attributes are those of the topmost layer that has it; others do not matter."""
+    name = f"{logged_in.host}/bases/deep:1"
+    lines = f'FROM {base}\nRUN ["sh", "-c", "true > /home/u/x"]\nWORKDIR /data/work\nENV A=1\n'
+    docker("build", "--tag", name, "-", given=lines.encode())
+    docker("push", name)
+    local = content_of(Shipper(engine).image(name, code))
+    docker("rmi", name)
+    assert pulled(remote.image(name, code, image_repo=repo)) == local
+
+
+def test_nothing_is_left_on_this_disk(
+    pushed: str, repo: str, remote: Shipper, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+
+    def interrupt(done: int) -> None:
+        assert [*scratch.iterdir()]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        remote.image(pushed, code, Told(interrupt), image_repo=repo)
+    assert not [*scratch.iterdir()]
+    remote.image(pushed, code, image_repo=repo)
+    assert not [*scratch.iterdir()]
+
+
+def test_an_interrupted_push_leaves_no_image(
+    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
+) -> None:
+    (code / "big").write_bytes(os.urandom(3_000_000))
+
+    class Impatient(Told):
+        def advance(self, label: str, done: int, total: int) -> None:
+            if label == "workspace":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        remote.image(pushed, code, Impatient(), image_repo=repo)
+    assert logged_in.tags(repo.partition("/")[2]) == []
+    assert remote.image(pushed, code, image_repo=repo)
+
+
+def test_a_wrong_password_says_so(
+    pushed: str,
+    repo: str,
+    remote: Shipper,
+    code: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logged_in: RegistryServer,
+) -> None:
+    config = docker_config(tmp_path / "wrong", logged_in.host, password="no")
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    with pytest.raises(RegistryError) as caught:
+        remote.image(pushed, code, image_repo=repo)
+    assert "docker login" in caught.value.hint
+
+
+def test_a_daemon_that_may_not_push_says_so(
+    base: str, repo: str, engine: Engine, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "nothing"))
+    with pytest.raises(BackendError, match=r"cannot push") as caught:
+        Shipper(engine, remote=True).image(base, code, image_repo=repo)
+    assert "docker login" in caught.value.hint
+
+
+def test_a_base_that_is_pulled_with_a_password(pushed: str, engine: Engine, code: Path) -> None:
+    told = Told()
+    image = Shipper(engine).image(pushed, code, told)
+    assert told.steps[0] == f"pulling {pushed}"
+    assert docker("run", "--rm", image, "cat", "main.py") == b"print('hello')\n"
+    again = Told()
+    assert Shipper(engine).image(pushed, code, again) == image
+    assert again.steps == []
+    docker("rmi", pushed)
+
+
+def test_a_base_that_is_nowhere(repo: str, remote: Shipper, code: Path, logged_in: RegistryServer) -> None:
+    with pytest.raises(ConfigError, match="there is no image"):
+        remote.image(f"{logged_in.host}/bases/none:1", code, image_repo=repo)
+    with pytest.raises(ConfigError, match="id of an image on this machine"):
+        remote.image("sha256:" + 64 * "a", code, image_repo=repo)
+
+
+def test_images_that_are_there_are_known(pushed: str, repo: str, remote: Shipper, code: Path) -> None:
+    image = remote.image(pushed, code, image_repo=repo)
+    assert remote.has_images([image])
+    assert not remote.has_images([image, f"{repo}@sha256:{64 * '0'}"])
+
+
+@pytest.mark.parametrize("change", ["", "WORKDIR /"])
+def test_an_image_without_a_working_directory_gets_one(
+    repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, change: str
+) -> None:
+    name = f"{logged_in.host}/bases/{uuid.uuid4().hex[:8]}:1"
+    make_base(name, *([change] if change else []))
+    docker("push", name)
+    remove_images(name)
+    image = remote.image(name, code, image_repo=repo)
+    assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == b"/workspace\nprint('hello')\n"
+    docker("rmi", "--force", image)

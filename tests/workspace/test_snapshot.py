@@ -1,0 +1,353 @@
+"""Content, links, several projects, and the memory of digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.workspace.conftest import take, write
+from trainyard.specs.workspace import Workspace
+from trainyard.workspace import index
+from trainyard.workspace import snapshot as snapshots
+from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
+from trainyard.workspace.index import Index, is_settled
+from trainyard.workspace.snapshot import Snapshot, snapshot
+
+
+def sha(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def targets(taken: Snapshot) -> dict[str, str]:
+    return {entry.path: entry.target for entry in taken.manifest.entries if entry.kind == "link"}
+
+
+def test_entries(project: Path) -> None:
+    write(project, {"run.sh": "echo", "data/": "", "empty": ""})
+    (project / "run.sh").chmod(0o4751)
+    (project / "data").chmod(0o2770)
+    (project / "l").symlink_to("run.sh")
+    taken = take(project)
+    entries = taken.manifest.by_path
+    assert entries["run.sh"] == ("run.sh", "file", 0o4751, 4, sha("echo"), "")
+    assert entries["data"] == ("data", "dir", 0o2770, 0, "", "")
+    assert entries["l"] == ("l", "link", 0o777, 0, "", "run.sh")
+    assert (taken.manifest.files, taken.manifest.size) == (2, 4)
+    assert taken.source(entries["run.sh"]) == str(project / "run.sh")
+    assert b"".join(taken.read(entries["run.sh"])) == b"echo"
+    assert b"".join(taken.read(entries["empty"])) == b""
+
+
+def test_times_and_places_do_not_matter(project: Path, tmp_path: Path) -> None:
+    write(project, {"a": "1", "b/c": "2"})
+    other = tmp_path / "elsewhere"
+    write(other, {"a": "1", "b/c": "2"})
+    os.utime(other / "a", (1, 1))
+    assert take(project).manifest.fingerprint == take(other).manifest.fingerprint
+    (other / "a").chmod(0o600)
+    assert take(project).manifest.fingerprint != take(other).manifest.fingerprint
+
+
+def test_links_into_the_workspace_become_relative(project: Path) -> None:
+    write(project, {"a/b": "", "c/d": "", "e": ""})
+    (project / "a" / "abs").symlink_to(project / "c" / "d")
+    (project / "a" / "root").symlink_to(project)
+    (project / "a" / "up").symlink_to("../c")
+    (project / "out").symlink_to("/etc/hostname")
+    (project / "beside").symlink_to("../project-beside")
+    write(project.parent, {"project-beside": ""})
+    taken = take(project)
+    assert targets(taken) == {
+        "a/abs": "../c/d",
+        "a/root": "..",
+        "a/up": "../c",
+        "beside": "../project-beside",
+        "out": "/etc/hostname",
+    }
+    assert taken.report.problems == [
+        ("beside", "points to ../project-beside, outside of the workspace"),
+        ("out", "points to /etc/hostname, outside of the workspace"),
+    ]
+
+
+def test_a_link_by_the_real_name_of_a_linked_project(project: Path) -> None:
+    write(project, {"a": ""})
+    (project / "l").symlink_to(project / "a")
+    linked = project.parent / "linked"
+    linked.symlink_to(project)
+    assert targets(take(linked)) == {"l": "a"}
+
+
+# ---- several projects
+
+
+def test_several_projects(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"app/main.py": "", "app/.trainyardignore": "x", "app/x": "", "lib/x": "1", "lib/y/z": "2"}
+    )
+    (tmp_path / "app" / "l").symlink_to(tmp_path / "lib" / "y")
+    taken = take(tmp_path / "app", **{"vendor/lib": tmp_path / "lib"})
+    paths = [entry.path for entry in taken.manifest.entries]
+    assert paths == [
+        ".trainyardignore",
+        "l",
+        "main.py",
+        "vendor",
+        "vendor/lib",
+        "vendor/lib/x",
+        "vendor/lib/y",
+        "vendor/lib/y/z",
+    ]
+    assert targets(taken) == {"l": "vendor/lib/y"}
+    assert b"".join(taken.read(taken.manifest.by_path["vendor/lib/x"])) == b"1"
+
+
+def test_several_projects_in_one_place(tmp_path: Path) -> None:
+    write(tmp_path, {"a/pkg/x": "", "b/pkg/y": ""})
+    taken = take(tmp_path / "a", tmp_path / "b")
+    assert [entry.path for entry in taken.manifest.entries] == ["pkg", "pkg/x", "pkg/y"]
+
+
+@pytest.mark.parametrize(
+    ("files", "path"),
+    [
+        ({"a/pkg/x": "", "b/pkg/x": ""}, "pkg/x"),
+        ({"a/pkg": "", "b/pkg/x": ""}, "pkg"),
+        ({"a/pkg/x": "", "b/pkg": ""}, "pkg"),
+    ],
+)
+def test_projects_that_have_the_same_path(tmp_path: Path, files: dict[str, str], path: str) -> None:
+    write(tmp_path, files)
+    with pytest.raises(WorkspaceError) as caught:
+        take(tmp_path / "a", tmp_path / "b")
+    assert f"the path {path}: " in caught.value.message
+    assert f"{tmp_path}/a and {tmp_path}/b" in caught.value.message
+
+
+def test_a_destination_within_a_file_of_another_project(tmp_path: Path) -> None:
+    write(tmp_path, {"a/pkg": "", "b/x": ""})
+    with pytest.raises(WorkspaceError, match="the path pkg: "):
+        take(tmp_path / "a", pkg=tmp_path / "b")
+
+
+# ---- nothing, and too much
+
+
+def test_an_empty_workspace_says_why(project: Path) -> None:
+    with pytest.raises(WorkspaceError, match="the directory is empty"):
+        take(project)
+    write(project, {".env": "", "a.log": "", ".trainyardignore": "*\n"})
+    with pytest.raises(WorkspaceError, match=r"has no files: 3 left out by \.trainyardignore"):
+        take(project)
+    write(project, {".trainyardignore": "*.log\n/.trainyardignore"})
+    with pytest.raises(
+        WorkspaceError, match=r"2 left out by \.trainyardignore, 1 held back as likely secrets"
+    ):
+        take(project)
+
+
+def test_an_implicit_workspace_must_be_a_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkspaceError, match="the root of the file system"):
+        snapshot(Workspace({"/": ""}, implicit=True))
+    monkeypatch.setenv("HOME", str(project))
+    write(project, {"a": "1234"})
+    with pytest.raises(WorkspaceError, match="is your home directory") as caught:
+        snapshot(Workspace({str(project): ""}, implicit=True))
+    assert "--workspace DIR" in caught.value.hint
+    assert take(project).manifest.files == 1
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
+def test_an_implicit_workspace_must_not_be_huge(
+    project: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    write(project, {"a": "1234", "b": "12345"})
+    implicit = Workspace({str(project): ""}, implicit=True)
+    assert snapshot(implicit).manifest.files == 2
+    monkeypatch.setattr(snapshots, limit, 1)
+    with pytest.raises(WorkspaceError, match="has 2 files and"):
+        snapshot(implicit)
+    assert take(project).manifest.files == 2
+
+
+def test_an_implicit_workspace_of_more_than_a_gibibyte(project: Path) -> None:
+    write(project, {"a": ""})
+    os.truncate(project / "a", (1 << 30) + 1)  # a hole, which takes no room
+    with pytest.raises(WorkspaceError, match=r"has 1 files and 1\.0 GiB"):
+        snapshot(Workspace({str(project): ""}, implicit=True))
+
+
+# ---- frozen
+
+
+@pytest.mark.parametrize(
+    "change", ["same size", "longer", "shorter", "gone", "a directory", "a link", "a pipe"]
+)
+def test_what_is_read_is_what_was_hashed(project: Path, change: str) -> None:
+    write(project, {"a": "content", "b": "content"})
+    taken = take(project)
+    path = project / "a"
+    texts = {"same size": "CONTENT", "longer": "content and more", "shorter": "cont"}
+    if change in texts:
+        path.write_text(texts[change])
+    else:
+        path.unlink()
+        if change == "a directory":
+            path.mkdir()
+        elif change == "a link":
+            path.symlink_to("b")
+        elif change == "a pipe":
+            os.mkfifo(path)
+    with pytest.raises(WorkspaceChangedError, match="/a was changed"):
+        list(taken.read(taken.manifest.by_path["a"]))
+    assert b"".join(taken.read(taken.manifest.by_path["b"])) == b"content"
+
+
+def test_large_files_are_read_in_pieces(project: Path) -> None:
+    content = os.urandom(3 * snapshots.CHUNK)
+    write(project, {"a": content})
+    taken = take(project)
+    chunks = list(taken.read(taken.manifest.entries[0]))
+    assert len(chunks) == 3
+    assert b"".join(chunks) == content
+
+
+def _read_for_ever(project: Path) -> None:
+    while True:  # a reading that happens to come between two writes succeeds
+        snapshot(Workspace({str(project): ""}), cache=False)
+
+
+def test_a_file_that_never_stands_still(project: Path) -> None:
+    write(project, {"a": b"x" * (8 << 20)})
+    stop = threading.Event()
+
+    def scribble() -> None:
+        with open(project / "a", "r+b", buffering=0) as file:
+            while not stop.is_set():
+                file.seek(0)
+                file.write(os.urandom(8))
+
+    writer = threading.Thread(target=scribble)
+    writer.start()
+    try:
+        with pytest.raises(WorkspaceChangedError):
+            _read_for_ever(project)
+    finally:
+        stop.set()
+        writer.join()
+
+
+# ---- the memory of digests
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files whose content was read."""
+    read: list[str] = []
+    original = index.hash_file
+
+    def hash_file(path: str) -> object:
+        read.append(os.path.basename(path))
+        return original(path)
+
+    monkeypatch.setattr(snapshots, "hash_file", hash_file)
+    return read
+
+
+def settle(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files count as untouched for long, though they have just been written."""
+    monkeypatch.setattr(index, "FINE_TICK_NS", -(10**12))
+    monkeypatch.setattr(index, "COARSE_TICK_NS", -(10**12))
+
+
+def test_unchanged_files_are_not_read_again(
+    project: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(project, monkeypatch)
+    write(project, {"a": "1", "b": "2", "c": "3"})
+    first = take(project).manifest
+    assert sorted(hashed) == ["a", "b", "c"]
+    hashed.clear()
+    assert take(project).manifest == first
+    assert hashed == []
+    write(project, {"b": "X"})
+    changed = take(project).manifest
+    assert hashed == ["b"]
+    assert changed.by_path["b"].digest == sha("X")
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(
+    project: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(project, monkeypatch)
+    write(project, {"a": "1"})
+    info = (project / "a").stat()
+    take(project)
+    write(project, {"a": "2"})
+    os.utime(project / "a", ns=(info.st_atime_ns, info.st_mtime_ns))
+    assert take(project).manifest.by_path["a"].digest == sha("2")
+
+
+def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list[str]) -> None:
+    """It could be written again within the same tick of the clock, and look the same."""
+    write(project, {"a": "1"})
+    info = (project / "a").stat()
+    memory = Index(str(project))
+    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + index.FINE_TICK_NS - 1)
+    memory.save()
+    assert Index(str(project)).digest("a", info) is None
+    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + index.COARSE_TICK_NS + 1)
+    memory.save()
+    assert Index(str(project)).digest("a", info) == sha("1")
+
+
+def test_whole_seconds_are_trusted_later(project: Path) -> None:
+    write(project, {"a": "1"})
+    values = list((project / "a").stat())
+    coarse = os.stat_result(values, {"st_mtime_ns": 5 * 10**9, "st_ctime_ns": 5 * 10**9})
+    fine = os.stat_result(values, {"st_mtime_ns": 5 * 10**9, "st_ctime_ns": 5 * 10**9 + 1})
+    assert not is_settled(coarse, 7 * 10**9)
+    assert is_settled(coarse, 8 * 10**9)
+    assert is_settled(fine, 7 * 10**9)
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "text", "gone", "directory"])
+def test_a_damaged_memory_is_dropped(
+    project: Path, home: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    settle(project, monkeypatch)
+    write(project, {"a": "1"})
+    expected = take(project).manifest
+    (memory,) = (home / "state" / "workspaces" / "index").iterdir()
+    data = memory.read_bytes()
+    memory.unlink()
+    if damage == "directory":
+        memory.mkdir()
+    elif damage != "gone":
+        at = data.index(sha("1").encode())
+        flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        memory.write_bytes({"cut": data[:-9], "bit": flipped, "empty": b"", "text": b"x\n[1]"}[damage])
+    hashed.clear()
+    assert take(project).manifest == expected
+    assert hashed == ["a"]
+
+
+def test_the_memory_can_be_left_aside(project: Path, home: Path) -> None:
+    write(project, {"a": "1"})
+    snapshot(Workspace({str(project): ""}), cache=False)
+    assert not (home / "state" / "workspaces" / "index").exists()
+
+
+def test_five_thousand_files(project: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(project, monkeypatch)
+    write(project, {f"d{number % 50}/f{number}": str(number) for number in range(5000)})
+    first = take(project).manifest
+    assert first.files == 5000
+    assert first.by_path["d7/f1007"].digest == sha("1007")
+    hashed.clear()
+    assert take(project).manifest == first
+    assert hashed == []

@@ -1,0 +1,449 @@
+"""Content kept once, directories made of it, faults, and cleaning up."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workspace.conftest import git, take, write
+from trainyard.errors import StateStoreError
+from trainyard.workspace import tree
+from trainyard.workspace.directory import is_intact, shared_copy
+from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
+from trainyard.workspace.manifest import Manifest
+from trainyard.workspace.snapshot import Snapshot
+from trainyard.workspace.store import SPARED_SECONDS, Store
+from trainyard.workspace.tree import SMALLEST_LINK
+
+BIG = b"x" * SMALLEST_LINK
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def taken(project: Path) -> Snapshot:
+    write(project, {"run.sh": "echo hi", "data/big": BIG, "data/empty": "", "void/": "", "twin": "echo hi"})
+    (project / "run.sh").chmod(0o755)
+    (project / "void").chmod(0o2750)
+    (project / "link").symlink_to("data/big")
+    (project / "gone").symlink_to("nowhere")
+    return take(project)
+
+
+def content(directory: Path) -> Manifest:
+    return take(directory).manifest
+
+
+def everything(directory: str | Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in Path(directory).rglob("*")}
+
+
+# ---- keeping and making
+
+
+def test_there_and_back(store: Store, taken: Snapshot, tmp_path: Path) -> None:
+    assert not store.has_all(taken.manifest)
+    assert store.add(taken) == taken.manifest.size
+    assert store.has_all(taken.manifest)
+    assert store.add(taken) == 0
+    store.materialize(taken.manifest, str(tmp_path / "made"))
+    store.materialize(taken.manifest, str(tmp_path / "own"), private=True)
+    assert content(tmp_path / "made") == content(tmp_path / "own") == taken.manifest
+    assert store.manifest(taken.manifest.fingerprint) == taken.manifest
+    assert store.read_blob(taken.manifest.by_path["twin"].digest) == b"echo hi"
+    assert store.read_blob("0" * 64) is None
+
+
+def test_a_store_that_is_not_there(store: Store, taken: Snapshot) -> None:
+    assert store.manifest(taken.manifest.fingerprint) is None
+    assert store.fingerprints() == []
+    assert store.collect([]) == 0
+    assert not os.path.exists(store.root)
+
+
+def test_only_some_entries(store: Store, taken: Snapshot) -> None:
+    entries = taken.manifest.by_path
+    assert store.add(taken, [entries["data/big"]]) == len(BIG)
+    assert store.read_blob(entries["data/big"].digest) == BIG
+    assert store.read_blob(entries["twin"].digest) is None
+
+
+def test_other_users_cannot_read_it(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    assert os.stat(store.root).st_mode & 0o077 == 0
+
+
+def test_odd_names_and_modes(store: Store, project: Path, tmp_path: Path) -> None:
+    odd = os.fsdecode(b"\xff\n \xe9")
+    write(project, {odd: "1", f"d/{odd}": "2", "locked/a": "3", "-rf": "4", "set": "5"})
+    (project / "d" / odd).chmod(0o400)
+    (project / "set").chmod(0o6755)
+    (project / "locked").chmod(0o555)
+    taken = take(project)
+    store.add(taken)
+    store.materialize(taken.manifest, str(tmp_path / "made"), private=True)
+    assert content(tmp_path / "made") == taken.manifest
+
+
+def test_frozen_code_by_the_beginning_of_its_fingerprint(
+    store: Store, taken: Snapshot, project: Path
+) -> None:
+    store.add(taken)
+    write(project, {"run.sh": "changed"})
+    frozen = store.snapshot(taken.manifest.fingerprint[:8])
+    assert frozen.manifest == taken.manifest
+    assert b"".join(frozen.read(frozen.manifest.by_path["run.sh"])) == b"echo hi"
+    with pytest.raises(WorkspaceError, match="@00000000 is not kept"):
+        store.snapshot("00000000")
+    other = take(project)
+    store.put_manifest(other.manifest)
+    with pytest.raises(WorkspaceError, match=r"content of the workspace @\w+ is not kept"):
+        store.snapshot(other.manifest.fingerprint)
+    with pytest.raises(WorkspaceError, match="2 workspaces begin with @"):
+        store.find("")
+
+
+def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project: Path) -> None:
+    write(project, {"data/big": b"y" * SMALLEST_LINK})
+    with pytest.raises(WorkspaceChangedError):
+        store.add(taken)
+    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
+    assert store.read_blob(taken.manifest.by_path["data/big"].digest) is None
+
+
+def test_sources_for_comparisons(store: Store, project: Path) -> None:
+    write(project, {"a.py": "a", "large": b"x" * (256 * 1024 + 1), "changed": "1"})
+    taken = take(project)
+    write(project, {"changed": "2"})
+    store.keep_sources(taken)
+    entries = taken.manifest.by_path
+    assert store.read_blob(entries["a.py"].digest) == b"a"
+    assert store.read_blob(entries["large"].digest) is None
+    assert store.read_blob(entries["changed"].digest) is None
+
+
+def test_sources_are_limited(store: Store, project: Path) -> None:
+    write(project, {f"f{number:02}": os.urandom(256 * 1024 - number) for number in range(82)})
+    taken = take(project)
+    store.keep_sources(taken)
+    kept = [entry.path for entry in taken.manifest.entries if store.read_blob(entry.digest) is not None]
+    assert kept == [f"f{number:02}" for number in range(2, 82)]
+
+
+@pytest.mark.parametrize("kind", ["manifests", "sources"])
+def test_damaged_documents_are_not_used(store: Store, taken: Snapshot, kind: str) -> None:
+    store.keep_sources(taken)
+    store.put_manifest(taken.manifest)
+    for path in Path(store.root, kind).rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-3])
+    if kind == "manifests":
+        assert store.manifest(taken.manifest.fingerprint) is None
+    else:
+        assert store.read_blob(taken.manifest.by_path["twin"].digest) is None
+
+
+# ---- what jobs do to their directories
+
+
+def inode(path: str | Path) -> int:
+    return os.stat(path).st_ino
+
+
+def test_large_files_are_shared_and_small_ones_are_not(
+    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree._Builder, "_clone", lambda *_: False)  # as on a file system that cannot
+    store.add(taken)
+    store.materialize(taken.manifest, str(tmp_path / "made"))
+    store.materialize(taken.manifest, str(tmp_path / "own"), private=True)
+    entries = taken.manifest.by_path
+    assert inode(store.blob_path(entries["data/big"])) == inode(tmp_path / "made/data/big")
+    assert inode(store.blob_path(entries["data/big"])) != inode(tmp_path / "own/data/big")
+    assert inode(store.blob_path(entries["twin"])) != inode(tmp_path / "made/twin")
+
+
+def test_what_a_job_writes_reaches_nobody(store: Store, taken: Snapshot, tmp_path: Path) -> None:
+    store.add(taken)
+    for name in ("one", "two"):
+        store.materialize(taken.manifest, str(tmp_path / name), private=True)
+    for path in ("data/big", "twin", "run.sh"):
+        with open(tmp_path / "one" / path, "r+b") as file:
+            file.write(b"?")
+    assert content(tmp_path / "two") == taken.manifest
+    assert store.has_all(taken.manifest)
+    store.materialize(taken.manifest, str(tmp_path / "three"))
+    assert content(tmp_path / "three") == taken.manifest
+
+
+@pytest.mark.parametrize("damage", ["write", "append", "truncate", "mode", "remove", "time"])
+def test_tainted_content_is_replaced(
+    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(tree._Builder, "_clone", lambda *_: False)
+    store.add(taken)
+    store.materialize(taken.manifest, str(tmp_path / "made"))
+    blob = store.blob_path(taken.manifest.by_path["data/big"])
+    shared = tmp_path / "made/data/big"
+    if damage in ("write", "append"):
+        with open(shared, "r+b") as file:
+            file.seek(0, os.SEEK_END if damage == "append" else os.SEEK_SET)
+            file.write(b"poison")
+    elif damage == "truncate":
+        os.truncate(shared, 5)
+    elif damage == "mode":
+        shared.chmod(0o777)
+    elif damage == "time":
+        os.utime(shared)
+    else:
+        os.unlink(blob)
+    assert not store.has_all(taken.manifest)
+    with pytest.raises(StateStoreError, match="content of data/big is missing or was changed"):
+        store.materialize(taken.manifest, str(tmp_path / "next"))
+    assert not (tmp_path / "next").exists()
+    assert store.add(taken) == len(BIG)
+    store.materialize(taken.manifest, str(tmp_path / "next"))
+    assert content(tmp_path / "next") == taken.manifest
+
+
+def test_reading_content_that_was_tainted(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    entry = taken.manifest.by_path["data/big"]
+    Path(store.blob_path(entry)).write_bytes(b"y" * SMALLEST_LINK)
+    assert store.read_blob(entry.digest) is None
+
+
+def test_a_directory_that_exists(store: Store, taken: Snapshot, project: Path) -> None:
+    store.add(taken)
+    with pytest.raises(StateStoreError, match="exists already"):
+        store.materialize(taken.manifest, str(project))
+    assert content(project) == taken.manifest
+
+
+# ---- shared copies
+
+
+def test_jobs_with_the_same_code_share_a_copy(store: Store, taken: Snapshot, tmp_path: Path) -> None:
+    store.add(taken)
+    first = shared_copy(store, taken.manifest, str(tmp_path / "cluster"))
+    assert content(Path(first)) == taken.manifest
+    write(Path(first), {"out.txt": "results", "data/__pycache__/x.pyc": ""})
+    assert shared_copy(store, taken.manifest, str(tmp_path / "cluster")) == first
+
+
+def test_a_copy_that_was_written_into_is_not_shared(store: Store, taken: Snapshot, tmp_path: Path) -> None:
+    store.add(taken)
+    first = shared_copy(store, taken.manifest, str(tmp_path / "cluster"))
+    write(Path(first), {"twin": "ECHO HI"})
+    assert not is_intact(taken.manifest, first)
+    second = shared_copy(store, taken.manifest, str(tmp_path / "cluster"))
+    assert second != first
+    assert content(Path(second)) == taken.manifest
+    assert shared_copy(store, taken.manifest, str(tmp_path / "cluster")) == second
+
+
+# ---- many at once
+
+MANY = """
+import sys
+from trainyard.specs.workspace import Workspace
+from trainyard.workspace.directory import shared_copy
+from trainyard.workspace.snapshot import snapshot
+from trainyard.workspace.store import Store
+project, root, made, number = sys.argv[1:]
+store = Store(root)
+taken = snapshot(Workspace({project: ""}))
+store.add(taken)
+store.keep_sources(taken)
+store.materialize(taken.manifest, f"{made}/{number}")
+print(shared_copy(store, taken.manifest, f"{made}/shared"))
+store.collect([], 0)
+"""
+
+
+def test_many_processes_at_once(store: Store, taken: Snapshot, project: Path, tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", MANY, str(project), store.root, str(tmp_path / "made"), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(6)
+    ]
+    copies = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 6
+    assert len(set(copies)) == 1
+    for number in range(6):
+        assert content(tmp_path / "made" / str(number)) == taken.manifest
+    leftovers = everything(store.root) | everything(tmp_path / "made")
+    assert not [path for path in leftovers if path.endswith(".tmp")]
+
+
+KILLED = """
+import os, sys, trainyard.workspace.tree as tree, trainyard.workspace.store as stores
+from trainyard.specs.workspace import Workspace
+from trainyard.workspace.snapshot import snapshot
+project, root, made, stage = sys.argv[1:]
+def die(*_):
+    os.kill(os.getpid(), 9)
+store = stores.Store(root)
+taken = snapshot(Workspace({project: ""}))
+if stage == "add":
+    os.fchmod = die
+store.add(taken)
+if stage == "materialize":
+    tree._copy = die
+if stage == "rename":
+    os.rename = die
+store.materialize(taken.manifest, made, private=True)
+"""
+
+
+@pytest.mark.parametrize("stage", ["add", "materialize", "rename"])
+def test_killed_half_way(store: Store, taken: Snapshot, project: Path, tmp_path: Path, stage: str) -> None:
+    made = Path(store.root) / "views" / "job"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(project), store.root, str(made), stage], check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert not made.exists()
+    assert [path for path in everything(store.root) if path.endswith(".tmp")]
+    assert store.has_all(taken.manifest) == (stage != "add")
+    store.add(taken)
+    store.materialize(taken.manifest, str(made), private=True)
+    assert content(made) == taken.manifest
+    store.collect([taken.manifest.fingerprint], spared=-1)
+    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
+    assert store.has_all(taken.manifest)
+    assert content(made) == taken.manifest
+
+
+# ---- full disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "trainyard-test", str(path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_a_full_disk(project: Path, small_disk: Path) -> None:
+    write(project, {"a": os.urandom(100_000), "b": os.urandom(200_000), "c": os.urandom(400_000)})
+    taken = take(project)
+    store = Store(str(small_disk / "store"))
+    with pytest.raises(StateStoreError, match="No space left") as caught:
+        store.add(taken)
+    assert "trainyard gc" in caught.value.hint
+    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
+    assert not store.has_all(taken.manifest)
+    assert store.has_all(Manifest([taken.manifest.by_path["a"], taken.manifest.by_path["b"]]))
+
+
+def test_a_disk_that_is_full_for_the_directory(project: Path, small_disk: Path, store: Store) -> None:
+    write(project, {"a": os.urandom(60_000), "d/b": os.urandom(400_000), "z": os.urandom(200_000)})
+    taken = take(project)
+    store.add(taken)
+    with pytest.raises(StateStoreError, match="No space left"):
+        store.materialize(taken.manifest, str(small_disk / "made"))
+    assert everything(small_disk) == set()
+
+
+def test_sources_do_not_mind_a_full_disk(project: Path, small_disk: Path) -> None:
+    write(project, {f"f{number}": os.urandom(200_000) for number in range(4)})
+    store = Store(str(small_disk / "store"))
+    store.keep_sources(take(project))
+    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
+
+
+def test_a_store_that_must_not_be_written(project: Path, small_disk: Path, taken: Snapshot) -> None:
+    store = Store(str(small_disk / "store"))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StateStoreError, match="Read-only"):
+        store.add(taken)
+
+
+def test_an_error_of_the_disk_while_cloning(
+    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ioctl(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.add(taken)
+    monkeypatch.setattr(tree.fcntl, "ioctl", ioctl)
+    with pytest.raises(StateStoreError, match="No space left"):
+        store.materialize(taken.manifest, str(tmp_path / "made"))
+    assert not (tmp_path / "made").exists()
+
+
+# ---- cleaning up
+
+
+def grow_old(store: Store, seconds: float = 2 * SPARED_SECONDS) -> None:
+    past = time.time() - seconds
+    for path in Path(store.root, "manifests").iterdir():
+        os.utime(path, (past, past))
+
+
+def test_collecting(store: Store, taken: Snapshot, project: Path) -> None:
+    store.add(taken)
+    store.keep_sources(taken)
+    write(project, {"run.sh": "another", "new": "new"})
+    other = take(project)
+    store.add(other)
+    needed = other.manifest.fingerprint
+    assert store.collect([needed], spared=SPARED_SECONDS) == 0
+    grow_old(store)
+    assert store.garbage([needed]) == [taken.manifest.fingerprint]
+    assert store.collect([needed], older_than=10 * SPARED_SECONDS) == 0
+    assert store.collect([needed], spared=-1) > 0
+    assert store.fingerprints() == [needed]
+    assert store.has_all(other.manifest)
+    assert not store.has_all(taken.manifest)  # run.sh has gone, the rest is shared
+    assert store.collect([], spared=-1) > len(BIG)
+    files = {path for path in everything(store.root) if Path(store.root, path).is_file()}
+    assert files == {"lock"}
+
+
+def test_code_that_is_used_again_is_young(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    grow_old(store)
+    store.add(taken)
+    assert store.garbage([]) == []
+
+
+def test_nothing_is_collected_while_somebody_uses_the_store(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    with open(os.path.join(store.root, "lock")) as lock:
+        with store._locked(), store._locked(), pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with store._locked(alone=True), pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_checkout_through_the_store(store: Store, project: Path, tmp_path: Path) -> None:
+    git(project, "init", "-q")
+    write(project, {".gitignore": "*.o\n", "a.c": "int", "a.o": "", "inc/": ""})
+    taken = take(project)
+    store.add(taken)
+    store.materialize(taken.manifest, str(tmp_path / "made"))
+    assert everything(tmp_path / "made") == {".gitignore", "a.c", "inc"}
