@@ -55,6 +55,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "registry": _registry,
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
+    "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }
 
