@@ -70,6 +70,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "sagemaker_sdk": _sagemaker_sdk,
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
+    "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }
 

@@ -124,7 +124,8 @@ def with_layer(layer: LayerFile, label: str = "shipped") -> Any:
 
     def configure(config: dict[str, Any]) -> dict[str, Any]:
         config["rootfs"]["diff_ids"].append(layer.diff_id)
-        config["config"].setdefault("Labels", {})["ours"] = label
+        # Docker writes null for what there is none of
+        config["config"]["Labels"] = {**(config["config"].get("Labels") or {}), "ours": label}
         return config
 
     return configure

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -34,20 +35,22 @@ def free_port() -> int:
 
 @dataclass
 class RegistryServer:
-    """A registry on a port of 127.0.0.1. ``config`` is merged into its configuration."""
+    """A registry on a port of this machine's own. ``config`` is merged into its configuration."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
     scheme: str = "http"
     secret: str = "the-same-after-a-restart"
     storage: Path | None = None
+    address: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def host(self) -> str:
         """``127.0.0.1:PORT``, as image names have it."""
-        return f"127.0.0.1:{self.port}"
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -95,28 +98,30 @@ class RegistryServer:
             assert self.process is not None
             assert self.process.poll() is None, self.log
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.address, self.port), 1).close()
             except OSError:
                 assert time.monotonic() < deadline, self.log
                 time.sleep(0.01)
             else:
                 return
 
+    def revive(self) -> None:
+        """Start it unless it runs. Several threads may ask for that; it is ready for all of them."""
+        with self._lock:
+            if self.process is None:
+                self.start()
+
     def kill(self) -> None:
         """End it at once, as a crash does."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.wait()
+        with self._lock:
+            if self.process is not None:
+                self.process.send_signal(signal.SIGKILL)
+                self.process.wait(30)
+                self.process = None
 
     def stop(self) -> None:
         """End it."""
         self.kill()
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        if self.process is not None:
-            self.process.wait(30)
-            self.process = None
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Ask it something, as the user that it knows; certificates are not looked at."""

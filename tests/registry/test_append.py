@@ -10,7 +10,7 @@ import pytest
 
 from tests.backends import need
 from tests.registry.conftest import LOGIN
-from tests.registry.images import busybox, layer_file, push_image, push_index, sha256, with_layer
+from tests.registry.images import busybox, layer_file, push_image, push_index, sha256, tar_of, with_layer
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
@@ -87,6 +87,28 @@ def test_image_runs_in_docker(logged_in, client, repo, tmp_path, layer, kind):
         assert labels == {"from": "base", "ours": "shipped"}
     finally:
         subprocess.run([DOCKER, "rmi", "-f", pinned], env=env, capture_output=True, timeout=55, check=False)
+
+
+def test_base_that_docker_pushed(logged_in, client, repo, tmp_path, layer):
+    need("docker")
+    env = {**os.environ, "DOCKER_CONFIG": str(docker_config(tmp_path / "d", logged_in.host))}
+    base = f"{logged_in.host}/{repo}:base"
+
+    def docker(*words, **kwargs):
+        return subprocess.run(
+            [DOCKER, *words], env=env, capture_output=True, timeout=55, check=True, **kwargs
+        )
+
+    try:
+        docker("import", "--change", "ENV PATH=/bin", "-", base, input=tar_of(busybox()))
+        docker("push", "-q", base)
+        pinned = append_layer(Reference.parse(base), ref(logged_in, repo), [layer], with_layer(layer))
+        assert docker("run", "--rm", "--network=none", pinned, "/work/train").stdout == b"trained here\n"
+    finally:
+        for image in (base, locals().get("pinned")):
+            subprocess.run(
+                [DOCKER, "rmi", "-f", str(image)], env=env, capture_output=True, timeout=55, check=False
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,6 +278,13 @@ def test_same_input_gives_the_same_image(logged_in, client, repo, layer):
     }
     assert len(pinned) == 1
     assert logged_in.tags(repo) == ["base", "one", "two"]
+
+
+def test_base_is_not_replaced_by_its_own_offspring(logged_in, client, repo, layer):
+    before = push_image(client, repo, "v1", [{"a": b"1"}])
+    with pytest.raises(ConfigError, match="would be replaced"):
+        append_layer(ref(logged_in, repo), ref(logged_in, repo), [layer], with_layer(layer))
+    assert client.manifest_digest(repo, "v1") == before
 
 
 def test_absent_base(logged_in, client, repo, layer):

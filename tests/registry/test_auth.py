@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
-from tests.registry.server import PASSWORD, USER, RegistryServer, htpasswd
+from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.tokens import Certificate, TokenServer
 from trainyard.docker.credentials import Credentials
 from trainyard.errors import ConfigError
@@ -115,16 +115,15 @@ def test_credentials_are_not_looked_up_where_nobody_asks(tmp_path, connect, repo
 def test_password_that_expires_is_looked_up_anew(tmp_path, connect, repo):
     """Tokens of cloud registries are passwords that are good for some hours."""
     server = RegistryServer(tmp_path / "r", htpasswd(tmp_path, {"AWS": "token-1"})).start()
-    config = tmp_path / "config.json"
     try:
         env = {"DOCKER_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
-        config.write_text('{"auths": {"%s": {"username": "AWS", "password": "token-1"}}}' % server.host)
+        docker_config(tmp_path, server.host, "AWS", "token-1")
         client = connect(server.host, None, environ=env)
         assert push(client, repo)
         server.stop()
         htpasswd(tmp_path, {"AWS": "token-2"})
         server.start()
-        config.write_text('{"auths": {"%s": {"username": "AWS", "password": "token-2"}}}' % server.host)
+        docker_config(tmp_path, server.host, "AWS", "token-2")
         assert push(client, repo, b"more")
     finally:
         server.stop()
@@ -214,7 +213,7 @@ def test_mount_has_the_rights_to_both_repositories(guarded, tokens, connect, rep
 
 def test_user_who_may_only_read(guarded, connect, repo):
     with pytest.raises(
-        RegistryAuthError, match="does not let the user 'reader' .from there. do it"
+        RegistryAuthError, match=r"does not let the user 'reader' \(from there\) do it"
     ) as caught:
         push(connect(guarded.host, Credentials("reader", "pw-of-reader", origin="there")), repo)
     assert caught.value.hint.startswith("Ask for the permission to push, or use another account.")
@@ -238,7 +237,7 @@ def test_token_server_that_fails_is_tried_again(guarded, tokens, connect, repo):
 @pytest.mark.parametrize("answer", [(200, b"<html>"), (200, b"{}"), (200, b"[]"), (404, b"")])
 def test_token_server_that_is_none(guarded, tokens, connect, repo, answer):
     tokens.fault = answer
-    with pytest.raises(RegistryError, match="the token server 127.0.0.1"):
+    with pytest.raises(RegistryError, match=r"the token server 127\.0\.0\.1"):
         push(connect(guarded.host, Credentials("pusher", "p"), pause=FakeTime().patience(20)), repo)
 
 
@@ -247,7 +246,7 @@ def test_password_goes_to_no_token_server_without_tls(registry, connect, repo):
     with http_proxy(registry.port, lambda *_: sneaky) as proxy:
         client = connect(proxy.host, Credentials("me", "pw"))
         client._auth._allow_http = False
-        with pytest.raises(RegistryAuthError, match="sends us for a token to 'http://203.0.113.1/token'"):
+        with pytest.raises(RegistryAuthError, match="sends us for a token to 'http://203"):
             client.manifest(repo, "v1")
 
 
@@ -356,7 +355,7 @@ def test_location_by_http_of_a_registry_behind_tls(secure, certificate, connect)
     assert client.absolute(url, "http://r.example/v2/u") == "https://r.example:5000/v2/u"
     assert client.absolute(url, "/v2/u") == "https://r.example:5000/v2/u"
     assert client.absolute(url, "https://store.example/u") == "https://store.example/u"
-    with pytest.raises(RegistryError, match="from https to http://store.example"):
+    with pytest.raises(RegistryError, match="from https to http://store"):
         client.absolute(url, "http://store.example/u")
 
 

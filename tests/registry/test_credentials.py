@@ -6,6 +6,8 @@ import os
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trainyard.docker import credentials
 from trainyard.docker.credentials import Credentials, CredentialsError, credentials_for, engine_auth_header
@@ -126,7 +128,7 @@ def test_helper_of_a_host_wins_over_the_store(configured, helper, tmp_path):
 def test_absent_helper_is_named_with_its_file(configured):
     env = configured({"credHelpers": {"ghcr.io": "gone"}})
     with pytest.raises(
-        CredentialsError, match="docker-credential-gone.*ghcr.io.*config.json.*not installed"
+        CredentialsError, match=r"docker-credential-gone.*ghcr\.io.*config\.json.*not installed"
     ) as caught:
         credentials_for("ghcr.io", env)
     assert "docker-credential-gone" in caught.value.hint
@@ -178,6 +180,28 @@ def test_odd_but_harmless_files(configured):
     assert credentials_for("ghcr.io", configured("")) is None
     assert credentials_for("ghcr.io", configured({"auths": None, "credHelpers": {"ghcr.io": ""}})) is None
     assert credentials_for("ghcr.io", {"HOME": "/nowhere", "PATH": ""}) is None
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("YTpi"),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["auth", "username", "ghcr.io", "identitytoken"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.dictionaries(st.sampled_from(["auths", "credHelpers", "credsStore"]), _json, max_size=3))
+def test_any_file_gives_credentials_or_an_error_of_ours(configured, document):
+    try:
+        found = credentials_for("ghcr.io", configured(document))
+    except CredentialsError:
+        return
+    assert found is None or found.host == "ghcr.io"
 
 
 def test_podmans_files_are_read_after_dockers(configured, tmp_path):

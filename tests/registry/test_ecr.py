@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.backends import need
+from tests.registry.server import docker_config
 from tests.toolkit.objects import endpoint  # noqa: F401
 from trainyard.docker.credentials import CredentialsError, credentials_for
 
@@ -51,10 +52,7 @@ def test_environment_that_is_handed_over_counts(nobody, endpoint, tmp_path):  # 
 
 
 def test_login_of_docker_wins(aws, tmp_path, monkeypatch):
-    folder = tmp_path / "docker"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"auths": {"%s": {"username": "AWS", "password": "p"}}}' % HOST)
-    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "docker", HOST, "AWS", "p")))
     assert credentials_for(HOST).password == "p"
 
 
@@ -67,7 +65,7 @@ def test_without_aws_credentials_it_says_what_to_do(nobody):
 
 def test_without_boto3_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(CredentialsError, match="boto3.*is not installed") as caught:
+    with pytest.raises(CredentialsError, match=r"boto3.*is not installed") as caught:
         credentials_for(HOST)
     assert "trainyard[aws]" in caught.value.hint
     assert credentials_for("public.ecr.aws") is None

@@ -82,6 +82,17 @@ def test_a_link_by_the_real_name_of_a_linked_project(project: Path) -> None:
     assert targets(take(linked)) == {"l": "a"}
 
 
+def test_links_that_reach_the_workspace_by_a_detour(project: Path) -> None:
+    write(project, {"a": "", "d/b": ""})
+    (project / "d" / "out").symlink_to("../../project/a")
+    (project.parent / "other").symlink_to(project)
+    (project / "d" / "other").symlink_to(project.parent / "other" / "a")
+    (project / "d" / "odd").symlink_to(".././d//b")
+    taken = take(project)
+    assert targets(taken) == {"d/out": "../a", "d/other": "../a", "d/odd": ".././d//b"}
+    assert taken.report.problems == []
+
+
 # ---- several projects
 
 
@@ -104,6 +115,29 @@ def test_several_projects(tmp_path: Path) -> None:
     ]
     assert targets(taken) == {"l": "vendor/lib/y"}
     assert b"".join(taken.read(taken.manifest.by_path["vendor/lib/x"])) == b"1"
+
+
+def test_links_between_projects(tmp_path: Path) -> None:
+    write(tmp_path, {"app/main.py": "", "app/sub/x": "", "lib/y": ""})
+    (tmp_path / "app" / "sub" / "lib").symlink_to("../../lib/y")
+    (tmp_path / "lib" / "app").symlink_to("../app")
+    taken = take(tmp_path / "app", **{"vendor/lib": tmp_path / "lib"})
+    assert targets(taken) == {"sub/lib": "../vendor/lib/y", "vendor/lib/app": "../.."}
+    assert taken.report.problems == []
+
+
+def test_a_project_within_a_project(tmp_path: Path) -> None:
+    write(tmp_path, {"app/main.py": "", "app/lib/x": "", "app/.trainyardignore": "/lib\n"})
+    (tmp_path / "app" / "l").symlink_to(tmp_path / "app" / "lib" / "x")
+    taken = take(tmp_path / "app", vendor=tmp_path / "app" / "lib")
+    assert targets(taken) == {"l": "vendor/x"}
+
+
+def test_the_same_directory_twice(project: Path) -> None:
+    write(project, {"a": ""})
+    twice = Workspace({str(project): "", f"{project}/../project": "b"})
+    with pytest.raises(WorkspaceError, match=r"has the directory .*/project twice"):
+        snapshot(twice)
 
 
 def test_several_projects_in_one_place(tmp_path: Path) -> None:

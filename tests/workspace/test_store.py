@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import backend, need
 from tests.workspace.conftest import git, take, write
 from trainyard.errors import StateStoreError
 from trainyard.workspace import tree
@@ -230,6 +231,34 @@ def test_a_directory_that_exists(store: Store, taken: Snapshot, project: Path) -
     with pytest.raises(StateStoreError, match="exists already"):
         store.materialize(taken.manifest, str(project))
     assert content(project) == taken.manifest
+
+
+@pytest.fixture
+def cloning_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 320 MB on which files can share blocks."""
+    need("xfs")
+    image, path = tmp_path / "image", tmp_path / "xfs"
+    path.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(320 << 20)
+    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(path)], check=False, capture_output=True)
+    backend("xfs", mounted.returncode == 0, mounted.stderr.decode())
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_directories_share_blocks_with_the_store(project: Path, cloning_disk: Path) -> None:
+    write(project, {"model.bin": bytes(150 << 20), "a.py": "a", "empty": ""})
+    taken = take(project)
+    store = Store(str(cloning_disk / "store"))
+    store.add(taken)
+    for name in ("one", "two", "three"):  # more than there is room for
+        store.materialize(taken.manifest, str(cloning_disk / name), private=True)
+    with open(cloning_disk / "one/model.bin", "r+b") as file:
+        file.write(b"poison")
+    assert content(cloning_disk / "two") == content(cloning_disk / "three") == taken.manifest
+    assert store.has_all(taken.manifest)
 
 
 # ---- shared copies

@@ -189,9 +189,13 @@ def find_buildkit(engine: Engine) -> tuple[list[str], dict[str, str]] | None:
 
 
 def _daemon_has_buildkit(engine: Engine) -> bool:
+    """Tell whether BuildKit is in the daemon. Docker 20.10 has it, but recommends it only when configured."""
     with engine.stream("GET", "/_ping", timeout=30) as answer:
         answer.read()
-        return answer.headers.get("builder-version") == "2"
+        server = answer.headers.get("server", "")
+        return answer.headers.get("builder-version") == "2" or (
+            server.startswith("Docker/") and "(linux)" in server
+        )
 
 
 def _docker_commands() -> Iterator[str]:

@@ -74,11 +74,9 @@ class DirectoryShipment:
 
     def ship(self, progress: Progress) -> dict[str, str]:
         """Put the content into the store. There are no references to replace."""
-        if not self._store.has_all(self.manifest):
-            progress.step("copying the workspace")
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                self._store.add(self._snapshot)
+                self._store.add(self._snapshot, progress=progress)
             except WorkspaceChangedError:
                 if attempt == ATTEMPTS or self._workspace.frozen:
                     raise

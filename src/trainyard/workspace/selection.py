@@ -55,6 +55,8 @@ class Report:
     secrets: list[str] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    #: A secret by its path in its project, whose ignore file can name it.
+    secret_example: str = ""
 
     @property
     def ignored_count(self) -> int:
@@ -68,7 +70,7 @@ class Report:
             more = f" and {len(self.secrets) - 5} more" if len(self.secrets) > 5 else ""
             lines.append(
                 f"left out, since it looks like a secret: {', '.join(self.secrets[:5])}{more}"
-                f" (name it in {TRAINYARDIGNORE} to take it along: !/{self.secrets[0]})"
+                f" (name it in {TRAINYARDIGNORE} to take it along: !/{self.secret_example})"
             )
         # links are as they were, and a job may find at home what they point to
         lost = [problem for problem in self.problems if not problem[1].startswith("points to ")]
@@ -85,6 +87,7 @@ class Report:
         """Take over another project's report, its paths below a prefix."""
         self.problems += [(prefix + path, what) for path, what in other.problems]
         self.secrets += [prefix + path for path in other.secrets]
+        self.secret_example = self.secret_example or other.secret_example
         for reason, paths in other.left_out.items():
             self.left_out.setdefault(reason, []).extend(prefix + path for path in paths)
         self.notes += [note for note in other.notes if note not in self.notes]
@@ -162,6 +165,7 @@ class _Selector:
             self._settle()
         self._report.problems.sort()
         self._report.secrets.sort()
+        self._report.secret_example = next(iter(self._report.secrets), "")
         return self._selection
 
     # ---- layers

@@ -87,7 +87,7 @@ def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) 
         return Store().snapshot(workspace.frozen)
     if progress is not None:
         progress.step("reading the workspace")
-    places = {os.path.abspath(os.path.expanduser(source)): to for source, to in workspace.projects.items()}
+    places = _places(workspace)
     if workspace.implicit:
         for source in places:
             check_implicit(source)
@@ -95,6 +95,19 @@ def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) 
     if workspace.implicit:
         _check_implicit_size(selections)
     return _taken(selections, places, cache=cache)
+
+
+def _places(workspace: Workspace) -> dict[str, str]:
+    """Return the projects by their absolute directories."""
+    places: dict[str, str] = {}
+    for source, to in workspace.projects.items():
+        root = os.path.abspath(os.path.expanduser(source))
+        if root in places:
+            raise WorkspaceError(
+                f"the workspace {workspace} has the directory {root} twice", hint="Name each directory once."
+            )
+        places[root] = to
+    return places
 
 
 def check_implicit(root: str) -> None:
@@ -252,17 +265,29 @@ def _links(selection: Selection, prefix: str, places: Mapping[str, str]) -> list
 def _link_target(target: str, absolute: str, path: str, places: Mapping[str, str]) -> tuple[str, bool]:
     """Return what a link is to point to, and whether that is in the workspace.
 
-    An absolute link into the workspace would lead a frozen copy back to the live files.
+    A link that reaches the workspace from outside, as an absolute one does, would lead a frozen copy
+    back to the live files, or nowhere.
     """
     pointed = os.path.normpath(os.path.join(os.path.dirname(absolute), target))
-    for source, place in places.items():
+    there = _place_of(pointed, places)
+    if there is None:
+        real = os.path.join(os.path.realpath(os.path.dirname(pointed)), os.path.basename(pointed))
+        there = _place_of(real, places)
+    if there is None:
+        return target, False
+    directory = os.path.dirname(path)
+    if not os.path.isabs(target) and os.path.normpath(os.path.join(directory, target)) == there:
+        return target, True
+    return os.path.relpath(there, directory or "."), True
+
+
+def _place_of(absolute: str, places: Mapping[str, str]) -> str | None:
+    """Return where a path of this machine is in the workspace; None if it is in none of its projects."""
+    for source in sorted(places, key=len, reverse=True):
         for root in dict.fromkeys([source, os.path.realpath(source)]):
-            if pointed == root or pointed.startswith(root.rstrip("/") + "/"):
-                if not os.path.isabs(target):
-                    return target, True
-                there = os.path.normpath(os.path.join(place, os.path.relpath(pointed, root)))
-                return os.path.relpath(there, os.path.dirname(path) or "."), True
-    return target, False
+            if absolute == root or absolute.startswith(root.rstrip("/") + "/"):
+                return os.path.normpath(os.path.join(places[source], os.path.relpath(absolute, root)))
+    return None
 
 
 def _nothing(sources: list[str], report: Report) -> WorkspaceError:

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import shutil
 import time
@@ -35,6 +36,7 @@ from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.tree import BLOB_TIME_NS, build
 
 if TYPE_CHECKING:
+    from trainyard.workspace.progress import Progress
     from trainyard.workspace.snapshot import Snapshot
 
 #: What was written so recently may belong to a job that is being submitted.
@@ -42,6 +44,7 @@ SPARED_SECONDS = 3600.0
 #: Larger files, and more than this in all, are not kept for comparisons.
 LARGEST_SOURCE = 256 * 1024
 MOST_SOURCES = 20 * 1024 * 1024
+_NUMBERS = itertools.count(time.time_ns())
 FULL = "Free space, run `trainyard gc --yes`, or set TRAINYARD_HOME to a directory that has room."
 
 
@@ -105,12 +108,15 @@ class Store:
 
     # ---- content
 
-    def add(self, snapshot: Snapshot, entries: Iterable[Entry] | None = None) -> int:
+    def add(
+        self, snapshot: Snapshot, entries: Iterable[Entry] | None = None, progress: Progress | None = None
+    ) -> int:
         """Keep the content of a snapshot, and its manifest. What is there already is not read again.
 
         Args:
             snapshot: the workspace.
             entries: only these of its entries; all by default.
+            progress: told of the bytes, if there are any to be copied.
 
         Returns:
             How many bytes were new.
@@ -119,15 +125,21 @@ class Store:
             WorkspaceChangedError: a file no longer has the content that was hashed.
             StateStoreError: the disk is full, or the directory cannot be written.
         """
-        added = 0
         wanted = snapshot.manifest.entries if entries is None else entries
         with self._locked():
             self.put_manifest(snapshot.manifest)
-            for entry in wanted:
-                if entry.kind == "file" and not self._is_sound(entry):
-                    self._add_blob(snapshot, entry)
-                    added += entry.size
-        return added
+            # of two files with the same content, one
+            lacking = {self.blob_path(e): e for e in wanted if e.kind == "file" and not self._is_sound(e)}
+            missing = list(lacking.values())
+            total, added = sum(entry.size for entry in missing), 0
+            if missing and progress is not None:
+                progress.step("copying the workspace")
+            for entry in missing:
+                self._add_blob(snapshot, entry)
+                added += entry.size
+                if progress is not None:
+                    progress.advance("workspace", added, total)
+        return total
 
     def has_all(self, manifest: Manifest) -> bool:
         """Tell whether the content of every file is there, and as it was put there."""
@@ -339,7 +351,7 @@ def beside(path: str) -> str:
 
 def _beside(path: str) -> str:
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name[:80]}.{os.getpid()}.{time.monotonic_ns()}.tmp")
+    return os.path.join(directory, f".{name[:80]}.{os.getpid()}.{next(_NUMBERS)}.tmp")
 
 
 def _make_directory(path: str, root: str) -> None:

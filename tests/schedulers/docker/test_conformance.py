@@ -1,21 +1,21 @@
 """`local_docker` passes the suite that every scheduler passes, against a real daemon."""
 
-from contextlib import closing
-
 import pytest
 
-from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.specs import RetryPolicy
 from trainyard.testing import SchedulerConformance
+
+from .conftest import Jobs
 
 
 class TestLocalDocker(SchedulerConformance):
     retry_policies = tuple(RetryPolicy)
     time_resolution = 0.3
     combined_is_exact = False
-    image = "pytest:1"
 
     @pytest.fixture
-    def scheduler(self):
-        with closing(create_scheduler("test")) as scheduler:
-            yield scheduler
+    def scheduler(self, image):
+        type(self).image = image
+        jobs = Jobs(image)
+        yield jobs.scheduler
+        jobs.remove_all()

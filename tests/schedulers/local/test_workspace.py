@@ -226,7 +226,7 @@ def test_a_change_between_plan_and_shipping(jobs: Jobs, project: Path) -> None:
 def test_a_workspace_that_never_stands_still(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def add(store: Store, taken: object) -> int:
+    def add(store: Store, taken: object, **_: object) -> int:
         tries.append(taken)
         raise WorkspaceChangedError(str(project / "a.txt"))
 

@@ -78,7 +78,7 @@ def _as_json(workspace: Any, taken: Snapshot) -> dict[str, Any]:
 
 
 def _show(name: str, taken: Snapshot) -> None:
-    from trainyard.workspace.selection import Report
+    from dataclasses import replace
 
     manifest = taken.manifest
     others = [
@@ -98,7 +98,7 @@ def _show(name: str, taken: Snapshot) -> None:
         warn(clean(f"{path} {what}"))
     if len(taken.report.problems) > _LISTED:
         warn(f"and {len(taken.report.problems) - _LISTED} more problems, which --json lists")
-    for note in Report(secrets=taken.report.secrets, notes=taken.report.notes).warnings():
+    for note in replace(taken.report, problems=[]).warnings():
         warn(clean(note))
 
 

@@ -64,8 +64,8 @@ class FrameReader:
 class LineJoiner:
     """Puts pieces together to lines, of each stream on its own, so that no line breaks into another.
 
-    The driver ``local`` forgets the line feed of lines that it had to cut. A piece that is shorter than it had
-    to be was the last one of its line, or the last thing that a program wrote: what follows is a new line.
+    The driver ``local`` forgets the line feed of lines that it had to cut. A piece that is shorter than it
+    had to be was the last one of its line, or the last that a program wrote: what follows is a new line.
     """
 
     def __init__(self) -> None:

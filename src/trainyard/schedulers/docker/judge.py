@@ -219,6 +219,8 @@ class _Judge:
         state, reason, code = self._container(container)
         restarts = max(container.restarts, sum(container.name in m.facts["was"] for m in self.retries))
         has_ended = is_terminal(state) and not container.is_new
+        # Of a program that ends at once the daemon notes the end first, and then that it was started.
+        started = min(container.started, container.finished) if has_ended else container.started
         return ReplicaStatus(
             k,
             state,
@@ -227,7 +229,7 @@ class _Judge:
             exit_code=code if has_ended else None,
             reason=reason,
             restarts=restarts,
-            started_at=in_seconds(container.started),
+            started_at=in_seconds(started),
             ended_at=in_seconds(container.finished) if has_ended else None,
         )
 
@@ -262,8 +264,7 @@ class _Judge:
         if container.state != "exited":
             return AppState.FAILED, reasons.describe(reasons.DEAD), code
         reason = reasons.reason_of_exit(code, oom=container.oom, error=container.error)
-        limit = " of memory" if reason == reasons.OUT_OF_MEMORY else ""
-        detail = container.error or limit
+        detail = container.error or reasons.EXEC_FAILURES.get(code, "")
         return reasons.state_of(reason), reasons.describe(reason, code=code, detail=detail), code
 
     def _culprit(self, container: Container) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.specs.options import option
+from trainyard.workspace.patch import DockerWorkspaceOpts
 
 
 @dataclass
-class DockerOpts:
+class DockerOpts(DockerWorkspaceOpts):
     """How a job runs in containers of this machine's daemon."""
 
     copy_env: list[str] | None = option(
@@ -20,10 +21,6 @@ class DockerOpts:
         default=None,
     )
     privileged: bool = option("run the containers with all capabilities and devices", default=False)
-    image_repo: str | None = option(
-        "repository in which the images that hold the workspace are named", default=None
-    )
-    quiet: bool = option("do not show the progress of building and shipping images", default=False)
     network: str | None = option(
         "network that the containers join: an existing one's name, host, or none; by default replicas of one "
         "job have a network of their own",

@@ -7,6 +7,7 @@ from trainyard.specs.status import AppState
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 SIGNAL = "signal"
+NOT_EXECUTED = "not_executed"
 OUT_OF_MEMORY = "out_of_memory"
 NOT_STARTED = "not_started"
 DEAD = "dead"
@@ -20,6 +21,7 @@ STATE_OF_REASON: dict[str, AppState] = {
     SUCCEEDED: AppState.SUCCEEDED,
     FAILED: AppState.FAILED,
     SIGNAL: AppState.FAILED,
+    NOT_EXECUTED: AppState.FAILED,
     OUT_OF_MEMORY: AppState.FAILED,
     NOT_STARTED: AppState.FAILED,
     DEAD: AppState.FAILED,
@@ -34,7 +36,8 @@ _TEXTS: dict[str, str] = {
     SUCCEEDED: "",
     FAILED: "exit code {code}",
     SIGNAL: "exit code {code}, as after {signal}",
-    OUT_OF_MEMORY: "out of memory: it used more than its limit{detail}",
+    NOT_EXECUTED: "exit code {code}, as when a program {detail}",
+    OUT_OF_MEMORY: "out of memory: it used more than its limit",
     NOT_STARTED: "could not be started: {detail}",
     DEAD: "the daemon could not remove its container",
     REMOVED: "its container was removed, so how it ended is not known",
@@ -43,6 +46,10 @@ _TEXTS: dict[str, str] = {
     PEER_FAILED: "stopped because {detail} failed",
     INTERRUPTED: "its submission was interrupted",
 }
+
+
+#: What ``docker-init`` and shells end with when they cannot run a program.
+EXEC_FAILURES = {126: "cannot be executed", 127: "is not in the image"}
 
 
 def state_of(reason: str) -> AppState:
@@ -69,6 +76,8 @@ def reason_of_exit(code: int, *, oom: bool, error: str) -> str:
         return SUCCEEDED
     if oom:
         return OUT_OF_MEMORY
+    if code in EXEC_FAILURES:
+        return NOT_EXECUTED
     return SIGNAL if _signal_of(code) else FAILED
 
 

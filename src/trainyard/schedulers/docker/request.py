@@ -243,7 +243,7 @@ class _Plan:
         bindings = {}
         ports = dict(role.port_map)
         for name in list(self.published):
-            if name not in ports and name.isdecimal():
+            if name not in ports and name.isdecimal() and int(name) not in ports.values():
                 ports[name] = int(name)
         for name, port in ports.items():
             where = self.published.pop(name, "") or self.published.pop(str(port), "")

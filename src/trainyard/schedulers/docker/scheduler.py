@@ -28,11 +28,16 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
+    from trainyard.schedulers.base import ToolkitPlace
+    from trainyard.schedulers.docker.code import LocalImages
     from trainyard.schedulers.docker.jobs import Job
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.docker.request import DockerRequest
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
 
 
 class DockerScheduler(Scheduler["DockerOpts"]):
@@ -75,6 +80,37 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         from trainyard.schedulers.docker.options import DockerOpts
 
         return DockerOpts
+
+    # ---- code
+
+    def _images(self) -> LocalImages:
+        """Return what puts code into images; not a base class, since reading commands never need it."""
+        from trainyard.schedulers.docker.code import LocalImages
+
+        return LocalImages(self.backend, self.engine)
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
+        return self._images().plan_shipment(app, workspace, cfg)
+
+    def build_workspaces(
+        self,
+        roles: Sequence[Role],
+        cfg: Mapping[str, Any],
+        workspace: Workspace | str = ".",
+        progress: Progress | None = None,
+    ) -> None:
+        """Make the images of roles now; see `DockerWorkspaceMixin`."""
+        self._images().build_workspaces(roles, cfg, workspace, progress)
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where the toolkit lies in images."""
+        place: ToolkitPlace = self._images().toolkit_place(role)
+        return place
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        """Tell whether all of these exact images are still there."""
+        return self._images().has_images(images)
 
     # ---- submitting
 

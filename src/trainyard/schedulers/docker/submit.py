@@ -165,12 +165,8 @@ class _Submission:
 
 def _credentials(image: str) -> str | None:
     """Return the header with which the daemon pulls an image; None where nothing is known."""
-    try:
-        from trainyard.docker import credentials  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:
-        return None
-    name, _ = images.split_reference(image)
-    head, slash, _ = name.partition("/")
-    is_host = slash and ("." in head or ":" in head or head == "localhost")
-    found = credentials.credentials_for(head if is_host else "docker.io")
-    return credentials.engine_auth_header(found) if found is not None else None
+    from trainyard.docker.credentials import credentials_for, engine_auth_header
+    from trainyard.workspace.registry import Reference
+
+    found = credentials_for(Reference.parse(image).registry)
+    return None if found is None else engine_auth_header(found)

@@ -85,9 +85,14 @@ def append_layer(
         The image, pinned: ``registry/repository@sha256:...``.
 
     Raises:
-        ConfigError: the base is not there or not usable.
+        ConfigError: the base is not there or not usable, or is the target too.
         RegistryError: a registry refuses, or stays away.
     """
+    if base.name == target.name and target.tag is not None and target.tag == base.selector:
+        raise ConfigError(
+            f"the image {base} would be replaced by the one that is built upon it",
+            hint="Give the new one another repository, or another tag.",
+        )
     told = progress or Silent()
 
     def client(registry: str) -> RegistryClient:

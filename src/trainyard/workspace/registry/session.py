@@ -28,7 +28,6 @@ from trainyard.workspace.registry.refusals import (
 from trainyard.workspace.registry.transport import (
     BROKEN,
     MOST_REDIRECTS,
-    READ_TIMEOUT,
     REDIRECTS,
     Answer,
     Origin,
@@ -106,7 +105,7 @@ class RegistrySession:
         body: Body = None,
         *,
         ok: tuple[int, ...],
-        timeout: float = READ_TIMEOUT,
+        timeout: float | None = None,
     ) -> Answer:
         """Send one request, with a login where the registry wants one. The caller closes the answer.
 
@@ -162,7 +161,7 @@ class RegistrySession:
         scopes: tuple[str, ...],
         headers: Mapping[str, str],
         body: Body,
-        timeout: float,
+        timeout: float | None,
     ) -> tuple[Answer, bool]:
         """Send a request, and again with new credentials after a 401.
 
@@ -193,7 +192,7 @@ class RegistrySession:
         authorization: str,
         headers: Mapping[str, str],
         body: Body,
-        timeout: float,
+        timeout: float | None,
     ) -> Answer:
         """Send a request; follow redirects of reading ones, telling nobody but the registry who we are."""
         home = Origin.of(self._base)

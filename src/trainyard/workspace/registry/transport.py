@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from trainyard.workspace.registry.proxies import Proxy
 
 CONNECT_TIMEOUT = 15.0
-READ_TIMEOUT = 60.0
+#: Seconds for which the other side may be silent.
+SILENCE = 60.0
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
 BLOCK = 1 << 18
+#: Seconds for what a server says before it hangs up; it has been sent by then.
+EARLY_TIMEOUT = 5.0
 #: What a small answer may have; manifests and configurations are far below.
 LONGEST_DOCUMENT = 16 << 20
 
@@ -97,7 +100,8 @@ class Answer:
         with self:
             body = self._response.read(LONGEST_DOCUMENT + 1)
             if len(body) > LONGEST_DOCUMENT:
-                raise RegistryError(f"{self.url} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
+                place = self.url.partition("?")[0]  # what follows may be a signature
+                raise RegistryError(f"{place} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
             if self.length is not None and len(body) < self.length and not self.bodiless:
                 raise http.client.IncompleteRead(body, self.length - len(body))
             return body
@@ -143,7 +147,7 @@ class Transport:
         url: str,
         headers: Mapping[str, str],
         body: bytes | Iterable[bytes] | None = None,
-        timeout: float = READ_TIMEOUT,
+        timeout: float | None = None,
     ) -> Answer:
         """Send one request, following no redirect. The caller closes the answer.
 
@@ -156,7 +160,7 @@ class Transport:
             if connection.sock is None:
                 connection.timeout = CONNECT_TIMEOUT
                 connection.connect()
-            connection.sock.settimeout(timeout)
+            connection.sock.settimeout(SILENCE if timeout is None else timeout)
             try:
                 connection.request(method, target, body, {**headers, **extra})
             except (BrokenPipeError, ConnectionResetError):
@@ -250,11 +254,12 @@ def _is_alive(connection: http.client.HTTPConnection) -> bool:
 
 def _early_answer(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
     """Read what a server said before it hung up."""
+    response = http.client.HTTPResponse(connection.sock)
     try:
-        response = http.client.HTTPResponse(connection.sock, method="PATCH")
-        connection.sock.settimeout(5.0)
+        connection.sock.settimeout(EARLY_TIMEOUT)
         response.begin()
-    except http.client.HTTPException as error:
+    except BROKEN as error:
+        response.close()
         raise ConnectionResetError("the connection was closed while a body was being sent") from error
     response.will_close = True
     return response

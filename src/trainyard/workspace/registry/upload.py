@@ -211,7 +211,7 @@ class Upload:
         body: Body,
         *,
         ok: tuple[int, ...],
-        timeout: float = 60.0,
+        timeout: float | None = None,
     ) -> Answer:
         try:
             return self._attempt(method, url, headers, body, ok=ok, timeout=timeout)
@@ -236,7 +236,7 @@ class Upload:
         body: Body = b"",
         *,
         ok: tuple[int, ...],
-        timeout: float = 60.0,
+        timeout: float | None = None,
     ) -> Answer:
         return self._client.attempt(
             method, url, self._purpose, self._scopes, headers, body, ok=ok, timeout=timeout

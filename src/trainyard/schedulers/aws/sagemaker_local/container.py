@@ -1,0 +1,404 @@
+"""Hosts that are containers, and the network between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
+from trainyard.docker.images import inspect_image, pull
+from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure
+from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
+from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
+from trainyard.schedulers.local.processes import signal_name
+
+#: Marks containers and networks; its value is the job's directory.
+LABEL = "trainyard.sagemaker.job"
+#: How long a daemon may be away while hosts run.
+DAEMON_SECONDS = 60.0
+CREDENTIALS = "/run/trainyard/credentials"
+_FRAME_HEAD = 8
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
+
+
+class Cluster:
+    """The network that the hosts of a job are on, and what all of them share.
+
+    Args:
+        engine: the daemon.
+        job_dir: the job's directory.
+        request: the request.
+    """
+
+    def __init__(self, engine: Engine, job_dir: str, request: dict[str, Any]) -> None:
+        self.engine = engine
+        self.labels = {LABEL: job_dir}
+        self.request = request
+        self.network = ""
+        self.gateway = ""
+        info = engine.request("GET", "/info")
+        self.has_init = (info.get("InitBinary") or "") != ""
+        self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
+        self.has_gpus = "nvidia" in (info.get("Runtimes") or {})
+
+    def make_network(self) -> None:
+        """Make the network. An isolated job's leads nowhere."""
+        name = f"trainyard-{self.request['TrainingJobName']}-{os.urandom(3).hex()}"
+        answer = self.engine.request(
+            "POST",
+            "/networks/create",
+            json={
+                "Name": name,
+                "Driver": "bridge",
+                "Internal": bool(self.request.get("EnableNetworkIsolation")),
+                "Labels": self.labels,
+            },
+        )
+        self.network = answer["Id"]
+        facts = self.engine.request("GET", f"/networks/{self.network}")
+        configs = (facts.get("IPAM") or {}).get("Config") or []
+        self.gateway = configs[0].get("Gateway", "") if configs else ""
+
+    def remove_network(self) -> None:
+        """Remove the network."""
+        if self.network:
+            _ignoring(404, lambda: self.engine.request("DELETE", f"/networks/{self.network}"))
+            self.network = ""
+
+    def endpoint_variables(self, environ: dict[str, str]) -> dict[str, str]:
+        """Return the variables that name AWS endpoints, as containers reach them: not by loopback."""
+        found = {}
+        for name in _ENDPOINTS:
+            url = environ.get(name)
+            if not url:
+                continue
+            scheme, _, rest = url.partition("://")
+            for address in _LOOPBACK:
+                if rest == address or rest.startswith((f"{address}:", f"{address}/")):
+                    rest = self.gateway + rest[len(address) :]
+                    break
+            found[name] = f"{scheme}://{rest}"
+        return found
+
+
+def ensure_image(engine: Engine, image: str) -> None:
+    """Pull an image that is not there.
+
+    Raises:
+        StartFailure: it cannot be had.
+    """
+    if inspect_image(engine, image) is not None:
+        return
+    try:
+        pull(engine, image, _auth(image))
+    except EngineError as error:
+        raise StartFailure(
+            f"the image {image!r} is not on this machine, and it cannot be pulled: {error.message}"
+        ) from error
+
+
+def _auth(image: str) -> str | None:
+    try:
+        from trainyard.docker.credentials import credentials_for, engine_auth_header
+    except ImportError:
+        return None
+    head, slash, _ = image.partition("/")
+    registry = head if slash and ("." in head or ":" in head or head == "localhost") else "docker.io"
+    found = credentials_for(registry)
+    return None if found is None else engine_auth_header(found)
+
+
+class ContainerHost:
+    """A host that is a container.
+
+    Args:
+        plan: which host.
+        tree: its files.
+        cluster: its network.
+        environ: the variables of its program.
+        log_path: of its log, without the ending.
+        shown: FastFile channels that are shown from where they lie: name -> directory.
+        credentials: file with credentials, in memory; "" without any.
+    """
+
+    def __init__(
+        self,
+        plan: Host,
+        tree: Tree,
+        cluster: Cluster,
+        environ: dict[str, str],
+        log_path: str,
+        shown: dict[str, str],
+        credentials: str,
+    ) -> None:
+        self.plan = plan
+        self._tree = tree
+        self._cluster = cluster
+        self._engine = cluster.engine
+        self._environ = environ
+        self._log_path = log_path
+        self._shown = shown
+        self._credentials = credentials
+        self._id = ""
+        self._is_started = False
+        self._hears_term = True
+        self._reader: threading.Thread | None = None
+
+    # ---- starting
+
+    def start(self) -> None:
+        """Create and start the container.
+
+        Raises:
+            StartFailure: the daemon refuses it: no such program in the image, for instance.
+            PlatformFailure: no daemon answers.
+        """
+        try:
+            self._create_and_start()
+        except EngineError as error:
+            raise StartFailure(f"cannot start the container: {error.message}") from error
+        except EngineUnavailableError as error:
+            raise PlatformFailure(error.message) from error
+        self._is_started = True
+        self._reader = threading.Thread(target=self._read_log, name=f"log-{self.plan.name}", daemon=True)
+        self._reader.start()
+
+    def _create_and_start(self) -> None:
+        try:
+            self._id = self._engine.request("POST", "/containers/create", json=self._definition())["Id"]
+            self._engine.request("POST", f"/containers/{self._id}/start")
+        except EngineError as error:
+            if not (self._cluster.has_init and "docker-init" in error.message):
+                raise
+            self._cluster.has_init = False  # the daemon names its init, and does not have it
+            self.remove()
+            self._create_and_start()
+
+    def _definition(self) -> dict[str, Any]:
+        cluster, request = self._cluster, self._cluster.request
+        entrypoint, arguments = command_of(request)
+        environ = {**cluster.endpoint_variables(dict(os.environ)), **self._environ}
+        if self._credentials:
+            environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS)
+        definition: dict[str, Any] = {
+            "Image": request["AlgorithmSpecification"]["TrainingImage"],
+            "Cmd": arguments,
+            "Env": [f"{name}={value}" for name, value in environ.items()],
+            "Hostname": self.plan.name,
+            "Labels": cluster.labels,
+            "HostConfig": {
+                "Mounts": self._mounts(),
+                "NetworkMode": cluster.network,
+                "ShmSize": cluster.shared_memory,
+                "Init": cluster.has_init,
+                "LogConfig": {"Type": "json-file", "Config": {"max-size": "-1"}},
+            },
+            "NetworkingConfig": {"EndpointsConfig": {cluster.network: {"Aliases": [self.plan.name]}}},
+        }
+        if entrypoint is not None:
+            definition["Entrypoint"] = entrypoint
+        if cluster.has_gpus and self.plan.instance_type.startswith(("ml.g", "ml.p")):
+            definition["HostConfig"]["DeviceRequests"] = [{"Count": -1, "Capabilities": [["gpu"]]}]
+        return definition
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        tree = self._tree
+        checkpoints = checkpoint_path(self._cluster.request)
+        pairs = [(tree.part(name), f"{BASE}/{name}", False) for name in ("input", "model", "output")]
+        pairs.append((tree.config, f"{BASE}/input/config", False))
+        if checkpoints:
+            pairs.append((tree.part("checkpoints"), checkpoints, False))
+        for name, source in self._shown.items():
+            pairs.append((source, f"{BASE}/input/data/{name}", True))
+        if self._credentials:
+            pairs.append((self._credentials, CREDENTIALS, True))
+        return [
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": is_fixed}
+            for source, target, is_fixed in pairs
+        ]
+
+    # ---- its end
+
+    def wait(self) -> Exit:
+        """Wait for its end and the end of its log.
+
+        Raises:
+            PlatformFailure: the daemon stays away, or the container was removed by somebody else.
+        """
+        state = self._wait_state()
+        if self._reader is not None:
+            self._reader.join()
+        code = int(state["ExitCode"])
+        if state.get("OOMKilled"):
+            return Exit(code, "the kernel ended a process of it for want of memory", was_killed=True)
+        if state.get("Error"):
+            return Exit(code, str(state["Error"]))
+        signum = code - 128 if code > 128 and code - 128 in set(signal.Signals) else 0
+        # One who handles SIGTERM and says so with 143 has written what it wanted to write.
+        was_killed = bool(signum) and not (signum == signal.SIGTERM and self._hears_term)
+        return Exit(code, f"ended by {signal_name(signum)}" if signum else "", was_killed)
+
+    def _wait_state(self) -> dict[str, Any]:
+        deadline = 0.0
+        while True:
+            try:
+                # The connection stays silent for as long as the container runs.
+                with self._engine.stream("POST", f"/containers/{self._id}/wait") as answer:
+                    answer.read()
+                state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+                if not state["Running"]:
+                    return dict(state)
+            except EngineError as error:
+                if error.status == 404:
+                    raise PlatformFailure(f"the container of {self.plan.name} was removed") from error
+                raise PlatformFailure(error.message) from error
+            except EngineUnavailableError as error:
+                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                if time.monotonic() > deadline:
+                    raise PlatformFailure(error.message) from error
+                time.sleep(0.2)
+            else:
+                deadline = 0.0
+
+    def terminate(self) -> None:
+        """Send SIGTERM. A first process that has no handler for it and no init before it is ended."""
+        if not self._is_started:
+            return
+        self._hears_term = self._has_handler()
+        self._signal("SIGTERM")
+        if not self._cluster.has_init and not self._hears_term:
+            self._signal("SIGKILL")  # the kernel drops SIGTERM for a first process without a handler
+
+    def _has_handler(self) -> bool:
+        """Tell whether the program has a handler for SIGTERM; True where that cannot be seen."""
+        try:
+            pid = self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"]
+            if self._cluster.has_init:
+                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                    pid = int(file.read().split()[0])
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                fields = dict(line.split(":", 1) for line in file if ":" in line)
+            return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
+        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+            return True
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self._is_started:
+            self._signal("SIGKILL")
+
+    def _signal(self, name: str) -> None:
+        try:
+            self._engine.request("POST", f"/containers/{self._id}/kill", params={"signal": name})
+        except (EngineError, EngineUnavailableError):  # it has ended, or the daemon is away: `wait` tells
+            pass
+
+    def remove(self) -> None:
+        """Remove the container."""
+        if self._id:
+            params = {"force": True, "v": True}
+            _ignoring(404, lambda: self._engine.request("DELETE", f"/containers/{self._id}", params=params))
+            self._id = ""
+
+    # ---- its log
+
+    def _read_log(self) -> None:
+        writer = LineWriter(self._log_path)
+        done, deadline = 0, 0.0
+        try:
+            while True:
+                try:
+                    done = self._copy_log(writer, done)
+                    return
+                except EngineError:
+                    return
+                except EngineUnavailableError:
+                    deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                    if time.monotonic() > deadline:
+                        return
+                    time.sleep(0.2)
+        finally:
+            writer.close()
+
+    def _copy_log(self, writer: LineWriter, done: int) -> int:
+        """Copy the log from the daemon, but for what has been copied before a broken connection."""
+        params = {"follow": True, "stdout": True, "stderr": True}
+        held, skip = b"", done
+        with self._engine.stream("GET", f"/containers/{self._id}/logs", params=params) as answer:
+            while data := answer.read1():
+                held += data
+                frames, held = _frames(held)
+                for stream, content in frames:
+                    if skip >= len(content):
+                        skip -= len(content)
+                        continue
+                    writer.write(stream, content[skip:])
+                    done += len(content) - skip
+                    skip = 0
+        return done
+
+
+def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+    """Split what came into frames; returns them, and what is left of one that has not come whole."""
+    found, place = [], 0
+    while len(data) - place >= _FRAME_HEAD:
+        end = place + _FRAME_HEAD + int.from_bytes(data[place + 4 : place + _FRAME_HEAD], "big")
+        if end > len(data):
+            break
+        found.append((data[place], data[place + _FRAME_HEAD : end]))
+        place = end
+    return found, data[place:]
+
+
+def _ignoring(status: int, action: Any) -> None:
+    try:
+        action()
+    except EngineError as error:
+        if error.status != status:
+            raise
+
+
+def reclaim(cluster: Cluster, folder: str) -> None:
+    """Give files that containers have left in a folder to this user, by the image's own ``chown``."""
+    if os.geteuid() == 0:
+        return
+    definition = {
+        "Image": cluster.request["AlgorithmSpecification"]["TrainingImage"],
+        "Entrypoint": ["chown", "-R", f"{os.geteuid()}:{os.getegid()}", "/trainyard"],
+        "Cmd": [],
+        "User": "0:0",
+        "Labels": cluster.labels,
+        "HostConfig": {
+            "Mounts": [{"Type": "bind", "Source": folder, "Target": "/trainyard"}],
+            "NetworkMode": "none",
+        },
+    }
+    engine = cluster.engine
+    created = engine.request("POST", "/containers/create", json=definition)["Id"]
+    try:
+        engine.request("POST", f"/containers/{created}/start")
+        engine.request("POST", f"/containers/{created}/wait")
+    except EngineError:  # an image without chown: what cannot be read is missed later, and named
+        pass
+    finally:
+        engine.request("DELETE", f"/containers/{created}", params={"force": True})
+
+
+def sweep(engine: Engine, job_dir: str) -> None:
+    """Remove all containers and networks of a job.
+
+    Raises:
+        EngineUnavailableError: no daemon answers.
+        EngineError: it cannot.
+    """
+    filters = {"label": [f"{LABEL}={job_dir}"]}
+    for item in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
+        _ignoring(
+            404, lambda: engine.request("DELETE", f"/containers/{item['Id']}", params={"force": True, "v": True})
+        )
+    for item in engine.request("GET", "/networks", params={"filters": filters}):
+        _ignoring(404, lambda: engine.request("DELETE", f"/networks/{item['Id']}"))

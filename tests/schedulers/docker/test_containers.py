@@ -1,0 +1,325 @@
+"""What a job's containers are given, and what of it can be seen inside."""
+
+import json
+import os
+import re
+import socket
+import uuid
+
+import pytest
+
+from trainyard.docker.engine import Engine
+from trainyard.errors import BackendError, ConfigError
+from trainyard.schedulers.docker import labels
+from trainyard.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
+
+from .conftest import states, wait_until
+
+
+def test_replicas_find_the_first_by_name(jobs):
+    script = (
+        'if [ "${replica_id}" = 0 ]; then echo hello | nc -l -p 2345; '
+        "else until nc $$TORCHX_RANK0_HOST 2345 </dev/null; do sleep 0.1; done; fi"
+    )
+    app_id, response = jobs.run(jobs.role(script, num_replicas=2, metadata={"train": {}}))
+    assert response.state == AppState.SUCCEEDED, response
+    assert jobs.log(app_id, k=1) == ["hello\n"]
+    wait_until(lambda: jobs.networks(app_id) == [], "the removal of the job's network")
+
+
+def test_names_within_the_network(jobs):
+    script = (
+        "echo up; read line; for n in worker-0 worker-1 algo-1 algo-2 $$TORCHX_RANK0_HOST; "
+        "do nslookup $$n >/dev/null && echo found $$n; done"
+    ).replace("read line", "sleep 1")
+    role = jobs.role(script, "worker", num_replicas=2, metadata={"train": {}})
+    app_id = jobs.submit(role)
+    networks = jobs.container(app_id, "worker")["NetworkSettings"]["Networks"]
+    assert list(networks) == [app_id]
+    assert set(networks[app_id]["Aliases"]) >= {"worker-0", "algo-1"}
+    jobs.end_of(app_id)
+    first = jobs.container(app_id, "worker")["Name"].lstrip("/")
+    names = ["worker-0", "worker-1", "algo-1", "algo-2", first]
+    assert jobs.log(app_id, "worker")[1:] == [f"found {name}\n" for name in names]
+
+
+def test_single_replica_needs_no_network(jobs):
+    script = "hostname; echo $$TORCHX_RANK0_HOST; grep -q $$TORCHX_RANK0_HOST /etc/hosts && echo known"
+    app_id, response = jobs.run(script)
+    name = jobs.container(app_id)["Name"].lstrip("/")
+    assert jobs.log(app_id) == [f"{name}\n", f"{name}\n", "known\n"]
+    assert response.to_status().replicas()[0].hostname == name
+    assert jobs.networks(app_id) == []
+
+
+def test_memory_shared_memory_and_cpus(jobs):
+    resource = Resource(cpu=1, gpu=0, memMB=64)
+    files = "/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max"
+    script = f"df -k /dev/shm | tail -n 1; cat {files} 2>/dev/null"
+    app_id, _ = jobs.run(jobs.role(script, resource=resource))
+    lines = jobs.log(app_id)
+    assert lines[0].split()[1] == str(64 << 10)
+    assert lines[1] == f"{64 << 20}\n"
+    assert jobs.container(app_id)["HostConfig"]["NanoCpus"] == 1_000_000_000
+
+
+def test_out_of_memory(jobs):
+    role = jobs.role(
+        "", args=["-c", "exec python3 -c 'len(bytes(1 << 20) * 500)'"], resource=Resource(-1, 0, 32)
+    )
+    _, response = jobs.run(role)
+    replica = response.to_status().replicas()[0]
+    assert (response.state, replica.exit_code) == (AppState.FAILED, 137)
+    assert "out of memory" in replica.reason
+    assert "out of memory" in response.msg
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "reason"),
+    [("exit 3", 3, "exit code 3"), ("kill -9 $$$$", 137, "SIGKILL"), ("kill -11 $$$$", 139, "SIGSEGV")],
+)
+def test_exit_codes(jobs, script, code, reason):
+    _, response = jobs.run(script)
+    replica = response.to_status().replicas()[0]
+    assert replica.exit_code == code
+    assert reason in replica.reason
+    assert replica.started_at <= replica.ended_at
+
+
+def test_mounts(jobs, tmp_path):
+    (tmp_path / "given").write_text("from outside\n")
+    volume = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    mounts = [
+        BindMount(str(tmp_path), "/rw"),
+        BindMount(str(tmp_path), "/ro", read_only=True),
+        VolumeMount(volume, "/kept"),
+        DeviceMount("/dev/null", "/dev/nothing", "rw"),
+    ]
+    script = (
+        "cat /ro/given; touch /ro/x || echo read-only; echo made > /rw/made; "
+        "echo v > /kept/v; [ -c /dev/nothing ] && echo device"
+    )
+    try:
+        app_id, response = jobs.run(jobs.role(script, mounts=mounts))
+        assert response.state == AppState.SUCCEEDED
+        assert jobs.log(app_id, streams="stdout") == ["from outside\n", "read-only\n", "device\n"]
+        assert (tmp_path / "made").read_text() == "made\n"
+        again, _ = jobs.run(jobs.role("cat /kept/v", mounts=[VolumeMount(volume, "/kept", read_only=True)]))
+        assert jobs.log(again) == ["v\n"]
+    finally:
+        jobs.remove_all()
+        engine = Engine.from_env()
+        engine.request("DELETE", f"/volumes/{volume}")
+        engine.close()
+
+
+def test_missing_source_of_a_mount_is_refused(jobs, tmp_path):
+    role = jobs.role("exit 0", num_replicas=2, mounts=[BindMount(str(tmp_path / "none"), "/x")])
+    with pytest.raises(BackendError, match="bind source path does not exist") as caught:
+        jobs.submit(role)
+    assert "must exist" in caught.value.hint
+    assert jobs.containers() == []
+
+
+def test_environment(jobs, monkeypatch):
+    monkeypatch.setenv("TY_COPIED", "copied")
+    monkeypatch.setenv("TY_BOTH", "copied")
+    monkeypatch.setenv("OTHER", "left behind")
+    role = jobs.role("env | sort", env={"TY_ROLE": "role", "ID": macros.replica_id})
+    env = {"TY_BOTH": "option", "TY_ROLE": "option"}
+    app_id, _ = jobs.run(role, copy_env=["TY_*"], env=env)
+    lines = jobs.log(app_id)
+    assert {"TY_COPIED=copied\n", "TY_BOTH=option\n", "TY_ROLE=role\n", "ID=0\n"} <= set(lines)
+    assert f"TORCHX_IMAGE={jobs.image}\n" in lines
+    assert not [line for line in lines if line.startswith("OTHER")]
+
+
+def test_entrypoint_of_the_image_is_replaced(jobs):
+    name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    made = jobs.engine.request(
+        "POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"], "Labels": {}}
+    )
+    config = {"Entrypoint": ["echo", "the image's own"], "Cmd": ["x"]}
+    try:
+        jobs.engine.request("POST", "/commit", params={"container": made["Id"], "repo": name}, json=config)
+        app_id, _ = jobs.run(jobs.role("", image=name, entrypoint="echo", args=["ours"]))
+        assert jobs.log(app_id) == ["ours\n"]
+    finally:
+        jobs.engine.request("DELETE", f"/containers/{made['Id']}")
+        jobs.remove_all()
+        engine = Engine.from_env()
+        engine.request("DELETE", f"/images/{name}")
+        engine.close()
+
+
+def test_ports_are_found_on_this_machine(jobs):
+    role = jobs.role("echo up; while true; do echo answer | nc -l -p 8000; done", port_map={"http": 8000})
+    app_id = jobs.submit(role)
+    jobs.wait_for_line(app_id)
+    response = jobs.scheduler.describe(app_id)
+    place = response.metadata["port.r/0.http"]
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", place)
+    assert response.ui_url == f"http://{place}"
+    assert f"http: {place}" in response.to_status().format()
+    host, _, port = place.partition(":")
+
+    def answers() -> bool:
+        try:
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                return connection.recv(100) == b"answer\n"
+        except OSError:
+            return False
+
+    wait_until(answers, "an answer at the published port")
+
+
+def test_publishing_at_a_given_port(jobs):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    role = jobs.role("sleep 60", port_map={"http": 8000})
+    app_id = jobs.submit(role, publish={"http": str(port)})
+    assert jobs.scheduler.describe(app_id).metadata["port.r/0.http"] == f"127.0.0.1:{port}"
+    with pytest.raises(BackendError, match=r"already allocated|address already in use") as caught:
+        jobs.submit(role, publish={"8000": f"127.0.0.1:{port}"})
+    assert "Another program has that port" in caught.value.hint
+    assert len(jobs.containers()) == 1
+
+
+def test_privileged_is_passed_on(jobs):
+    """Machines that give not all capabilities away refuse it, which must be told."""
+    try:
+        app_id = jobs.submit("exit 0", privileged=True)
+    except BackendError as error:
+        assert "privileged" in error.hint  # noqa: PT017
+        assert jobs.containers() == []
+    else:
+        assert jobs.container(app_id)["HostConfig"]["Privileged"]
+
+
+def test_gpus_that_are_not_there(jobs):
+    try:
+        jobs.submit(jobs.role("exit 0", resource=Resource(-1, 1, -1)))
+    except BackendError as error:
+        assert "could not select device driver" in error.message  # noqa: PT017
+        assert "NVIDIA Container Toolkit" in error.hint  # noqa: PT017
+        assert jobs.containers() == []
+
+
+def test_missing_image(jobs):
+    with pytest.raises(BackendError, match="cannot be pulled") as caught:
+        jobs.submit(jobs.role("exit 0", image="registry.invalid/none:1", num_replicas=2))
+    assert "docker images" in caught.value.hint
+    assert jobs.containers() == []
+    with pytest.raises(BackendError, match="has no image sha256"):
+        jobs.submit(jobs.role("exit 0", image="sha256:" + "0" * 64))
+
+
+def test_missing_program(jobs):
+    app_id, response = jobs.run(jobs.role("", entrypoint="no-such-program", args=[]))
+    assert response.state == AppState.FAILED
+    assert "exit code 127, as when a program is not in the image" in response.msg
+    assert "no-such-program" in "".join(jobs.log(app_id))
+
+
+def test_more_cpus_than_there_are(jobs):
+    with pytest.raises(BackendError, match="CPUs") as caught:
+        jobs.submit(jobs.role("exit 0", resource=Resource(4096, 0, -1)))
+    assert "resource.cpu" in caught.value.hint
+
+
+def test_zombies_are_reaped(jobs):
+    script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exec true'; done; sleep 0.5; ps -o stat | grep -c Z"
+    app_id, _ = jobs.run(script)
+    assert jobs.log(app_id) == ["0\n"]
+
+
+def test_host_network(jobs):
+    app_id, response = jobs.run(jobs.role("echo $$TORCHX_RANK0_HOST", num_replicas=2), network="host")
+    assert response.state == AppState.SUCCEEDED
+    assert jobs.log(app_id, k=1) == ["localhost\n"]
+    assert jobs.container(app_id)["HostConfig"]["NetworkMode"] == "host"
+
+
+def test_network_of_ones_own(jobs):
+    name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
+    made = jobs.engine.request("POST", "/networks/create", json={"Name": name})
+    try:
+        app_id, response = jobs.run(jobs.role("exit 0", num_replicas=2), network=name)
+        assert response.state == AppState.SUCCEEDED
+        assert list(jobs.container(app_id)["NetworkSettings"]["Networks"]) == [name]
+        with pytest.raises(BackendError, match="none-such") as caught:
+            jobs.submit("exit 0", network="none-such")
+        assert "docker network ls" in caught.value.hint
+    finally:
+        jobs.remove_all()
+        engine = Engine.from_env()
+        engine.request("DELETE", f"/networks/{made['Id']}")
+        engine.close()
+
+
+def test_labels(jobs):
+    app_id, _ = jobs.run("exit 0")
+    held = jobs.container(app_id)["Config"]["Labels"]
+    assert held[labels.APP_ID] == held[labels.OLD_APP_ID] == app_id
+    assert (held[labels.ROLE], held[labels.REPLICA], held[labels.REPLICAS]) == ("r", "0", "1")
+    assert held[labels.SESSION] == jobs.session
+    assert json.loads(held[labels.METADATA]) == {"note": "n"}
+    assert held[labels.SUBMITTER].startswith(f"{os.getpid()}:")
+    assert jobs.scheduler.describe(app_id).metadata == {"note": "n"}
+
+
+def test_job_of_the_predecessor_is_listed(jobs):
+    app_id = f"old-{uuid.uuid4().hex[:12]}"
+    body = {
+        "Image": jobs.image,
+        "Cmd": ["sh", "-c", "echo hi; exit 4"],
+        "Labels": {
+            labels.OLD_APP_ID: app_id,
+            labels.OLD_ROLE: "main",
+            labels.OLD_REPLICA: "0",
+            labels.SESSION: jobs.session,
+            labels.OLD_VERSION: "0.7.0",
+        },
+    }
+    made = jobs.engine.request("POST", "/containers/create", json=body)
+    try:
+        jobs.engine.request("POST", f"/containers/{made['Id']}/start")
+        response = jobs.end_of(app_id)
+        assert states(response) == {"main/0": "FAILED"}
+        assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.FAILED
+        assert jobs.log(app_id, "main") == ["hi\n"]
+    finally:
+        jobs.engine.request("DELETE", f"/containers/{made['Id']}", params={"force": True})
+
+
+@pytest.mark.parametrize(
+    ("cfg", "words"),
+    [
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": "nan"}, "timeout"),
+        ({"grace_period": -1}, "grace_period"),
+        ({"publish": {"nope": "1"}}, "no port 'nope'"),
+        ({"publish": {"80": "x"}}, "does not end in a port number"),
+        ({"env": {"A=B": "1"}}, "no name of a variable"),
+        ({"publish": {"80": "8080"}, "network": "host"}, "nothing is published"),
+    ],
+)
+def test_options_that_are_refused(jobs, cfg, words):
+    with pytest.raises(ConfigError, match=words):
+        jobs.dryrun(jobs.role("exit 0"), **cfg)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": ""},
+        {"port_map": {"http": 0}},
+        {"mounts": [BindMount("/a", "/x"), BindMount("/b", "/x")]},
+        {"mounts": [BindMount("/a", "relative")]},
+        {"resource": Resource(-1, -1, 4)},
+    ],
+)
+def test_roles_that_are_refused(jobs, fields):
+    with pytest.raises(ConfigError, match="cannot run on Docker"):
+        jobs.dryrun(jobs.role("exit 0", **fields))

@@ -1,0 +1,429 @@
+"""How jobs in containers live and end: retries, limits, cancelling, and whoever is killed meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trainyard.errors import BackendError, ConfigError
+from trainyard.schedulers.docker import gc, labels, submit
+from trainyard.schedulers.docker import jobs as docker_jobs
+from trainyard.schedulers.docker.scheduler import create_scheduler
+from trainyard.specs import AppState, RetryPolicy
+
+from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
+
+# ---- cancelling
+
+
+def test_cancel_gives_time_and_says_who(jobs):
+    app_id = jobs.submit("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    jobs.wait_for_line(app_id)
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.CANCELLED
+    assert "cancelled by" in response.msg
+    assert jobs.log(app_id) == ["up\n", "saved\n"]
+
+
+def test_what_does_not_listen_is_killed(jobs):
+    app_id = jobs.submit(
+        jobs.role("trap '' TERM; echo up; while :; do sleep 0.05; done", num_replicas=2), grace_period=1
+    )
+    jobs.wait_for_line(app_id, k=1)
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert states(response) == {"r/0": "CANCELLED", "r/1": "CANCELLED"}
+    assert [r.exit_code for r in response.to_status().replicas()] == [137, 137]
+    wait_until(lambda: jobs.networks(app_id) == [], "the removal of the network")
+    wait_until(lambda: not watcher_pid(app_id), "the watcher's end")
+
+
+def test_cancel_from_another_process(jobs, home):
+    app_id = jobs.submit("echo up; sleep 600", max_retries=0) if False else jobs.submit("echo up; sleep 600")
+    jobs.wait_for_line(app_id)
+    program = (
+        "import sys; from trainyard.schedulers.docker.scheduler import create_scheduler\n"
+        "create_scheduler('x').cancel(sys.argv[1])"
+    )
+    environ = {
+        **os.environ,
+        "TRAINYARD_HOME": str(home / "elsewhere"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    subprocess.run([sys.executable, "-c", program, app_id], env=environ, check=True, timeout=50)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
+
+
+def test_cancel_of_a_job_that_would_be_retried(jobs):
+    app_id = jobs.submit(jobs.role("echo up; sleep 600; exit 1", max_retries=5))
+    jobs.wait_for_line(app_id)
+    jobs.scheduler.cancel(app_id)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
+    assert jobs.log(app_id) == ["up\n"]
+
+
+def test_what_had_ended_before_keeps_its_outcome(jobs):
+    app_id = jobs.submit(jobs.role("exit 0", "quick"), jobs.role("echo up; sleep 600", "slow"))
+    jobs.wait_for_line(app_id, "slow")
+    wait_until(
+        lambda: states(jobs.scheduler.describe(app_id))["quick/0"] == "SUCCEEDED", "the quick one's end"
+    )
+    jobs.scheduler.cancel(app_id)
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.CANCELLED
+    assert states(response) == {"quick/0": "SUCCEEDED", "slow/0": "CANCELLED"}
+
+
+def test_paused_job(jobs):
+    app_id = jobs.submit("echo up; sleep 600")
+    jobs.wait_for_line(app_id)
+    container = jobs.container(app_id)["Id"]
+    jobs.engine.request("POST", f"/containers/{container}/pause")
+    assert jobs.scheduler.describe(app_id).state == AppState.PENDING
+    jobs.engine.request("POST", f"/containers/{container}/unpause")
+    jobs.scheduler.cancel(app_id)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
+
+
+# ---- limits and groups
+
+
+def test_time_limit(jobs):
+    _, response = jobs.run("exec sleep 600", timeout="0.5")
+    assert response.state == AppState.FAILED
+    assert "time limit of 0.5 s" in response.msg
+
+
+def test_time_limit_is_kept_when_the_watcher_is_killed(jobs):
+    app_id = jobs.submit(jobs.role("echo up; exec sleep 600"), timeout="3")
+    kill_watcher(app_id)
+    response = jobs.end_of(app_id)
+    assert "time limit" in response.msg
+
+
+def test_fail_fast_stops_the_peers(jobs):
+    _, response = jobs.run(jobs.role("exit 3", "bad"), jobs.role("exec sleep 600", "good"), fail_fast=True)
+    reasons = {r.role: (r.state, r.reason) for r in response.to_status().replicas()}
+    assert response.state == AppState.FAILED
+    assert "bad/0: exit code 3" in response.msg
+    assert reasons["good"] == (AppState.CANCELLED, "stopped because bad/0 failed")
+
+
+def test_peers_go_on_after_a_failure(jobs):
+    app_id, response = jobs.run(jobs.role("exit 3", "bad"), jobs.role("sleep 1; echo done", "good"))
+    assert states(response) == {"bad/0": "FAILED", "good/0": "SUCCEEDED"}
+    assert jobs.log(app_id, "good") == ["done\n"]
+
+
+def attempts(jobs, app_id, expected):
+    return {name: [len(jobs.log(app_id, name, k)) for k in range(len(n))] for name, n in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (RetryPolicy.REPLICA, {"bad": [2, 1], "peer": [1]}),
+        (RetryPolicy.ROLE, {"bad": [2, 2], "peer": [1]}),
+        (RetryPolicy.APPLICATION, {"bad": [2, 2], "peer": [2]}),
+    ],
+)
+def test_what_is_restarted(jobs, policy, expected):
+    # the first attempt of bad/0 fails once all have written; a file in the container outlives the restart
+    bad = (
+        'echo attempt; [ "${replica_id}" = 0 ] || exec sleep 4; '
+        "[ -e /failed ] || { touch /failed; sleep 1; exit 1; }; sleep 1"
+    )
+    role = jobs.role(bad, "bad", num_replicas=2, max_retries=3, retry_policy=policy)
+    app_id, response = jobs.run(role, jobs.role("echo attempt; exec sleep 4", "peer"), grace_period=1)
+    assert response.state == AppState.SUCCEEDED, response
+    assert attempts(jobs, app_id, expected) == expected
+    assert response.num_restarts == 1
+
+
+def test_retries_end(jobs):
+    role = jobs.role("echo attempt; exit 5", num_replicas=2, max_retries=2, retry_policy=RetryPolicy.ROLE)
+    app_id, response = jobs.run(role)
+    assert response.state == AppState.FAILED
+    assert [len(jobs.log(app_id, k=k)) for k in (0, 1)] == [3, 3]
+    assert (response.num_restarts, response.to_status().replicas()[0].restarts) == (2, 2)
+
+
+def test_watcher_that_is_killed_is_replaced(jobs):
+    role = jobs.role(
+        "echo attempt; [ ${replica_id} = 1 ] && exec sleep 3; [ -e /f ] || { touch /f; sleep 2; exit 1; }",
+        num_replicas=2,
+        max_retries=1,
+    )
+    app_id = jobs.submit(role, grace_period=1)
+    killed = kill_watcher(app_id)
+    response = jobs.end_of(app_id)  # which looks, and so starts another
+    assert watcher_pid(app_id) != killed
+    assert response.state == AppState.SUCCEEDED, response
+    assert [len(jobs.log(app_id, k=k)) for k in (0, 1)] == [2, 2]
+    wait_until(lambda: jobs.networks(app_id) == [], "the removal of the network")
+
+
+def test_two_watchers_are_one_too_many(jobs):
+    app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
+    wait_until(lambda: watcher_pid(app_id), "a watcher")
+    from trainyard.schedulers.docker import spawn
+
+    done = subprocess.run([sys.executable, "-I", "-S", spawn.WATCHER, app_id], timeout=50, check=False)
+    assert done.returncode == 0
+
+
+def test_list_starts_a_watcher_where_there_is_none(jobs):
+    app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
+    kill_watcher(app_id)
+    assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.RUNNING
+    wait_until(lambda: watcher_pid(app_id), "a new watcher")
+
+
+# ---- what is done to the containers behind our back
+
+
+def test_container_removed_by_hand(jobs):
+    app_id = jobs.submit(jobs.role("echo up; sleep 2", num_replicas=2))
+    jobs.wait_for_line(app_id, k=1)
+    container = jobs.container(app_id, k=1)["Id"]
+    jobs.engine.request("DELETE", f"/containers/{container}", params={"force": True})
+    assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
+    response = jobs.end_of(app_id)
+    assert states(response) == {"r/0": "SUCCEEDED", "r/1": "FAILED"}
+    assert "its container was removed" in response.msg
+    assert jobs.log(app_id, k=1) == []
+
+
+def test_image_removed_while_the_job_runs(jobs):
+    name = "trainyard-test-" + jobs.session
+    jobs.engine.request("POST", f"/images/{jobs.image}/tag", params={"repo": name, "tag": "1"})
+    app_id = jobs.submit(jobs.role("echo up; sleep 1; echo done", image=f"{name}:1"))
+    jobs.engine.request("DELETE", f"/images/{name}:1", params={"force": True})
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+    assert jobs.log(app_id) == ["up\n", "done\n"]
+
+
+# ---- submissions that are interrupted
+
+CHILD = """
+import os, sys, threading
+from trainyard.docker import engine
+from trainyard.schedulers.docker.scheduler import create_scheduler
+from trainyard.specs import AppDef, Role
+
+where, count, how, image, session = sys.argv[1:6]
+real, seen = engine.Engine.request, []
+def request(self, method, path, **kwargs):
+    if method == "POST" and path.endswith(where):
+        seen.append(path)
+        if len(seen) == int(count):
+            print("here", flush=True)
+            sys.stdin.readline()
+    return real(self, method, path, **kwargs)
+engine.Engine.request = request
+role = Role("r", image, entrypoint="sh", args=["-c", "sleep 600"], num_replicas=3)
+print(create_scheduler(session).submit(AppDef("job", [role]), {}), flush=True)
+"""
+
+
+def start_child(jobs, where, count):
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, where, str(count), "", jobs.image, jobs.session],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout.readline() == b"here\n", child.stderr.read()
+    return child
+
+
+STAGES = [
+    ("/networks/create", 1),
+    ("/containers/create", 1),
+    ("/containers/create", 3),
+    ("/start", 1),
+    ("/start", 3),
+]
+
+
+@pytest.mark.parametrize(("where", "count"), STAGES)
+def test_interrupted_by_the_user(jobs, where, count):
+    child = start_child(jobs, where, count)
+    child.send_signal(signal.SIGINT)
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+    _, errors = child.communicate(timeout=50)
+    assert child.returncode != 0
+    assert b"KeyboardInterrupt" in errors
+    assert jobs.containers() == []
+    networks = jobs.engine.request("GET", "/networks", params={"filters": labels.label_filter(labels.APP_ID)})
+    ids = [network["Labels"][labels.APP_ID] for network in networks]
+    assert not [
+        app_id
+        for app_id in ids
+        if docker_jobs.load_job(jobs.engine, app_id) is None
+        and app_id.startswith("job-")
+        and not _is_of_others(jobs, app_id)
+    ]
+
+
+def _is_of_others(jobs, app_id) -> bool:
+    """A network without containers may be one that another test is just making."""
+    wait_until(
+        lambda: jobs.networks(app_id) == [] or docker_jobs.load_job(jobs.engine, app_id) is not None,
+        "the end of another test's submission",
+    )
+    return True
+
+
+@pytest.mark.parametrize(("where", "count"), STAGES[2:])
+def test_submitter_killed(jobs, where, count):
+    child = start_child(jobs, where, count)
+    child.kill()
+    child.communicate(timeout=50)
+    app_ids = {container["Labels"][labels.APP_ID] for container in jobs.containers()}
+    assert len(app_ids) == 1
+    app_id = app_ids.pop()
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.FAILED
+    assert "submission was interrupted" in response.msg
+    assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.FAILED
+    assert not [c for c in jobs.containers() if c["State"] == "running"]
+    items = [item for item in gc.find(0, jobs.engine) if item.app_id == app_id]
+    gc.collect(items, jobs.engine)
+    assert jobs.containers() == []
+
+
+def test_submitter_killed_after_the_submission(jobs):
+    program = CHILD.replace('"sleep 600"', '"sleep 1; echo done"') + "os.kill(os.getpid(), 9)\n"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", program, "/never", "1", "", jobs.image, jobs.session]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == -signal.SIGKILL
+    app_id = done.stdout.strip()
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+    assert jobs.log(app_id, k=2) == ["done\n"]
+
+
+def test_failure_to_start_removes_everything(jobs, monkeypatch):
+    """One of several cannot be started: here because its port is taken."""
+    roles = [jobs.role("sleep 600", name, port_map={"p": 9000}) for name in ("a", "b")]
+    info = jobs.dryrun(*roles)
+    for container in info.request.containers:
+        container.body["HostConfig"]["PortBindings"]["9000/tcp"][0]["HostPort"] = "39471"
+    with pytest.raises(BackendError, match="b/0"):
+        jobs.scheduler.schedule(info)
+    assert jobs.containers() == []
+    assert jobs.networks(info.app_id) == []
+
+
+def test_submitting_twice_is_submitting_once(jobs):
+    info = jobs.dryrun(jobs.role("sleep 600", num_replicas=2))
+    assert jobs.scheduler.schedule(info) == jobs.scheduler.schedule(info) == info.app_id
+    assert len(jobs.containers()) == 2
+
+
+def test_address_pools_that_are_exhausted(jobs, monkeypatch):
+    """Networks of ended jobs are removed to make room; if there are none, the error says what to do."""
+    app_id, _ = jobs.run(jobs.role("exit 0", num_replicas=2))
+    wait_until(lambda: jobs.networks(app_id) == [], "the removal of the network")
+    body = {"Name": app_id, "Labels": {labels.APP_ID: app_id}}
+    jobs.engine.request("POST", "/networks/create", json=body)  # as if its watcher had been killed
+    real, calls = type(jobs.engine).request, []
+
+    def request(self, method, path, **kwargs):
+        if path == "/networks/create":
+            calls.append(kwargs)
+            if jobs.networks(app_id) or kwargs["json"]["Name"].startswith("never"):
+                raise submit.EngineError(
+                    500, "could not find an available, non-overlapping IPv4 address pool"
+                )
+        return real(self, method, path, **kwargs)
+
+    monkeypatch.setattr(type(jobs.engine), "request", request)
+    assert jobs.submit(jobs.role("exit 0", num_replicas=2))
+    assert len(calls) == 2
+    with pytest.raises(BackendError, match="address pool") as caught:
+        jobs.submit(jobs.role("exit 0", num_replicas=2), name="never")
+    assert "docker network prune" in caught.value.hint
+
+
+# ---- deleting and collecting
+
+
+def test_delete_leaves_nothing(jobs):
+    app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
+    jobs.scheduler.cancel(app_id)
+    with pytest.raises(ConfigError, match="cannot be deleted"):
+        jobs.scheduler.delete(app_id)
+    jobs.end_of(app_id)
+    assert docker_jobs.load_markers(jobs.engine, app_id)
+    jobs.scheduler.delete(app_id)
+    assert docker_jobs.load_markers(jobs.engine, app_id) == []
+    assert jobs.networks(app_id) == []
+    assert not jobs.scheduler.exists(app_id)
+    assert jobs.engine.request("GET", f"/images/{jobs.image}/json")
+
+
+def test_gc_finds_ended_jobs_and_images_with_code(jobs):
+    repo = "trainyard-test-" + jobs.session
+    made = jobs.engine.request("POST", "/containers/create", json={"Image": jobs.image, "Cmd": ["true"]})
+    changes = {"Labels": {labels.FINGERPRINT: "f" * 64}}
+    jobs.engine.request(
+        "POST", "/commit", params={"container": made["Id"], "repo": repo, "tag": "1"}, json=changes
+    )
+    jobs.engine.request("DELETE", f"/containers/{made['Id']}")
+    ended, _ = jobs.run(jobs.role("exit 0", image=f"{repo}:1"))
+    running = jobs.submit(jobs.role("sleep 600", image=f"{repo}:1"))
+
+    def found():
+        mine = [i for i in gc.find(0, jobs.engine) if i.app_id in (ended, running) or repo in i.path]
+        return {item.app_id or item.path for item in mine}, mine
+
+    assert not [i for i in gc.find(3600, jobs.engine) if i.app_id == ended]
+    assert found()[0] == {ended}
+    jobs.scheduler.cancel(running)
+    jobs.end_of(running)
+    names, mine = found()
+    assert names == {ended, running, f"image {repo}:1"}
+    gc.collect(mine, jobs.engine)
+    assert found()[0] == set()
+    assert jobs.containers() == []
+
+
+# ---- the same job, seen through other eyes
+
+
+def test_docker_client_that_is_handed_in(image):
+    docker = pytest.importorskip("docker")
+    client = docker.from_env()
+    jobs = Jobs(image, docker_client=client)
+    try:
+        app_id, response = jobs.run(jobs.role("seq 3", num_replicas=2), timeout=50)
+        assert response.state == AppState.SUCCEEDED
+        assert jobs.log(app_id, k=1) == ["1\n", "2\n", "3\n"]
+        assert jobs.log(app_id, k=1, should_tail=True) == ["1\n", "2\n", "3\n"]
+    finally:
+        jobs.remove_all()
+        assert client.ping()
+        client.close()
+
+
+def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    scheduler = create_scheduler("test")
+    with pytest.raises(BackendError, match="cannot reach a Docker daemon"):
+        scheduler.describe("x")
+    assert scheduler.submit_dryrun  # made without contact
+    from trainyard.specs import AppDef, Role
+
+    info = scheduler.submit_dryrun(AppDef("a", [Role("r", "i", entrypoint="e")]), {})
+    assert json.loads(repr(info))["app_id"] == info.app_id
+    with pytest.raises(BackendError, match="cannot reach a Docker daemon"):
+        scheduler.schedule(info)

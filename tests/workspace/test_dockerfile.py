@@ -1,0 +1,261 @@
+"""A workspace's own Dockerfile: what is read of it, and real builds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.workspace.machines import Recording, Shipper, Told, base, code, content_of, docker, engine
+from trainyard.docker.engine import Engine
+from trainyard.docker.images import inspect_image
+from trainyard.errors import BackendError, ConfigError
+from trainyard.workspace import custom
+from trainyard.workspace.builder import find_buildkit
+from trainyard.workspace.dockerfile import parse
+
+__all__ = ["base", "code", "engine"]
+
+GIVEN = {"IMAGE": "team/base:1", "WORKSPACE": "/code"}
+
+
+# ---- reading
+
+
+def test_bases_are_found_through_arguments_and_stages() -> None:
+    text = """
+    # a comment
+    ARG IMAGE
+    ARG PY=3.11
+    FROM --platform=linux/amd64 python:${PY}-slim AS build
+    FROM ${MISSING:-alpine} as two
+    FROM $IMAGE
+    COPY --from=build /x /y
+    COPY --from=0 /x /y
+    COPY --from=tools:2 /bin/sh /sh
+    FROM build
+    FROM scratch
+    FROM ${NOBODY_KNOWS}
+    """
+    assert parse(text, GIVEN).bases == ["python:3.11-slim", "alpine", "team/base:1", "tools:2"]
+
+
+def test_sources_are_found_in_every_form() -> None:
+    text = """FROM a
+COPY one \\
+  # in between
+  two/ /to
+ADD ["th ree", "/to"]
+ADD https://x/y /z
+COPY --chown=1 "fo ur" .
+"""
+    assert parse(text, {}).sources == ["one", "two/", "th ree", "fo ur"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("# syntax=docker/dockerfile:1\nFROM a", "# syntax=docker/dockerfile:1"),
+        ("FROM a\nRUN --mount=type=cache,target=/x true", "RUN --mount"),
+        ("FROM a\nCOPY --link a b", "COPY --link"),
+        ("FROM a\nRUN <<EOF\nFROM b\nEOF\n", "RUN <<EOF"),
+        ("FROM a\n# syntax=later is a comment\nRUN echo --mount=x\nCOPY --chown=1 a b", ""),
+    ],
+)
+def test_what_needs_buildkit_is_told(text: str, what: str) -> None:
+    found = parse(text, {})
+    assert found.buildkit == what
+    assert found.bases == ["a"]
+
+
+def test_the_escape_directive_counts() -> None:
+    assert parse("# escape=`\nFROM a\nCOPY x `\n y /to\nCOPY c:\\ /d\n", {}).sources[:2] == ["x", "y"]
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    parse(text, GIVEN)
+
+
+# ---- building
+
+WAYS = ["buildkit", "engine"]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> str:
+    """Both builders, one after the other."""
+    if request.param == "engine":
+        monkeypatch.setattr(custom, "find_buildkit", lambda engine: None)
+    elif find_buildkit(engine) is None:
+        pytest.skip("no docker command here builds with BuildKit")
+    return str(request.param)
+
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def dockerfile(code: Path) -> Write:
+    def write(*lines: str, name: str = "Dockerfile.trainyard") -> Path:
+        (code / name).write_text("\n".join([*lines, ""]))
+        return code
+
+    return write
+
+
+docker_group = pytest.mark.xdist_group("docker")
+
+
+@docker_group
+def test_it_is_built_from_the_image_with_the_files(
+    base: str, engine: Engine, dockerfile: Write, way: str
+) -> None:
+    root = dockerfile(
+        "ARG IMAGE",
+        "FROM $IMAGE",
+        "ARG WORKSPACE",
+        "COPY . /built/",
+        'RUN ["sh", "-c", "echo from $WORKSPACE > /built/note"]',
+    )
+    told = Told()
+    info = Shipper(engine).plan(base, root)
+    assert info.shipment is not None
+    assert info.shipment.plan()["dockerfile"] == "Dockerfile.trainyard"
+    planned = info.request[0]
+    shipper = Shipper(engine)
+    image = shipper.image(base, root, told)
+    made = content_of(image)
+    assert {"built/main.py", "built/pkg/data.bin", "built/note"} <= made.keys()
+    assert docker("run", "--rm", image, "cat", "/built/note") == f"from {root}\n".encode()
+    found = inspect_image(engine, planned)
+    assert found is not None
+    assert found["Id"] == image
+    assert found["Config"]["Labels"]["trainyard.fingerprint"] == info.shipment.manifest.fingerprint
+    assert any("COPY" in line for line in told.lines)
+
+
+@docker_group
+def test_it_is_built_again_only_if_something_changed(
+    base: str, engine: Engine, dockerfile: Write, way: str
+) -> None:
+    moving = f"{base}-moving"
+    docker("tag", base, moving)
+    root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY main.py /main.py")
+    shipper = Shipper(engine)
+    first = shipper.image(moving, root)
+    recording = Recording(engine)
+    told = Told()
+    assert shipper.image(moving, root, told) == first
+    assert (recording.changing, told.steps) == ([], [])
+    (root / "main.py").write_text("other")
+    second = shipper.image(moving, root)
+    assert second != first
+    docker("build", "--tag", moving, "-", given=f"FROM {base}\nENV NEW=1\n".encode())
+    third = shipper.image(moving, root)
+    assert third != second
+    assert docker("run", "--rm", third, "sh", "-c", "echo $NEW; cat /main.py") == b"1\nother"
+
+
+@docker_group
+def test_a_failing_step_is_shown(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
+    root = dockerfile("ARG IMAGE", "FROM $IMAGE", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]')
+    told = Told()
+    with pytest.raises(BackendError, match=r"Dockerfile\.trainyard failed") as caught:
+        Shipper(engine).image(base, root, told, quiet=True)
+    assert "the reason" in caught.value.message
+    assert "exit 7" in caught.value.message
+    assert told.lines == []
+
+
+@docker_group
+def test_files_that_it_names_are_sent_though_ignored(
+    base: str, engine: Engine, dockerfile: Write, way: str
+) -> None:
+    root = dockerfile(
+        "ARG IMAGE", "FROM $IMAGE", "COPY weights.bin vendored/ /v/", "COPY . /all/", name="Dockerfile.torchx"
+    )
+    (root / "weights.bin").write_text("w")
+    (root / "other.bin").write_text("o")
+    (root / "vendored").mkdir()
+    (root / "vendored" / "lib").write_text("l")
+    (root / ".dockerignore").write_text("*.bin\nvendored\nDockerfile.torchx\n")
+    made = content_of(Shipper(engine).image(base, root))
+    assert {"v/weights.bin", "v/lib"} <= made.keys()
+    assert "all/other.bin" not in made
+
+
+@docker_group
+def test_an_image_that_it_does_not_use_is_not_needed(
+    base: str, engine: Engine, dockerfile: Write, way: str
+) -> None:
+    root = dockerfile(f"FROM {base}", "COPY main.py /main.py")
+    assert Shipper(engine).image("no-such-host.invalid/unused:1", root)
+    assert Shipper(engine).image("<NONE>", root)
+
+
+@docker_group
+def test_an_image_may_be_named_by_its_id(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
+    found = inspect_image(engine, base)
+    assert found is not None
+    root = dockerfile("ARG IMAGE", "FROM $IMAGE", "COPY main.py /main.py")
+    image = Shipper(engine).image(found["Id"], root)
+    docker("rmi", f"trainyard/base:{found['Id'][7:]}", check=False)
+    assert "main.py" in content_of(image)
+
+
+@docker_group
+def test_the_predecessors_file_is_second(base: str, engine: Engine, dockerfile: Write) -> None:
+    dockerfile("FROM no-such-host.invalid/x", name="Dockerfile.torchx")
+    root = dockerfile(f"FROM {base}", "COPY main.py /first.py")
+    assert "first.py" in content_of(Shipper(engine).image(base, root))
+
+
+@docker_group
+def test_what_needs_buildkit_is_refused_without(
+    base: str, engine: Engine, dockerfile: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custom, "find_buildkit", lambda engine: None)
+    root = dockerfile(f"FROM {base}", "RUN --mount=type=cache,target=/c true")
+    with pytest.raises(ConfigError, match=r"needs BuildKit \(RUN --mount\)") as caught:
+        Shipper(engine).image(base, root)
+    assert "buildx" in caught.value.hint
+
+
+@docker_group
+def test_buildkit_is_used_where_it_is_needed(base: str, engine: Engine, dockerfile: Write) -> None:
+    if find_buildkit(engine) is None:
+        pytest.skip("no docker command here builds with BuildKit")
+    root = dockerfile(f"FROM {base}", 'RUN --mount=type=cache,target=/c ["sh", "-c", "echo 1 > /made"]')
+    assert "made" in content_of(Shipper(engine).image(base, root))
+
+
+def test_without_a_daemon_it_is_refused(code: Path, dockerfile: Write) -> None:
+    root = dockerfile("FROM x")
+    with pytest.raises(
+        ConfigError, match=r"has a Dockerfile\.trainyard, which only Docker can build"
+    ) as caught:
+        Shipper(remote=True).image("x:1", root, image_repo="127.0.0.1:9/jobs")
+    assert "rename Dockerfile.trainyard" in caught.value.hint
+
+
+@docker_group
+def test_an_interrupted_build_leaves_no_image(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
+    root = dockerfile(f"FROM {base}", f'RUN ["sh", "-c", "echo {uuid.uuid4().hex}"]', "COPY . /x")
+    info = Shipper(engine).plan(base, root)
+    planned = info.request[0]
+    assert info.shipment is not None
+    code_of: Any = info.shipment
+
+    def interrupt(entry: Any) -> Any:
+        raise KeyboardInterrupt
+
+    object.__setattr__(code_of._code.context.content, "read", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Shipper(engine).ship(info)
+    assert inspect_image(engine, planned) is None

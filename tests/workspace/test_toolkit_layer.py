@@ -1,0 +1,151 @@
+"""The toolkit in images."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import uuid
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends import need
+from tests.toolkit.image import make_image
+from tests.workspace.machines import Recording, Shipper, code, content_of, docker, engine, remove_images
+from trainyard.docker.engine import Engine
+from trainyard.docker.images import inspect_image
+from trainyard.errors import ConfigError
+from trainyard.workspace.toolkit import TOOLKIT_PATH, toolkit_archive
+
+__all__ = ["code", "engine"]
+
+TOOLKIT = Path(__file__).parents[2] / "toolkit"
+
+
+def test_the_archive_is_the_builders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLKIT))
+    import build_zipapp
+
+    assert toolkit_archive() == build_zipapp.build()
+
+
+def test_another_archive_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        archive.writestr("__main__.py", "print(1)")
+    path = tmp_path / "own.pyz"
+    path.write_bytes(raw.getvalue())
+    monkeypatch.setenv("TRAINYARD_TOOLKIT", str(path))
+    assert toolkit_archive() == raw.getvalue()
+
+
+@pytest.mark.parametrize("content", [None, b"no zip", "empty"])
+def test_what_is_no_archive_is_refused(
+    content: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.pyz"
+    if content == "empty":
+        zipfile.ZipFile(path, "w").close()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    monkeypatch.setenv("TRAINYARD_TOOLKIT", str(path))
+    with pytest.raises(ConfigError, match="cannot take the toolkit from TRAINYARD_TOOLKIT=") as caught:
+        toolkit_archive()
+    assert "trainyard-toolkit.pyz" in caught.value.hint
+
+
+def test_a_toolkit_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="not installed") as caught:
+        toolkit_archive()
+    assert "pip install trainyard-toolkit" in caught.value.hint
+
+
+def test_it_is_not_imported() -> None:
+    import subprocess
+
+    program = (
+        "import sys; from trainyard.workspace.toolkit import toolkit_archive; toolkit_archive();"
+        "print('trainyard_toolkit' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# ---- in images
+
+
+@pytest.fixture(scope="module")
+def python_image() -> Iterator[str]:
+    """An image with a Python and the working directory ``/app``."""
+    need("docker")
+    name = f"trainyard-test-{uuid.uuid4().hex[:10]}:python"
+    make_image(f"{name}-raw")
+    text = f"FROM {name}-raw\nLABEL trainyard.test={name}\nWORKDIR /app\n"
+    docker("build", "--tag", name, "-", given=text.encode())
+    yield name
+    remove_images(name)
+    docker("rmi", f"{name}-raw", check=False)
+
+
+docker_group = pytest.mark.xdist_group("docker")
+JOB = json.dumps(
+    {"version": 1, "code": ".", "program": "main.py", "arguments": ["--lr", "1"], "host_count": 1}
+)
+
+
+@docker_group
+def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> None:
+    (code / "main.py").write_text("import sys; print('trained with', sys.argv[1:])")
+    shipper = Shipper(engine)
+    image = shipper.image(python_image, code, train=True)
+    made = content_of(image)
+    assert made[TOOLKIT_PATH[1:]][:4] == ("file", 0o755, 0, 0)
+    place = shipper.toolkit_place(None)
+    assert place.archive == TOOLKIT_PATH
+    words = ["run", "--rm", "--env", f"TRAINYARD_JOB={JOB}", image, place.python, place.archive, "train"]
+    assert b"trained with ['--lr', '1']" in docker(*words)
+
+
+@docker_group
+def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> None:
+    shipper = Shipper(engine)
+    info = shipper.plan(python_image, "", train=True)
+    assert info.shipment is not None
+    assert info.shipment.manifest is None
+    assert info.shipment.plan()["images"][0]["toolkit"] is True
+    shipper.ship(info)
+    image = info.request[0]
+    made, before = content_of(image), content_of(python_image)
+    assert made.keys() - before.keys() == {"opt/trainyard", "opt/trainyard/toolkit.pyz"}
+    recording = Recording(engine)
+    assert shipper.image(python_image, "", train=True) == image
+    assert recording.changing == []
+    found, below = inspect_image(engine, image), inspect_image(engine, python_image)
+    assert found is not None
+    assert below is not None
+    assert found["Config"]["WorkingDir"] == below["Config"]["WorkingDir"]
+
+
+@docker_group
+def test_only_roles_that_need_it_get_it(python_image: str, engine: Engine, code: Path) -> None:
+    with_it = Shipper(engine).image(python_image, code, train=True)
+    without = Shipper(engine).image(python_image, code)
+    assert with_it != without
+    assert TOOLKIT_PATH[1:] not in content_of(without)
+
+
+@docker_group
+def test_it_goes_over_an_image_of_ones_own_dockerfile(python_image: str, engine: Engine, code: Path) -> None:
+    (code / "Dockerfile.trainyard").write_text("ARG IMAGE\nFROM $IMAGE\nCOPY main.py /built.py\n")
+    shipper = Shipper(engine)
+    image = shipper.image(python_image, code, train=True)
+    made = content_of(image)
+    assert {"built.py", TOOLKIT_PATH[1:]} <= made.keys()
+    assert "app/main.py" not in made
+    recording = Recording(engine)
+    assert shipper.image(python_image, code, train=True) == image
+    assert recording.changing == []
