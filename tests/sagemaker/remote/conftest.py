@@ -96,6 +96,14 @@ def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
 
 
+@pytest.fixture(autouse=True)
+def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here no agent sends the last lines late, as on AWS."""
+    from trainyard.schedulers.aws import logreplica
+
+    monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+
+
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
     backends.need("moto")

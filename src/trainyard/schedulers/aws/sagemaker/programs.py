@@ -33,6 +33,7 @@ from trainyard.specs.substitution import macros
 
 LONGEST_VARIABLE = 512
 DEFAULT_LOG_LEVEL = 20
+ROLE_NAME = "TORCHX_ROLE_NAME"
 #: The SDK's channel for the code of a job without network.
 ISOLATED_CHANNEL = "code"
 
@@ -85,6 +86,8 @@ class Programs:
         values = macros.Values("", job.job_name, REPLICA if self.several else "0", RANK0)
         roles = [values.apply(role) for role in job.app.roles]
         self.environment, own = self._environment(roles)
+        if len(roles) == 1:
+            self.environment.setdefault(ROLE_NAME, roles[0].name)  # for those who describe the job
         if job.script is not None:
             self._script(roles[0], own[roles[0].name])
         else:
