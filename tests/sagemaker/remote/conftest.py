@@ -102,6 +102,7 @@ def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.schedulers.aws import logreplica
 
     monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+    monkeypatch.setattr(logreplica, "LATE", 0.5)
 
 
 @pytest.fixture(scope="session")

@@ -310,8 +310,9 @@ class _Builder:
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
         tags[names.TAG_VERSION] = trainyard.__version__
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        if self.opts.user:
-            tags[names.TAG_USER] = names.tag_value(self.opts.user)
+        user = names.current_user() if self.opts.user is None else self.opts.user
+        if user:
+            tags[names.TAG_USER] = names.tag_value(user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _code_uri(self, key: str) -> str:
