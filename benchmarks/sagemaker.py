@@ -1,9 +1,9 @@
 """From the command to an accepted CreateTrainingJob: trainyard beside the SageMaker SDK (v2).
 
-Usage: ``python benchmarks/sagemaker.py [--sdk DIR] [--rounds N] [--json FILE]``, where DIR is an environment with
-    the SDK (``make .venv-sagemaker-sdk``). Both submit the same script with its code, a channel and an output, to
-    the same endpoint on this machine, which takes uploads and requests and does nothing else. Code is uploaded
-    anew by both each time; a second row shows trainyard's time where the code is in S3 already.
+Usage: ``python benchmarks/sagemaker.py [--sdk DIR] [--rounds N] [--json FILE]``, where DIR is an environment
+    with the SDK (``make .venv-sagemaker-sdk``). Both submit the same script with its code, a channel and an
+    output, to the same endpoint on this machine, which takes uploads and requests and does nothing else. Code
+    is uploaded anew by both each time; further rows show trainyard where the code is in S3 already.
 """
 
 from __future__ import annotations
@@ -126,7 +126,15 @@ def ours_command() -> list[str]:
         "output_path=s3://bucket/results,code_location=s3://bucket/code"
     )
     words = ["run", "-s", "aws_sagemaker", "-cfg", cfg, "train.script", "--script", "train.py"]
-    words += ["--image", "registry.example.com/image:1", "--channel", "training=s3://bucket/data", "--", "--lr", "0.1"]
+    words += [
+        "--image",
+        "registry.example.com/image:1",
+        "--channel",
+        "training=s3://bucket/data",
+        "--",
+        "--lr",
+        "0.1",
+    ]
     return [str(Path(sys.executable).with_name("trainyard")), *words]
 
 
@@ -166,7 +174,10 @@ def measure(sdk: Path, rounds: int) -> list[Row]:
 
 def _rows(results: dict[str, list[Usage]]) -> Iterator[Row]:
     goal = Goal(1 / 4)
-    for side, subject in (("ours", "submit a script, code uploaded"), ("unchanged", "the same, code in S3 already")):
+    for side, subject in (
+        ("ours", "submit a script, code uploaded"),
+        ("unchanged", "the same, code in S3 already"),
+    ):
         for measure, value in (
             ("wall, ms", lambda usage: usage.wall * 1000),
             ("cpu, ms", lambda usage: usage.cpu * 1000),
@@ -184,7 +195,9 @@ def _rows(results: dict[str, list[Usage]]) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().split("\n")[0])
-    parser.add_argument("--sdk", type=Path, default=Path(".venv-sagemaker-sdk"), help="environment of the SDK")
+    parser.add_argument(
+        "--sdk", type=Path, default=Path(".venv-sagemaker-sdk"), help="environment of the SDK"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample too")
     args = parser.parse_args()

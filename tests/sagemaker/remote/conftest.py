@@ -69,7 +69,7 @@ class Cloud:
         self.role_arn: str = answer["Role"]["Arn"]
         self.client("s3").create_bucket(Bucket=self.bucket)
 
-    def keys(self, bucket: str | None = None, prefix: str = "") -> list[str]:
+    def objects(self, bucket: str | None = None, prefix: str = "") -> list[str]:
         pages = self.client("s3").get_paginator("list_objects_v2")
         found = pages.paginate(Bucket=bucket or self.bucket, Prefix=prefix)
         return [item["Key"] for page in found for item in page.get("Contents", [])]

@@ -47,7 +47,7 @@ def test_s3_goes_away_within_an_upload(cloud: Cloud, project: Path, monkeypatch:
         app = script(script="train.py", image="i:1")
         with pytest.raises(AwsError, match="s3:PutObject"):
             submit(scheduler, app, options(cloud))
-        assert [key for key in cloud.keys() if key.endswith("sourcedir.tar.gz")] == []
+        assert [key for key in cloud.objects() if key.endswith("sourcedir.tar.gz")] == []
         assert uploads(cloud) == []
         assert scheduler.list({"all": True}) == []
         proxy.fault = lambda method, path, headers: PASS
@@ -71,11 +71,13 @@ def test_an_interrupted_upload_of_data_does_not_count(
         scheduler = create_scheduler("test")
         with pytest.raises(AwsError):
             submit(scheduler, sh("true", image="i:1"), cfg)
-        assert not [key for key in cloud.keys() if key.endswith(".complete")]
+        assert not [key for key in cloud.objects() if key.endswith(".complete")]
         proxy.fault = lambda method, path, headers: PASS
         app_id = submit(scheduler, sh("true", image="i:1"), cfg)
         assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
-        assert sorted(key[-2:] for key in cloud.keys(prefix="trainyard/data/") if not key.endswith("e")) == [
+        assert sorted(
+            key[-2:] for key in cloud.objects(prefix="trainyard/data/") if not key.endswith("e")
+        ) == [
             "/a",
             "/b",
             "/c",
@@ -108,7 +110,7 @@ def test_ctrl_c_within_an_upload(cloud: Cloud, project: Path, monkeypatch: pytes
             _, said = process.communicate(timeout=40)
         assert process.returncode == 130, said
         assert "Traceback" not in said
-        assert [key for key in cloud.keys() if key.endswith("sourcedir.tar.gz")] == []
+        assert [key for key in cloud.objects() if key.endswith("sourcedir.tar.gz")] == []
         eventually(lambda: uploads(cloud) == [])
         scheduler = create_scheduler("test")
         assert scheduler.list({"all": True}) == []

@@ -146,7 +146,8 @@ def test_everything_is_every_option() -> None:
     import dataclasses
 
     others = {
-        *BASE, "instance_count", "instance_groups", "region", "profile", "use_spot_instances", "max_wait", "training_plan",
-        "model_channel_name", "output_path", "source_dir", "git_config", "dependencies", "toolkit", "image_repo", "quiet",
+        *BASE, "instance_count", "instance_groups", "region", "profile", "use_spot_instances", "max_wait",
+        "training_plan", "model_channel_name", "output_path", "source_dir", "git_config", "dependencies",
+        "toolkit", "image_repo", "quiet",
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(AWSSageMakerOpts)} == others | set(EVERYTHING)

@@ -67,7 +67,7 @@ def ours(case: Case) -> dict[str, Any]:
 
 
 def normal(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without what is made anew for each job, its name and that of the code, and our marks."""
+    """Return a request without what is made anew for each job (names of job and code), and our marks."""
     text = json.dumps(request)
     text = text.replace(request["TrainingJobName"], "<job>")
     text = text.replace("<job>/source/sourcedir.tar.gz", "<code>")
