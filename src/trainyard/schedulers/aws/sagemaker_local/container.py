@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from trainyard.schedulers.local.processes import signal_name
 LABEL = "trainyard.sagemaker.job"
 #: How long a daemon may be away while hosts run.
 DAEMON_SECONDS = 60.0
+NETWORK_ATTEMPTS = 5
 CREDENTIALS = "/run/trainyard/credentials"
 _FRAME_HEAD = 8
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
@@ -40,28 +42,46 @@ class Cluster:
         self.request = request
         self.network = ""
         self.gateway = ""
+        self.addresses: dict[str, str] = {}
         info = engine.request("GET", "/info")
         self.has_init = (info.get("InitBinary") or "") != ""
         self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
         self.has_gpus = "nvidia" in (info.get("Runtimes") or {})
 
-    def make_network(self) -> None:
-        """Make the network. An isolated job's leads nowhere."""
-        name = f"trainyard-{self.request['TrainingJobName']}-{os.urandom(3).hex()}"
+    def make_network(self, hosts: list[Host]) -> None:
+        """Make the network. An isolated job's leads nowhere.
+
+        Every host's address is settled beforehand, so that all names resolve before the first program starts.
+        """
+        for attempt in range(1, NETWORK_ATTEMPTS + 1):
+            self._create_network({})
+            facts = self.engine.request("GET", f"/networks/{self.network}")
+            subnet = facts["IPAM"]["Config"][0]["Subnet"]
+            # A daemon gives addresses that are asked for in networks only whose range was asked for.
+            self.remove_network()
+            try:
+                self._create_network({"Config": [{"Subnet": subnet}]})
+                break
+            except EngineError:  # another network has got the range meanwhile
+                if attempt == NETWORK_ATTEMPTS:
+                    raise
+        addresses = ipaddress.ip_network(subnet).hosts()
+        self.gateway = str(next(addresses))
+        self.addresses = {host.name: str(address) for host, address in zip(hosts, addresses, strict=False)}
+
+    def _create_network(self, ipam: dict[str, Any]) -> None:
         answer = self.engine.request(
             "POST",
             "/networks/create",
             json={
-                "Name": name,
+                "Name": f"trainyard-{self.request['TrainingJobName']}-{os.urandom(3).hex()}",
                 "Driver": "bridge",
                 "Internal": bool(self.request.get("EnableNetworkIsolation")),
                 "Labels": self.labels,
+                "IPAM": ipam,
             },
         )
         self.network = answer["Id"]
-        facts = self.engine.request("GET", f"/networks/{self.network}")
-        configs = (facts.get("IPAM") or {}).get("Config") or []
-        self.gateway = configs[0].get("Gateway", "") if configs else ""
 
     def remove_network(self) -> None:
         """Remove the network."""
@@ -193,11 +213,24 @@ class ContainerHost:
             "HostConfig": {
                 "Mounts": self._mounts(),
                 "NetworkMode": cluster.network,
+                "ExtraHosts": [
+                    f"{name}:{address}"
+                    for name, address in cluster.addresses.items()
+                    if name != self.plan.name
+                ],
                 "ShmSize": cluster.shared_memory,
                 "Init": cluster.has_init,
-                "LogConfig": {"Type": "json-file", "Config": {"max-size": "-1"}},
+                # Whole, whatever the daemon's own limits are.
+                "LogConfig": {"Type": "json-file", "Config": {"max-size": "1000g", "compress": "false"}},
             },
-            "NetworkingConfig": {"EndpointsConfig": {cluster.network: {"Aliases": [self.plan.name]}}},
+            "NetworkingConfig": {
+                "EndpointsConfig": {
+                    cluster.network: {
+                        "Aliases": [self.plan.name],
+                        "IPAMConfig": {"IPv4Address": cluster.addresses[self.plan.name]},
+                    }
+                }
+            },
         }
         if entrypoint is not None:
             definition["Entrypoint"] = entrypoint

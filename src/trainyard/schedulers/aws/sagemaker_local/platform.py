@@ -89,7 +89,7 @@ class Platform:
                     raise PlatformFailure(error.message) from error
         self._is_chosen = True
 
-    def prepare(self) -> None:
+    def prepare(self, hosts: list[Host]) -> None:
         """Have the image and the network.
 
         Raises:
@@ -103,7 +103,7 @@ class Platform:
         try:
             ensure_image(self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", ""))
             if not self.cluster.network:
-                self.cluster.make_network()
+                self.cluster.make_network(hosts)
         except TrainyardError as error:
             raise PlatformFailure(error.message) from error
 

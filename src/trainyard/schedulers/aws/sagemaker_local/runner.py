@@ -243,6 +243,10 @@ class TrainingRun:
         """Have the other hosts end too."""
         self._events.put(("host_failed", attempt))
 
+    def look_at_the_clock(self) -> None:
+        """Have the deadlines looked at anew: there may be another one."""
+        self._events.put(("", None))
+
     def check(self) -> None:
         """Raise `Cancelled` if the job is to end."""
         if self.cancelled.is_set():
