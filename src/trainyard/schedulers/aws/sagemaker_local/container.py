@@ -166,6 +166,7 @@ class ContainerHost:
         self._id = ""
         self._is_started = False
         self._hears_term = True
+        self._copied = 0
         self._reader: threading.Thread | None = None
 
     # ---- starting
@@ -340,27 +341,32 @@ class ContainerHost:
     # ---- its log
 
     def _read_log(self) -> None:
+        """Copy the log while it grows, and then what a follower has missed: the daemon may leave out the end."""
         writer = LineWriter(self._log_path)
-        done, deadline = 0, 0.0
         try:
-            while True:
-                try:
-                    done = self._copy_log(writer, done)
-                    return
-                except EngineError:
-                    return
-                except EngineUnavailableError:
-                    deadline = deadline or time.monotonic() + DAEMON_SECONDS
-                    if time.monotonic() > deadline:
-                        return
-                    time.sleep(0.2)
+            self._copy_log(writer, follow=True)
+            self._copy_log(writer, follow=False)
         finally:
             writer.close()
 
-    def _copy_log(self, writer: LineWriter, done: int) -> int:
-        """Copy the log from the daemon, but for what has been copied before a broken connection."""
-        params = {"follow": True, "stdout": True, "stderr": True}
-        held, skip = b"", done
+    def _copy_log(self, writer: LineWriter, *, follow: bool) -> None:
+        """Copy what has not been copied yet; begins anew after a broken connection."""
+        deadline = 0.0
+        while True:
+            try:
+                self._copy_once(writer, follow=follow)
+                return
+            except EngineError:
+                return
+            except EngineUnavailableError:
+                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.2)
+
+    def _copy_once(self, writer: LineWriter, *, follow: bool) -> None:
+        params = {"follow": follow, "stdout": True, "stderr": True}
+        held, skip = b"", self._copied
         with self._engine.stream("GET", f"/containers/{self._id}/logs", params=params) as answer:
             while data := answer.read1():
                 held += data
@@ -370,9 +376,8 @@ class ContainerHost:
                         skip -= len(content)
                         continue
                     writer.write(stream, content[skip:])
-                    done += len(content) - skip
+                    self._copied += len(content) - skip
                     skip = 0
-        return done
 
 
 def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
