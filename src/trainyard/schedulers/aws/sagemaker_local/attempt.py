@@ -98,17 +98,21 @@ class Attempt:
             if first is not None:
                 channels.copy_between(host, first.part("input", "data"), data)
             shown[host.name] = channels.prepare(host, data)
-            self._restore(tree)
+            self._restore(host, tree)
             self._pipes += channels.pipes(host, data)
             first = first or tree
         return shown
 
-    def _restore(self, tree: Tree) -> None:
+    def _restore(self, host: Host, tree: Tree) -> None:
         config = self._run.request.get("CheckpointConfig")
         if config:
             folder, place = tree.part("checkpoints"), Place.parse(config["S3Uri"])
             checkpoints.restore(folder, place, self._run.objects)
-            self._mirrors.append(checkpoints.Mirror(folder, place, self._run.objects))
+            mirror = checkpoints.Mirror(folder, place, self._run.objects, lambda: self._is_alive(host))
+            self._mirrors.append(mirror)
+
+    def _is_alive(self, host: Host) -> bool:
+        return all(running.is_alive() for running in list(self._running) if running.plan == host)
 
     # ---- while it runs
 

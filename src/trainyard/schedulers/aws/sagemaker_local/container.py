@@ -11,7 +11,7 @@ from typing import Any
 
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.docker.images import inspect_image, pull
-from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure
+from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
 from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
 from trainyard.schedulers.local.processes import signal_name
@@ -167,6 +167,7 @@ class ContainerHost:
         self._is_started = False
         self._hears_term = True
         self._copied = 0
+        self._pid = 0
         self._reader: threading.Thread | None = None
 
     # ---- starting
@@ -185,6 +186,7 @@ class ContainerHost:
         except EngineUnavailableError as error:
             raise PlatformFailure(error.message) from error
         self._is_started = True
+        self._pid = self._first_process()
         self._reader = threading.Thread(target=self._read_log, name=f"log-{self.plan.name}", daemon=True)
         self._reader.start()
 
@@ -284,6 +286,8 @@ class ContainerHost:
                 with self._engine.stream("POST", f"/containers/{self._id}/wait") as answer:
                     answer.read()
                 state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+                if state.get("Status") in ("removing", "dead"):
+                    raise PlatformFailure(f"the container of {self.plan.name} was removed")
                 if not state["Running"]:
                     return dict(state)
             except EngineError as error:
@@ -307,17 +311,28 @@ class ContainerHost:
         if not self._cluster.has_init and not self._hears_term:
             self._signal("SIGKILL")  # the kernel drops SIGTERM for a first process without a handler
 
+    def _first_process(self) -> int:
+        """Return the number of the program's process on this machine; 0 where it cannot be seen."""
+        try:
+            pid = int(self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"])
+            if self._cluster.has_init and pid:
+                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                    pid = int(file.read().split()[0])
+        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+            return 0
+        return pid if self._engine.is_local else 0
+
+    def is_alive(self) -> bool:
+        """Tell whether its program runs."""
+        return not self._pid or is_running(self._pid)
+
     def _has_handler(self) -> bool:
         """Tell whether the program has a handler for SIGTERM; True where that cannot be seen."""
         try:
-            pid = self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"]
-            if self._cluster.has_init:
-                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-                    pid = int(file.read().split()[0])
-            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            with open(f"/proc/{self._pid}/status", encoding="utf-8", errors="replace") as file:
                 fields = dict(line.split(":", 1) for line in file if ":" in line)
             return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
-        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+        except (OSError, KeyError, ValueError):
             return True
 
     def kill(self) -> None:
