@@ -1,7 +1,7 @@
 """The code of a job: chosen by the workspace law, packed into a reproducible archive, named by its content.
 
-What is uploaded is a "directory" of S3 whose name is made from its content: ``sourcedir.tar.gz``, and the toolkit
-where scripts are started by it. Code that is there already is not sent again.
+What is uploaded is a "directory" of S3 whose name is made from its content: ``sourcedir.tar.gz``, and the
+toolkit where scripts are started by it. Code that is there already is not sent again.
 """
 
 from __future__ import annotations
@@ -126,14 +126,10 @@ class CodePackage:
     def planned(self) -> PlannedCode:
         """What the request has to know of it."""
         if self._clone is not None and self.snapshot is None:
-            return PlannedCode(names.CONTENT, toolkit=self.toolkit is not None)
+            return PlannedCode(names.CONTENT)
         uploads = self.snapshot is not None or self.toolkit is not None
-        return PlannedCode(
-            self.key if uploads else "",
-            self._archive,
-            toolkit=self.toolkit is not None,
-            has_code=self.snapshot is not None or bool(self._archive),
-        )
+        has_code = self.snapshot is not None or bool(self._archive)
+        return PlannedCode(self.key if uploads else "", self._archive, has_code)
 
     @property
     def key(self) -> str:
@@ -195,6 +191,20 @@ class CodePackage:
             path.write_bytes(self.toolkit)
             written.append(path)
         return written
+
+    def file_names(self) -> list[str]:
+        """Return the names of what `write` writes."""
+        wanted = {ARCHIVE_FILE: self.snapshot, TOOLKIT_FILE: self.toolkit}
+        return [name for name, content in wanted.items() if content is not None]
+
+    def keep(self) -> None:
+        """Keep the manifest, and the small files for comparisons, on this machine."""
+        if self.snapshot is not None:
+            from trainyard.workspace.store import Store
+
+            store = Store()
+            store.put_manifest(self.snapshot.manifest)
+            store.keep_sources(self.snapshot)
 
     def close(self) -> None:
         """Remove what was cloned."""

@@ -1,12 +1,13 @@
 r"""The command of a container, where more has to happen than the request can say.
 
-All instances of a training job get the same command and variables. Which replica one is, and where the first
-one is, only ``resourceconfig.json`` tells, in the container. So a small shell script goes before the program: it
-finds that out, sets ``TORCHX_REPLICA_IDX`` and ``TORCHX_RANK0_HOST``, unpacks the code, and becomes the program.
+All instances of a training job get the same command and variables. Which replica one is, and where the
+first one is, only ``resourceconfig.json`` tells, in the container. So a small shell script goes before the
+program: it finds that out, sets ``TORCHX_REPLICA_IDX`` and ``TORCHX_RANK0_HOST``, unpacks the code, and
+becomes the program.
 
 The script travels in ``ContainerArguments``: it is cut into pieces of 256 characters, which `BOOTSTRAP` puts
-together again. It needs ``sh``, and ``tar`` with gzip where there is code. Characters that the service's pattern
-``.*`` may not take (line ends) are written as ``$n``.
+together again. It needs ``sh``, and ``tar`` with gzip where there is code. Line ends, which the service's
+pattern ``.*`` may not take, are made in the container.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Code:
     """How a container finds the code.
 
     Attributes:
-        archive: name of the archive in the channel `CODE_CHANNEL`.
+        archive: name of the archive in the channel `CODE_CHANNEL`; "" if the code is in the image.
         toolkit_channel: the channel that the toolkit is in.
     """
 
@@ -161,7 +162,8 @@ def _start(program: Program, code: Code | None) -> str:
     assert code is not None
     # The image may name a framework's function, which would run in place of the script.
     steps.append(f"unset SAGEMAKER_TRAINING_MODULE;{_PYTHON}")
-    steps.append(f'export SAGEMAKER_SUBMIT_DIRECTORY="$b/input/data/{CODE_CHANNEL}/{code.archive}"')
+    if code.archive:
+        steps.append(f'export SAGEMAKER_SUBMIT_DIRECTORY="$b/input/data/{CODE_CHANNEL}/{code.archive}"')
     archive = f'"$b/input/data/{code.toolkit_channel}/{TOOLKIT_FILE}"'
     arguments = "" if words is None else f" -- {words}".rstrip()
     return ";".join([*steps, f"exec $y {archive} train{arguments}"])

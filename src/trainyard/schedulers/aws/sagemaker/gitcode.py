@@ -1,7 +1,7 @@
 """Code from a Git repository: cloned beside everything else, packed, and removed again.
 
-Credentials reach Git through its environment, as a header for the repository's host alone. They stand neither in
-a command line nor in the clone's configuration, and are taken out of what Git says.
+Credentials reach Git through its environment, as a header for the repository's host alone. They stand neither
+in a command line nor in the clone's configuration, and are taken out of what Git says.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class AWSSageMakerOpts:
     # ---- who and where
     role: str = option("IAM role that the job has in AWS: its ARN, or its name")
     instance_type: str | None = option(
-        "type of the instances, such as ml.g5.xlarge; required, unless instance_groups are given or the role's "
-        "resource names an AWS instance type",
+        "type of the instances, such as ml.g5.xlarge; required, unless instance_groups are given or the "
+        "role's resource names an AWS instance type",
         default=None,
     )
     instance_count: int = option(
@@ -95,7 +95,7 @@ class AWSSageMakerOpts:
 
     # ---- results
     output_path: str | None = option(
-        "s3://... for the model and other results; a bucket of the account, made if it is missing, by default",
+        "s3://... for the model and other results; a bucket of the account, made if missing, by default",
         default=None,
     )
     output_kms_key: str | None = option(

@@ -35,7 +35,6 @@ LONGEST_VARIABLE = 512
 DEFAULT_LOG_LEVEL = 20
 #: The SDK's channel for the code of a job without network.
 ISOLATED_CHANNEL = "code"
-_ISOLATED_ARCHIVE = f"/opt/ml/input/data/{ISOLATED_CHANNEL}/{ARCHIVE_FILE}"
 
 
 class Planned(Protocol):
@@ -45,6 +44,8 @@ class Planned(Protocol):
     def key(self) -> str: ...  # noqa: D102
     @property
     def archive(self) -> str: ...  # noqa: D102
+    @property
+    def has_code(self) -> bool: ...  # noqa: D102
 
 
 class Building(Protocol):
@@ -90,7 +91,7 @@ class Programs:
             for role in roles:
                 if METADATA_KEY in role.metadata:
                     raise ConfigError(
-                        f"role {role.name!r} is a training script beside other roles, which SageMaker does not run",
+                        f"role {role.name!r} is a training script, which cannot have other roles beside it",
                         hint="Run the roles as jobs of their own.",
                     )
             self._commands(roles, own)
@@ -134,6 +135,9 @@ class Programs:
         if self.code is None:
             return None
         uploaded = self.job.needs.code_uri
+        if not self.code.has_code:
+            self.channels[CODE_CHANNEL] = uploaded
+            return Code("")
         if not self.code.archive:
             self.channels[CODE_CHANNEL] = uploaded
             return Code()
@@ -149,9 +153,9 @@ class Programs:
     def _script(self, role: Role, own: Mapping[str, str]) -> None:
         script = script_of(role)  # again, since macros have been substituted
         assert script is not None
-        if self.code is None:
+        if self.code is None and self.opts.toolkit:
             raise ConfigError(
-                f"role {role.name!r} runs the script {script.program}, but no code travels with the job",
+                f"role {role.name!r} runs {script.program}, but not even the toolkit travels with it",
                 hint="Give source_dir or git_config, or a workspace (--workspace .).",
             )
         reserved = {
@@ -191,7 +195,6 @@ class Programs:
         given: Mapping[str, Any],
     ) -> dict[str, str]:
         """Leave the start to the image's own ``train``; returns the arguments as hyperparameters."""
-        assert self.code is not None
         arguments = as_hyperparameters(script.arguments, role=role.name)
         for key in sorted(set(arguments) & set(given)):
             raise ConfigError(f"role {role.name!r}: {key} is an argument and a hyperparameter")
@@ -202,9 +205,14 @@ class Programs:
                 f"{LONGEST_VARIABLE} characters, or differs between replicas",
                 hint="Leave toolkit=false out.",
             )
-        archive = self.code.archive or f"{self.job.needs.code_uri}{ARCHIVE_FILE}"
-        if self.opts.enable_network_isolation:
-            self.channels[ISOLATED_CHANNEL] = archive
-            archive = _ISOLATED_ARCHIVE.replace(ARCHIVE_FILE, archive.rpartition("/")[2])
-        reserved["sagemaker_submit_directory"] = archive
+        if self.code is not None:
+            reserved["sagemaker_submit_directory"] = self._submit_directory(self.code)
         return arguments
+
+    def _submit_directory(self, code: Planned) -> str:
+        """Return where ``train`` gets the code: from S3, or without network from a channel."""
+        archive = code.archive or f"{self.job.needs.code_uri}{ARCHIVE_FILE}"
+        if not self.opts.enable_network_isolation:
+            return archive
+        self.channels[ISOLATED_CHANNEL] = archive
+        return f"/opt/ml/input/data/{ISOLATED_CHANNEL}/{archive.rpartition('/')[2]}"

@@ -89,10 +89,12 @@ class PlannedCode:
     Attributes:
         key: names its content; `names.CONTENT` where that is not known yet. "" if there is nothing to upload.
         archive: ``s3://`` URI of an archive that is there already; "" if the code is to be uploaded.
+        has_code: whether there is code at all, and not the toolkit alone.
     """
 
     key: str = ""
     archive: str = ""
+    has_code: bool = True
 
 
 def make_job(

@@ -8,9 +8,10 @@ from typing import Any
 from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs.app import AppDef, Role
+from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
-#: Capability by which named resources say which instance they are, such as ``p3.2xlarge``.
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+#: What components say where nobody names an image.
+NO_IMAGE = "<NONE>"
 DEFAULT_VOLUME = 30
 MOST_GROUPS = 5
 _MEMBERS = {
@@ -77,7 +78,7 @@ def _count(group: Mapping[str, Any]) -> int:
         return int(group["InstanceCount"])
     except (TypeError, ValueError):
         raise InvalidRunConfigException(
-            f"instance_groups: the count {group['InstanceCount']!r} of {group['InstanceGroupName']} is no number",
+            f"instance_groups: the count of {group['InstanceGroupName']} is no number: {group['InstanceCount']!r}",
             "instance_groups",
         ) from None
 
@@ -139,7 +140,7 @@ def check_counts(app: AppDef, opts: AWSSageMakerOpts) -> list[str]:
     roles = {role.name: role.num_replicas for role in app.roles}
     if roles != counts:
         problems.append(
-            f"instance_groups {_counts(counts)} are not the job's roles {_counts(roles)}: each role is a group"
+            f"instance_groups {_counts(counts)} are not the roles {_counts(roles)}: each role is a group"
         )
     return problems
 
@@ -176,11 +177,13 @@ def role_problems(app: AppDef) -> list[str]:
 
 def _role_problems(role: Role, app: AppDef) -> list[str]:
     problems = []
+    if role.image in ("", NO_IMAGE):
+        problems.append("it has no image; name one in a registry (--image)")
     if role.mounts:
         problems.append("mounts are not possible; give data as channels (s3://, fsx://, efs://)")
     if role.max_retries:
         problems.append(
-            f"max_retries is {role.max_retries}, but SageMaker starts a job again only after faults of its own: "
+            f"max_retries is {role.max_retries}, but SageMaker repeats a job only after faults of its own: "
             "-cfg max_retry_attempts=N"
         )
     if role.min_replicas is not None and role.min_replicas != role.num_replicas:

@@ -118,7 +118,7 @@ def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
     for name, uri in (opts.channels or {}).items():
         scheme = uri.partition("://")[0]
         if scheme in FILE_SYSTEMS and not opts.subnets:
-            yield f"the channel {name} is a file system ({scheme}), which needs subnets and security_group_ids"
+            yield f"the channel {name} is a file system, which needs subnets and security_group_ids"
         if scheme in FILE_SYSTEMS and opts.input_mode == "FastFile":
             yield f"the channel {name} is a file system ({scheme}), which input_mode FastFile cannot read"
     for metric in opts.metric_definitions or []:

@@ -83,7 +83,7 @@ def _from_specification(role: Role, spec: Mapping[str, Any]) -> Script:
     unknown = sorted(set(spec) - _READ)
     if unknown:
         raise ConfigError(
-            f"role {role.name!r}: SageMaker has nothing for {', '.join(unknown)} of the training specification",
+            f"role {role.name!r}: SageMaker has nothing for {', '.join(unknown)} of its training job",
             hint="Leave it out, or run the script on another scheduler.",
         )
     timeout = spec.get("timeout_seconds")
@@ -131,7 +131,7 @@ def as_hyperparameters(arguments: list[str], *, role: str) -> dict[str, str]:
         if wrong or key in result:
             why = f"{name} is given twice" if key in result and not wrong else f"not {flag!r}"
             raise ConfigError(
-                f"role {role!r}: the image's own `train` takes only arguments of the form --name value, {why}",
+                f"role {role!r}: the image's own `train` takes arguments like --name value only, {why}",
                 hint="Leave toolkit=false out: trainyard's toolkit passes any arguments on as they are.",
             )
         result[key] = value
