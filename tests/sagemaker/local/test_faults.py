@@ -108,7 +108,7 @@ time.sleep(600)
     label = f"label=trainyard.sagemaker.job={home}/state/sagemaker/{name}"
     docker("rm", "-f", *docker("ps", "-q", "--filter", label).stdout.split())
     ended = jobs.end(name)
-    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+    assert ended["TrainingJobStatus"] == "Completed", ended["SecondaryStatusTransitions"]
     steps = [step["Status"] for step in ended["SecondaryStatusTransitions"]]
     assert steps[2:5] == ["Training", "Restarting", "Downloading"]
     assert len(jobs.streams(name)) == 2

@@ -21,6 +21,9 @@ LABEL = "trainyard.sagemaker.job"
 #: How long a daemon may be away while hosts run.
 DAEMON_SECONDS = 60.0
 NETWORK_ATTEMPTS = 5
+#: Of a program that SIGKILL has ended, and how long after it its container's removal would begin.
+KILLED = 137
+REMOVAL_SECONDS = 1.0
 CREDENTIALS = "/run/trainyard/credentials"
 _FRAME_HEAD = 8
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
@@ -168,6 +171,7 @@ class ContainerHost:
         self._hears_term = True
         self._copied = 0
         self._pid = 0
+        self._is_killed = False
         self._reader: threading.Thread | None = None
 
     # ---- starting
@@ -286,9 +290,9 @@ class ContainerHost:
                 with self._engine.stream("POST", f"/containers/{self._id}/wait") as answer:
                     answer.read()
                 state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
-                if state.get("Status") in ("removing", "dead"):
-                    raise PlatformFailure(f"the container of {self.plan.name} was removed")
                 if not state["Running"]:
+                    if state["ExitCode"] == KILLED and not self._is_killed and not state.get("OOMKilled"):
+                        self._see_whether_removed()
                     return dict(state)
             except EngineError as error:
                 if error.status == 404:
@@ -302,6 +306,19 @@ class ContainerHost:
             else:
                 deadline = 0.0
 
+    def _see_whether_removed(self) -> None:
+        """Find out whether somebody removes a container that was killed: who removes one kills it first.
+
+        Raises:
+            EngineError: 404, it is gone.
+        """
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while time.monotonic() < deadline:
+            state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+            if state.get("Status") in ("removing", "dead") or state.get("Dead"):
+                raise EngineError(404, "it is being removed")
+            time.sleep(0.1)
+
     def terminate(self) -> None:
         """Send SIGTERM. A first process that has no handler for it and no init before it is ended."""
         if not self._is_started:
@@ -309,6 +326,7 @@ class ContainerHost:
         self._hears_term = self._has_handler()
         self._signal("SIGTERM")
         if not self._cluster.has_init and not self._hears_term:
+            self._is_killed = True
             self._signal("SIGKILL")  # the kernel drops SIGTERM for a first process without a handler
 
     def _first_process(self) -> int:
@@ -338,6 +356,7 @@ class ContainerHost:
     def kill(self) -> None:
         """Send SIGKILL."""
         if self._is_started:
+            self._is_killed = True
             self._signal("SIGKILL")
 
     def _signal(self, name: str) -> None:
@@ -349,8 +368,7 @@ class ContainerHost:
     def remove(self) -> None:
         """Remove the container."""
         if self._id:
-            params = {"force": True, "v": True}
-            _ignoring(404, lambda: self._engine.request("DELETE", f"/containers/{self._id}", params=params))
+            remove_container(self._engine, self._id)
             self._id = ""
 
     # ---- its log
@@ -441,6 +459,21 @@ def reclaim(cluster: Cluster, folder: str) -> None:
         engine.request("DELETE", f"/containers/{created}", params={"force": True})
 
 
+def remove_container(engine: Engine, container_id: str) -> None:
+    """Remove a container, and return when it is gone, whoever removes it."""
+    deadline = time.monotonic() + DAEMON_SECONDS
+    while True:
+        try:
+            engine.request("DELETE", f"/containers/{container_id}", params={"force": True, "v": True})
+            return
+        except EngineError as error:
+            if error.status == 404:
+                return
+            if error.status != 409 or time.monotonic() > deadline:  # 409: somebody else is at it
+                raise
+            time.sleep(0.1)
+
+
 def sweep(engine: Engine, job_dir: str) -> None:
     """Remove all containers and networks of a job.
 
@@ -450,8 +483,6 @@ def sweep(engine: Engine, job_dir: str) -> None:
     """
     filters = {"label": [f"{LABEL}={job_dir}"]}
     for item in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
-        _ignoring(
-            404, lambda: engine.request("DELETE", f"/containers/{item['Id']}", params={"force": True, "v": True})
-        )
+        remove_container(engine, item["Id"])
     for item in engine.request("GET", "/networks", params={"filters": filters}):
         _ignoring(404, lambda: engine.request("DELETE", f"/networks/{item['Id']}"))
