@@ -12,8 +12,8 @@ from trainyard.schedulers.aws.sagemaker_local import checkpoints
 from trainyard.schedulers.aws.sagemaker_local.channels import Channels
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, Running, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.layout import Host, Tree, hosts_of
-from trainyard.schedulers.aws.sagemaker_local.logs import Timekeeper, log_path, stream_name
-from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Place, StoreFailure
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
+from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Place, StoreFailure, in_parallel
 from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
 from trainyard.schedulers.aws.sagemaker_local.transitions import LONGEST_REASON
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
 
 NOT_FOUND = 127
+LAST_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Attempt:
         platform.choose()
         run.check()
         self._journal.move("Downloading")
-        platform.prepare()
+        platform.prepare(self._hosts)
         run.check()
         channels = Channels(run.request, self._hosts, run.objects)
         shown: dict[str, dict[str, str]] = {}
@@ -97,17 +98,21 @@ class Attempt:
             if first is not None:
                 channels.copy_between(host, first.part("input", "data"), data)
             shown[host.name] = channels.prepare(host, data)
-            self._restore(tree)
+            self._restore(host, tree)
             self._pipes += channels.pipes(host, data)
             first = first or tree
         return shown
 
-    def _restore(self, tree: Tree) -> None:
+    def _restore(self, host: Host, tree: Tree) -> None:
         config = self._run.request.get("CheckpointConfig")
         if config:
             folder, place = tree.part("checkpoints"), Place.parse(config["S3Uri"])
             checkpoints.restore(folder, place, self._run.objects)
-            self._mirrors.append(checkpoints.Mirror(folder, place, self._run.objects))
+            mirror = checkpoints.Mirror(folder, place, self._run.objects, lambda: self._is_alive(host))
+            self._mirrors.append(mirror)
+
+    def _is_alive(self, host: Host) -> bool:
+        return all(running.is_alive() for running in list(self._running) if running.plan == host)
 
     # ---- while it runs
 
@@ -132,16 +137,20 @@ class Attempt:
         start = self._journal.state["training_start"] or now
         self._journal.set(training_start=start, attempt_start=now)
         self._journal.move("Training")
-        for running in self._running:
-            if self._run.cancelled.is_set():
-                break
-            running.start()
-            self._started.append(running)
-            self._journal.host(
-                running.plan.name, state="running", started_at=time.time(), ended_at=None, exit_code=None, reason=""
-            )
+        self._run.look_at_the_clock()
+        in_parallel(self._start_host, self._running)
         if self._run.cancelled.is_set():  # the wish may have come between two of them
             self.terminate()
+
+    def _start_host(self, running: Running) -> None:
+        if self._run.cancelled.is_set():
+            return
+        running.start()
+        with self._lock:
+            self._started.append(running)
+        self._journal.host(
+            running.plan.name, state="running", started_at=time.time(), ended_at=None, exit_code=None, reason=""
+        )
 
     def _wait(self) -> None:
         threads = [
@@ -224,11 +233,19 @@ class Attempt:
         ended = self._exits[name]
         if isinstance(ended, PlatformFailure):
             return Outcome("internal", f"InternalServerError: {ended}")
-        text = read_failure(self.trees[name].part("output", "failure")) or ended.reason
+        text = read_failure(self.trees[name].part("output", "failure")) or ended.reason or self._last_line(name)
         where = f", host: {name}" if len(self._hosts) > 1 else ""
         tail = f", exit code: {ended.code}{where}"
         head = "AlgorithmError: "
         return Outcome("failed", head + text[: LONGEST_REASON - len(head) - len(tail)] + tail)
+
+    def _last_line(self, name: str) -> str:
+        """Return the last line that a host has written: of a program without a failure file, the best there is."""
+        stream = next(host for host in self._journal.state["hosts"] if host["name"] == name)["streams"][-1]
+        log = Log(log_path(self._run.job, stream))
+        lines = [event.data for event in log.events(log.start_of_last(LAST_LINES, log.size), is_complete=True)]
+        texts = [line.decode("utf-8", "replace").strip() for line in lines]
+        return next((text for text in reversed(texts) if text), "")
 
     def remove(self) -> None:
         """Remove the hosts. Their files stay until the next attempt or the end of the job."""

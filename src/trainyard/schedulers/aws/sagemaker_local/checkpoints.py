@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import threading
+from collections.abc import Callable
 
 from trainyard.schedulers.aws.sagemaker_local.objects import Objects, Place, StoreFailure, in_parallel
 
@@ -13,21 +16,26 @@ SECONDS_BETWEEN = 0.5
 
 
 class Mirror(threading.Thread):
-    """Sends the files of a folder that have come to rest. Deletions are not mirrored, as on the service.
+    """Sends the files of a folder once they are complete. Deletions are not mirrored, as on the service.
+
+    A file is complete when nobody has it open for writing, and it was found so twice while the program ran: what
+    was open when the program was killed may be half a file.
 
     Args:
         folder: the folder.
         place: where its files go.
         objects: the store.
+        is_alive: tells whether the program that writes there still runs.
     """
 
-    def __init__(self, folder: str, place: Place, objects: Objects) -> None:
+    def __init__(self, folder: str, place: Place, objects: Objects, is_alive: Callable[[], bool]) -> None:
         super().__init__(name="checkpoints", daemon=True)
         self._folder = folder
         self._place = place
         self._objects = objects
+        self._is_alive = is_alive
         self._sent = _stamps(folder)
-        self._seen: dict[str, Stamp] = dict(self._sent)
+        self._complete: dict[str, Stamp] = dict(self._sent)
         self._closing = threading.Event()
         #: Why what changed last could not be sent; "" if it could.
         self.problem = ""
@@ -35,10 +43,20 @@ class Mirror(threading.Thread):
     def run(self) -> None:
         """Send what changes until `finish`."""
         while not self._closing.wait(SECONDS_BETWEEN):
-            self._round(only_rested=True)
+            now = _stamps(self._folder)
+            complete = {
+                path: stamp
+                for path, stamp in now.items()
+                if self._sent.get(path) == stamp or not _has_writer(os.path.join(self._folder, path))
+            }
+            if not self._is_alive():
+                return
+            rested = [path for path, stamp in complete.items() if self._complete.get(path) == stamp]
+            self._complete = complete
+            self._send_all(rested, now)
 
     def finish(self, *, was_killed: bool) -> None:
-        """Send what is left. What a killed process was still writing is left out: it may be half a file.
+        """Send what is left; of a killed program, what was complete before.
 
         Raises:
             StoreFailure: it cannot be sent.
@@ -46,21 +64,16 @@ class Mirror(threading.Thread):
         self._closing.set()
         if self.is_alive():
             self.join()
-        self._round(only_rested=was_killed)
+        now = _stamps(self._folder)
+        paths = [path for path, stamp in now.items() if not was_killed or self._complete.get(path) == stamp]
+        self._send_all(paths, now)
         if self.problem:
             raise StoreFailure(self.problem)
 
-    def _round(self, *, only_rested: bool) -> None:
-        now = _stamps(self._folder)
-        ready = [
-            path
-            for path, stamp in now.items()
-            if self._sent.get(path) != stamp and (not only_rested or self._seen.get(path) == stamp)
-        ]
-        self._seen = now
+    def _send_all(self, paths: list[str], now: dict[str, Stamp]) -> None:
         self.problem = ""
         try:
-            in_parallel(self._send, ready)
+            in_parallel(self._send, [path for path in paths if self._sent.get(path) != now[path]])
         except StoreFailure as error:
             self.problem = str(error)
 
@@ -99,6 +112,25 @@ def restore(folder: str, place: Place, objects: Objects) -> int:
     items = [item for item in objects.listing(place) if not item.path.endswith(".partial")]
     in_parallel(lambda item: objects.fetch(item, os.path.join(folder, item.path)), items)
     return len(items)
+
+
+def _has_writer(path: str) -> bool:
+    """Tell whether somebody has a file open for writing; False where the system does not say.
+
+    A lease for reading is granted only while nobody has (fcntl(2), F_SETLEASE).
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+    return False
 
 
 def _stamp(path: str) -> Stamp | None:

@@ -1,4 +1,4 @@
-"""Hosts that are containers, and the network between them."""
+"""Hosts that are containers."""
 
 from __future__ import annotations
 
@@ -8,108 +8,18 @@ import threading
 import time
 from typing import Any
 
-from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
-from trainyard.docker.images import inspect_image, pull
-from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure
+from trainyard.docker.engine import EngineError, EngineUnavailableError
+from trainyard.schedulers.aws.sagemaker_local.cluster import DAEMON_SECONDS, Cluster, remove_container
+from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
 from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
 from trainyard.schedulers.local.processes import signal_name
 
-#: Marks containers and networks; its value is the job's directory.
-LABEL = "trainyard.sagemaker.job"
-#: How long a daemon may be away while hosts run.
-DAEMON_SECONDS = 60.0
+#: Of a program that SIGKILL has ended, and how long after it its container's removal would begin.
+KILLED = 137
+REMOVAL_SECONDS = 1.0
 CREDENTIALS = "/run/trainyard/credentials"
 _FRAME_HEAD = 8
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
-
-
-class Cluster:
-    """The network that the hosts of a job are on, and what all of them share.
-
-    Args:
-        engine: the daemon.
-        job_dir: the job's directory.
-        request: the request.
-    """
-
-    def __init__(self, engine: Engine, job_dir: str, request: dict[str, Any]) -> None:
-        self.engine = engine
-        self.labels = {LABEL: job_dir}
-        self.request = request
-        self.network = ""
-        self.gateway = ""
-        info = engine.request("GET", "/info")
-        self.has_init = (info.get("InitBinary") or "") != ""
-        self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
-        self.has_gpus = "nvidia" in (info.get("Runtimes") or {})
-
-    def make_network(self) -> None:
-        """Make the network. An isolated job's leads nowhere."""
-        name = f"trainyard-{self.request['TrainingJobName']}-{os.urandom(3).hex()}"
-        answer = self.engine.request(
-            "POST",
-            "/networks/create",
-            json={
-                "Name": name,
-                "Driver": "bridge",
-                "Internal": bool(self.request.get("EnableNetworkIsolation")),
-                "Labels": self.labels,
-            },
-        )
-        self.network = answer["Id"]
-        facts = self.engine.request("GET", f"/networks/{self.network}")
-        configs = (facts.get("IPAM") or {}).get("Config") or []
-        self.gateway = configs[0].get("Gateway", "") if configs else ""
-
-    def remove_network(self) -> None:
-        """Remove the network."""
-        if self.network:
-            _ignoring(404, lambda: self.engine.request("DELETE", f"/networks/{self.network}"))
-            self.network = ""
-
-    def endpoint_variables(self, environ: dict[str, str]) -> dict[str, str]:
-        """Return the variables that name AWS endpoints, as containers reach them: not by loopback."""
-        found = {}
-        for name in _ENDPOINTS:
-            url = environ.get(name)
-            if not url:
-                continue
-            scheme, _, rest = url.partition("://")
-            for address in _LOOPBACK:
-                if rest == address or rest.startswith((f"{address}:", f"{address}/")):
-                    rest = self.gateway + rest[len(address) :]
-                    break
-            found[name] = f"{scheme}://{rest}"
-        return found
-
-
-def ensure_image(engine: Engine, image: str) -> None:
-    """Pull an image that is not there.
-
-    Raises:
-        StartFailure: it cannot be had.
-    """
-    if inspect_image(engine, image) is not None:
-        return
-    try:
-        pull(engine, image, _auth(image))
-    except EngineError as error:
-        raise StartFailure(
-            f"the image {image!r} is not on this machine, and it cannot be pulled: {error.message}"
-        ) from error
-
-
-def _auth(image: str) -> str | None:
-    try:
-        from trainyard.docker.credentials import credentials_for, engine_auth_header
-    except ImportError:
-        return None
-    head, slash, _ = image.partition("/")
-    registry = head if slash and ("." in head or ":" in head or head == "localhost") else "docker.io"
-    found = credentials_for(registry)
-    return None if found is None else engine_auth_header(found)
 
 
 class ContainerHost:
@@ -146,6 +56,9 @@ class ContainerHost:
         self._id = ""
         self._is_started = False
         self._hears_term = True
+        self._copied = 0
+        self._pid = 0
+        self._is_killed = False
         self._reader: threading.Thread | None = None
 
     # ---- starting
@@ -164,6 +77,7 @@ class ContainerHost:
         except EngineUnavailableError as error:
             raise PlatformFailure(error.message) from error
         self._is_started = True
+        self._pid = self._first_process()
         self._reader = threading.Thread(target=self._read_log, name=f"log-{self.plan.name}", daemon=True)
         self._reader.start()
 
@@ -193,11 +107,24 @@ class ContainerHost:
             "HostConfig": {
                 "Mounts": self._mounts(),
                 "NetworkMode": cluster.network,
+                "ExtraHosts": [
+                    f"{name}:{address}"
+                    for name, address in cluster.addresses.items()
+                    if name != self.plan.name
+                ],
                 "ShmSize": cluster.shared_memory,
                 "Init": cluster.has_init,
-                "LogConfig": {"Type": "json-file", "Config": {"max-size": "-1"}},
+                # Whole, whatever the daemon's own limits are.
+                "LogConfig": {"Type": "json-file", "Config": {"max-size": "1000g", "compress": "false"}},
             },
-            "NetworkingConfig": {"EndpointsConfig": {cluster.network: {"Aliases": [self.plan.name]}}},
+            "NetworkingConfig": {
+                "EndpointsConfig": {
+                    cluster.network: {
+                        "Aliases": [self.plan.name],
+                        "IPAMConfig": {"IPv4Address": cluster.addresses[self.plan.name]},
+                    }
+                }
+            },
         }
         if entrypoint is not None:
             definition["Entrypoint"] = entrypoint
@@ -251,6 +178,8 @@ class ContainerHost:
                     answer.read()
                 state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
                 if not state["Running"]:
+                    if state["ExitCode"] == KILLED and not self._is_killed and not state.get("OOMKilled"):
+                        self._see_whether_removed()
                     return dict(state)
             except EngineError as error:
                 if error.status == 404:
@@ -264,6 +193,19 @@ class ContainerHost:
             else:
                 deadline = 0.0
 
+    def _see_whether_removed(self) -> None:
+        """Find out whether somebody removes a container that was killed: who removes one kills it first.
+
+        Raises:
+            EngineError: 404, it is gone.
+        """
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while time.monotonic() < deadline:
+            state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+            if state.get("Status") in ("removing", "dead") or state.get("Dead"):
+                raise EngineError(404, "it is being removed")
+            time.sleep(0.1)
+
     def terminate(self) -> None:
         """Send SIGTERM. A first process that has no handler for it and no init before it is ended."""
         if not self._is_started:
@@ -271,24 +213,37 @@ class ContainerHost:
         self._hears_term = self._has_handler()
         self._signal("SIGTERM")
         if not self._cluster.has_init and not self._hears_term:
+            self._is_killed = True
             self._signal("SIGKILL")  # the kernel drops SIGTERM for a first process without a handler
+
+    def _first_process(self) -> int:
+        """Return the number of the program's process on this machine; 0 where it cannot be seen."""
+        try:
+            pid = int(self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"])
+            if self._cluster.has_init and pid:
+                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                    pid = int(file.read().split()[0])
+        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+            return 0
+        return pid if self._engine.is_local else 0
+
+    def is_alive(self) -> bool:
+        """Tell whether its program runs."""
+        return not self._pid or is_running(self._pid)
 
     def _has_handler(self) -> bool:
         """Tell whether the program has a handler for SIGTERM; True where that cannot be seen."""
         try:
-            pid = self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"]
-            if self._cluster.has_init:
-                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-                    pid = int(file.read().split()[0])
-            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            with open(f"/proc/{self._pid}/status", encoding="utf-8", errors="replace") as file:
                 fields = dict(line.split(":", 1) for line in file if ":" in line)
             return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
-        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+        except (OSError, KeyError, ValueError):
             return True
 
     def kill(self) -> None:
         """Send SIGKILL."""
         if self._is_started:
+            self._is_killed = True
             self._signal("SIGKILL")
 
     def _signal(self, name: str) -> None:
@@ -300,34 +255,38 @@ class ContainerHost:
     def remove(self) -> None:
         """Remove the container."""
         if self._id:
-            params = {"force": True, "v": True}
-            _ignoring(404, lambda: self._engine.request("DELETE", f"/containers/{self._id}", params=params))
+            remove_container(self._engine, self._id)
             self._id = ""
 
     # ---- its log
 
     def _read_log(self) -> None:
+        """Copy the log while it grows, and then what a follower has missed: the daemon may leave out the end."""
         writer = LineWriter(self._log_path)
-        done, deadline = 0, 0.0
         try:
-            while True:
-                try:
-                    done = self._copy_log(writer, done)
-                    return
-                except EngineError:
-                    return
-                except EngineUnavailableError:
-                    deadline = deadline or time.monotonic() + DAEMON_SECONDS
-                    if time.monotonic() > deadline:
-                        return
-                    time.sleep(0.2)
+            self._copy_log(writer, follow=True)
+            self._copy_log(writer, follow=False)
         finally:
             writer.close()
 
-    def _copy_log(self, writer: LineWriter, done: int) -> int:
-        """Copy the log from the daemon, but for what has been copied before a broken connection."""
-        params = {"follow": True, "stdout": True, "stderr": True}
-        held, skip = b"", done
+    def _copy_log(self, writer: LineWriter, *, follow: bool) -> None:
+        """Copy what has not been copied yet; begins anew after a broken connection."""
+        deadline = 0.0
+        while True:
+            try:
+                self._copy_once(writer, follow=follow)
+                return
+            except EngineError:
+                return
+            except EngineUnavailableError:
+                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.2)
+
+    def _copy_once(self, writer: LineWriter, *, follow: bool) -> None:
+        params = {"follow": follow, "stdout": True, "stderr": True}
+        held, skip = b"", self._copied
         with self._engine.stream("GET", f"/containers/{self._id}/logs", params=params) as answer:
             while data := answer.read1():
                 held += data
@@ -337,9 +296,8 @@ class ContainerHost:
                         skip -= len(content)
                         continue
                     writer.write(stream, content[skip:])
-                    done += len(content) - skip
+                    self._copied += len(content) - skip
                     skip = 0
-        return done
 
 
 def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
@@ -352,53 +310,3 @@ def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
         found.append((data[place], data[place + _FRAME_HEAD : end]))
         place = end
     return found, data[place:]
-
-
-def _ignoring(status: int, action: Any) -> None:
-    try:
-        action()
-    except EngineError as error:
-        if error.status != status:
-            raise
-
-
-def reclaim(cluster: Cluster, folder: str) -> None:
-    """Give files that containers have left in a folder to this user, by the image's own ``chown``."""
-    if os.geteuid() == 0:
-        return
-    definition = {
-        "Image": cluster.request["AlgorithmSpecification"]["TrainingImage"],
-        "Entrypoint": ["chown", "-R", f"{os.geteuid()}:{os.getegid()}", "/trainyard"],
-        "Cmd": [],
-        "User": "0:0",
-        "Labels": cluster.labels,
-        "HostConfig": {
-            "Mounts": [{"Type": "bind", "Source": folder, "Target": "/trainyard"}],
-            "NetworkMode": "none",
-        },
-    }
-    engine = cluster.engine
-    created = engine.request("POST", "/containers/create", json=definition)["Id"]
-    try:
-        engine.request("POST", f"/containers/{created}/start")
-        engine.request("POST", f"/containers/{created}/wait")
-    except EngineError:  # an image without chown: what cannot be read is missed later, and named
-        pass
-    finally:
-        engine.request("DELETE", f"/containers/{created}", params={"force": True})
-
-
-def sweep(engine: Engine, job_dir: str) -> None:
-    """Remove all containers and networks of a job.
-
-    Raises:
-        EngineUnavailableError: no daemon answers.
-        EngineError: it cannot.
-    """
-    filters = {"label": [f"{LABEL}={job_dir}"]}
-    for item in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
-        _ignoring(
-            404, lambda: engine.request("DELETE", f"/containers/{item['Id']}", params={"force": True, "v": True})
-        )
-    for item in engine.request("GET", "/networks", params={"filters": filters}):
-        _ignoring(404, lambda: engine.request("DELETE", f"/networks/{item['Id']}"))

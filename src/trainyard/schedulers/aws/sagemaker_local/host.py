@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trainyard.processes import stat_fields
 from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
 from trainyard.schedulers.local.processes import JOB_VARIABLE, exit_code_of, signal_name
 
@@ -48,6 +49,10 @@ class Running(Protocol):
 
     def wait(self) -> Exit:
         """Wait for its end, and for its log to be complete."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Tell whether its program runs, as far as can be seen at once; True before it has been started."""
         ...
 
     def terminate(self) -> None:
@@ -157,6 +162,10 @@ class ProcessHost:
         code, signum = (128 - status, -status) if status < 0 else exit_code_of(status << 8)
         return Exit(code, f"ended by {signal_name(signum)}" if signum else "", bool(signum))
 
+    def is_alive(self) -> bool:
+        """Tell whether its process runs."""
+        return self._process is None or is_running(self._process.pid)
+
     def terminate(self) -> None:
         """Send SIGTERM to its process group."""
         self._signal(signal.SIGTERM)
@@ -171,6 +180,12 @@ class ProcessHost:
 
     def remove(self) -> None:
         """Nothing is left of it."""
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is a process of this number that is no zombie."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in "ZX"
 
 
 def _signal_session(leader: int, signum: int) -> None:

@@ -14,7 +14,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
@@ -122,6 +122,18 @@ class Log:
             if held and is_complete:
                 yield start, held
 
+    def pieces(self, start: int, is_complete: bool) -> Iterator[tuple[int, int, bytes]]:
+        """Yield whole lines from a place on, with their place and time; each piece is of one moment."""
+        clock = _Clock(self.times(), self.created_ms)
+        for place, data in self.blocks(start, is_complete):
+            while data:
+                time_ms = clock.at(place)
+                cut = data.rfind(b"\n", 0, min(clock.end() - place, len(data))) + 1
+                piece = data[:cut] if cut else data[: data.find(b"\n") + 1] or data
+                yield place, time_ms, piece
+                place += len(piece)
+                data = data[len(piece) :]
+
     def events(self, start: int, is_complete: bool) -> Iterator[Event]:
         """Yield the lines from a place on."""
         clock = _Clock(self.times(), self.created_ms)
@@ -168,6 +180,10 @@ class _Clock:
             self._last = self._times[self._at][1]
             self._at += 1
         return self._times[self._at][1] if self._at < len(self._times) else max(self._last, 0)
+
+    def end(self) -> int:
+        """Return where the moment of the last place ends; a very large number where that is not known."""
+        return self._times[self._at][0] if self._at < len(self._times) else 1 << 62
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -224,17 +240,3 @@ class LineWriter:
         view = memoryview(data)
         while view:
             view = view[os.write(self._fd, view) :]
-
-
-def follow(
-    log: Log, is_over: Callable[[], bool], wait: Callable[[], None], start: int = 0
-) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines with their places until the log is complete."""
-    while True:
-        over = is_over()
-        for place, data in log.blocks(start, over):
-            start = place + len(data)
-            yield place, data
-        if over:
-            return
-        wait()

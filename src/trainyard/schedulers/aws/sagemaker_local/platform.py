@@ -23,7 +23,7 @@ from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
-    from trainyard.schedulers.aws.sagemaker_local.container import Cluster
+    from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster
 
 MEMORY = "/dev/shm"
 _HINTS_OF_CREDENTIALS = (
@@ -74,7 +74,7 @@ class Platform:
             return
         if self._settings.docker != "never":
             from trainyard.docker.engine import Engine
-            from trainyard.schedulers.aws.sagemaker_local.container import Cluster
+            from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster
 
             try:
                 self._engine = Engine.from_env()
@@ -89,7 +89,7 @@ class Platform:
                     raise PlatformFailure(error.message) from error
         self._is_chosen = True
 
-    def prepare(self) -> None:
+    def prepare(self, hosts: list[Host]) -> None:
         """Have the image and the network.
 
         Raises:
@@ -98,12 +98,12 @@ class Platform:
         """
         if self.cluster is None:
             return
-        from trainyard.schedulers.aws.sagemaker_local.container import ensure_image
+        from trainyard.schedulers.aws.sagemaker_local.cluster import ensure_image
 
         try:
             ensure_image(self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", ""))
             if not self.cluster.network:
-                self.cluster.make_network()
+                self.cluster.make_network(hosts)
         except TrainyardError as error:
             raise PlatformFailure(error.message) from error
 
@@ -167,14 +167,14 @@ class Platform:
     def reclaim(self) -> None:
         """Make the hosts' files this user's own."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.container import reclaim
+            from trainyard.schedulers.aws.sagemaker_local.cluster import reclaim
 
             reclaim(self.cluster, self._job.work)
 
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.container import sweep
+            from trainyard.schedulers.aws.sagemaker_local.cluster import sweep
 
             sweep(self.cluster.engine, self._job.path)
         self._close_engine()

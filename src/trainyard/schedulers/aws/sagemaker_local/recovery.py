@@ -85,12 +85,12 @@ def sweep(job: JobDir) -> bool:
     if os.path.exists(job.file("work", ".docker")):
         from trainyard.docker.engine import Engine
         from trainyard.errors import TrainyardError
-        from trainyard.schedulers.aws.sagemaker_local import container
+        from trainyard.schedulers.aws.sagemaker_local import cluster
 
         try:
             engine = Engine.from_env()
             try:
-                container.sweep(engine, job.path)
+                cluster.sweep(engine, job.path)
             finally:
                 engine.close()
         except TrainyardError:

@@ -24,7 +24,7 @@ from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import Journal
 
 #: Why hosts are made to end. A later reason counts only if it is stronger.
-STRENGTH = {"interrupt": 1, "host_failed": 2, "max_run": 3, "max_wait": 4, "stop": 5}
+STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
 LONGEST_WAIT = 3600.0
 
 
@@ -66,7 +66,8 @@ class TrainingRun:
         self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
         signal.signal(signal.SIGTERM, lambda *_: self._events.put(("stop", None)))
         signal.signal(signal.SIGUSR1, lambda *_: self._events.put(("interrupt", None)))
-        for signum in (signal.SIGINT, signal.SIGHUP):
+        # SIGIO comes when somebody writes to a file while it is looked at
+        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
             signal.signal(signum, signal.SIG_IGN)
 
     # ---- the main thread
@@ -242,6 +243,10 @@ class TrainingRun:
     def host_failed(self, attempt: Attempt) -> None:
         """Have the other hosts end too."""
         self._events.put(("host_failed", attempt))
+
+    def look_at_the_clock(self) -> None:
+        """Have the deadlines looked at anew: there may be another one."""
+        self._events.put(("", None))
 
     def check(self) -> None:
         """Raise `Cancelled` if the job is to end."""
