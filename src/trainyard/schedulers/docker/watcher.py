@@ -125,11 +125,22 @@ def _start_again(engine: Engine, job: Job, containers: list[Container]) -> None:
 
 
 def _answer(door: socket.socket, events: Events) -> None:
-    """Take a knock for an event."""
+    """Take a knock for an event. Visitors may stay, to see when this process ends."""
+    import select
+
+    poll = select.poll()
+    poll.register(door, select.POLLIN)
+    visitors: dict[int, socket.socket] = {}
     while True:
-        visitor, _ = door.accept()
-        visitor.close()
-        events.wake()
+        for handle, _ in poll.poll():
+            if handle in visitors:  # it says nothing, so it has left
+                poll.unregister(handle)
+                visitors.pop(handle).close()
+                continue
+            visitor, _ = door.accept()
+            visitors[visitor.fileno()] = visitor
+            poll.register(visitor, select.POLLIN)
+            events.wake()
 
 
 def _watch_submitter(job: Job, events: Events) -> None:
