@@ -100,7 +100,10 @@ def run(scheduler: str, project: Path, cloud: Cloud, image: str, output: str) ->
         words += ["--mounts", f"type=bind,src={place},dst={place}"]
     line = [sys.executable, "-m", "trainyard", *words, "--", *WORDS]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=55)
-    assert done.returncode == 0, done.stderr + done.stdout
+    if done.returncode:
+        handle = next(word for word in done.stdout.split() if "://" in word)
+        log = subprocess.run([*line[:3], "log", handle], capture_output=True, text=True, check=False)
+        raise AssertionError(done.stderr + done.stdout + log.stdout[-3000:])
     return next(word for word in done.stdout.split() if word.startswith(f"{scheduler}://")).rpartition("/")[2]
 
 
