@@ -11,33 +11,33 @@ from trainyard.schedulers.aws.pace import Clock
 
 
 class FakeClock(Clock):
-    """A clock whose `wait` takes no time, but lets it pass."""
+    """A clock whose `wait` takes no time, but lets it pass.
+
+    Attributes:
+        elapsed: seconds since the beginning.
+    """
 
     def __init__(self, start: float = 1_795_000_000.0) -> None:
+        self.elapsed = 0.0
         self._start = start
-        self._now = start
         self._lock = threading.RLock()
         self._order = itertools.count()
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-
-    @property
-    def elapsed(self) -> float:
-        return self._now - self._start
+        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
 
     def time(self) -> float:
-        return self._now
+        return self._start + self.elapsed
 
     def monotonic(self) -> float:
-        return self._now - self._start + 1_000.0
+        return self.elapsed
 
     def ms(self, seconds: float = 0.0) -> int:
         """Return a time so many seconds after the beginning, in milliseconds."""
         return round((self._start + seconds) * 1000)
 
-    def at(self, seconds: float, action: Callable[[], None]) -> None:
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
         """Do something so many seconds after the beginning."""
         with self._lock:
-            heapq.heappush(self._agenda, (self._start + seconds, next(self._order), action))
+            heapq.heappush(self._agenda, (seconds, next(self._order), action))
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         if not event.is_set():
@@ -46,9 +46,9 @@ class FakeClock(Clock):
 
     def advance(self, seconds: float) -> None:
         with self._lock:
-            target = self._now + seconds
+            target = self.elapsed + seconds
             while self._agenda and self._agenda[0][0] <= target:
                 moment, _, action = heapq.heappop(self._agenda)
-                self._now = max(self._now, moment)
+                self.elapsed = max(self.elapsed, moment)
                 action()
-            self._now = max(self._now, target)
+            self.elapsed = max(self.elapsed, target)

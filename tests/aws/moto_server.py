@@ -102,8 +102,11 @@ def running_moto() -> Iterator[Moto]:
     require_docker()
     image = f"trainyard-moto:{uuid.uuid4().hex[:12]}"
     make_image(image)
+    network = image.replace(":", "-")  # not the daemon's own, which others use
+    docker("network", "create", network)
     env = {
         **os.environ,
+        "MOTO_DOCKER_NETWORK_NAME": network,
         "MOTO_IAM_LOAD_MANAGED_POLICIES": "false",
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x",
@@ -123,4 +126,5 @@ def running_moto() -> Iterator[Moto]:
             left = docker("ps", "-aq", "--filter", f"ancestor={image}", check=False).stdout.split()
             if left:
                 docker("rm", "-f", *left, check=False)
+            docker("network", "rm", network, check=False)
             docker("rmi", "-f", image, check=False)

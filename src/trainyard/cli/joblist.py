@@ -126,9 +126,7 @@ class Filter:
         return name in text
 
 
-def rows_of_history(
-    runner: Runner, scheduler: str | None, cfg: dict[str, Any] | None = None
-) -> list[Row]:
+def rows_of_history(runner: Runner, scheduler: str | None, cfg: dict[str, Any] | None = None) -> list[Row]:
     """Return the submissions of the history, the latest first, their states brought up to date.
 
     Args:

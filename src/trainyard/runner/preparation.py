@@ -47,7 +47,8 @@ def prepare(
     info = scheduler.submit_dryrun(own, cfg or {}, workspace)
     info.record |= {
         "app": definition,
-        "workspace": str(workspace) or None,
+        # one that nobody asked for, and that did not travel, is none
+        "workspace": None if workspace.implicit and info.shipment is None else str(workspace) or None,
         "parent_run_id": parent_run_id,
     }
     return info

@@ -108,7 +108,8 @@ class Session:
         return self._schedulers[name]
 
     def _configured(self, scheduler: Scheduler[Any], name: str) -> dict[str, Any]:
-        from trainyard.runner.config import DEFAULT, effective_options
+        from trainyard.runner.config import effective_options
+        from trainyard.runner.config_sources import DEFAULT
 
         options = effective_options(self.config, name, scheduler.run_opts())
         return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}

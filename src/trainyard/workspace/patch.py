@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardError
+from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.options import option, runopts
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code import Code
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 #: Images that are made at the same time.
 AT_ONCE = 4
-#: What components put where no image was given.
-NO_IMAGE = "<NONE>"
 
 
 @dataclass(kw_only=True)

@@ -100,9 +100,7 @@ CASES: dict[str, tuple[AppDef, dict[str, Any]]] = {
                 args=["-c", f"it's ${{{macros.rank0_env}}}", macros.replica_id, macros.app_id],
                 env={"NAME": f"replica {macros.replica_id}"},
             ),
-            role(
-                "reader", num_replicas=2, resource=Resource(4, 0, 30_000, {INSTANCE_TYPE: "p3.2xlarge"})
-            ),
+            role("reader", num_replicas=2, resource=Resource(4, 0, 30_000, {INSTANCE_TYPE: "p3.2xlarge"})),
         ),
         {"timeout": 60},
     ),

@@ -150,7 +150,9 @@ def test_second_role_counts_from_its_first_node() -> None:
     ranges = request(job).job_def["nodeProperties"]["nodeRangeProperties"]
     assert [each["targetNodes"] for each in ranges] == ["0:2", "3:4"]
     command = ranges[1]["container"]["command"]
-    printed = run(command, AWS_BATCH_JOB_NODE_INDEX="4", AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS="10.0.0.7")
+    printed = run(
+        command, AWS_BATCH_JOB_NODE_INDEX="4", AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS="10.0.0.7"
+    )
     assert "TORCHX_REPLICA_IDX=1\n" in printed
     assert "TORCHX_RANK0_HOST=10.0.0.7\n" in printed
     assert "TORCHX_RANK0_HOST=localhost\n" in run(command, AWS_BATCH_JOB_NODE_INDEX="3")
@@ -239,6 +241,7 @@ FARGATE = {"platform": "FARGATE", "execution_role_arn": "arn:aws:iam::1234567890
     ("fields", "cfg", "match"),
     [
         ({"resource": Resource(1, 0, -1)}, {}, "memMB"),
+        ({"image": "<NONE>"}, {}, "no image"),
         ({"resource": Resource(1, 0, 3)}, {}, "at least 4"),
         ({"resource": Resource(1, 0, 64, devices={"vpc.amazonaws.com/eaf": 1})}, {}, "efa"),
         ({"resource": Resource(3, 0, 8192)}, FARGATE, "not 3"),
@@ -277,3 +280,14 @@ def test_everything_that_is_wrong_with_the_options_is_said_at_once() -> None:
         request(app(), timeout=1, platform="x", tags={"aws:a": "b"}, retry_on="never")
     for word in ("timeout", "platform", "aws:a", "retry_on"):
         assert word in str(caught.value)
+
+
+def test_references_to_secrets_are_kept_in_the_history() -> None:
+    from trainyard.redaction import Redactor
+
+    given = {
+        "HF_TOKEN": "arn:aws:secretsmanager:us-east-1:123456789012:secret:a-b",
+        "API_KEY": "ssm:/prod/key",
+    }
+    assert Redactor({}).value("secrets", given) == given
+    assert Redactor({}).value("secrets", {"HF_TOKEN": "hf_abc"}) != {"HF_TOKEN": "hf_abc"}

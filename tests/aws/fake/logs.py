@@ -43,7 +43,9 @@ class Logs:
     Attributes:
         page_events, page_bytes: how much a page holds at most.
         empty_every: every n-th page of GetLogEvents is empty though there is more, as AWS may do; 0 for none.
-        live_tail: whether Live Tail is allowed; ``live_updates`` is how many updates a session lasts.
+        live_tail: whether Live Tail is allowed.
+        live_updates, live_seconds, live_most: how many updates a session lasts, how long it waits for news
+            before each, and how many events one shows.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -58,6 +60,7 @@ class Logs:
         self.empty_every = 0
         self.live_tail = True
         self.live_updates = 10_000
+        self.live_most = 500
         self.live_seconds = 0.05
         self.closed = False
 
@@ -127,7 +130,8 @@ class Logs:
                 start = max(start, bisect.bisect_right(events, place, key=_id)) if token else start
                 indices = range(start, end)
             page, is_more = self._fill((events[i] for i in indices), limit)
-            newest = events[-1].id if events else 0
+            now = self._now()
+            newest = next((e.id for e in reversed(events) if e.visible_at <= now), 0)
         if page:
             first, last = min(page).id, max(page).id
             tokens = (f"f/{last:056d}/s", f"b/{first:056d}/s")
@@ -162,6 +166,12 @@ class Logs:
                 streams.reverse()
             shown = [self._stream_detail(group, stream) for stream in streams]
         return _page("logStreams", shown, params, 50)
+
+    def delete_log_stream(self, params: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self._stream(_group_name(params), params["logStreamName"])
+            del self._group(_group_name(params))[params["logStreamName"]]
+        return {}
 
     def describe_log_groups(self, params: dict[str, Any]) -> dict[str, Any]:
         prefix = params.get("logGroupNamePrefix", "")
@@ -215,7 +225,10 @@ class Logs:
                     return
                 fresh = self._fresh(groups, names, seen)
                 seen = self._sequence
-            content = {"sessionMetadata": {"sampled": len(fresh) > 500}, "sessionResults": fresh[:500]}
+            content = {
+                "sessionMetadata": {"sampled": len(fresh) > self.live_most},
+                "sessionResults": fresh[: self.live_most],
+            }
             yield eventstream.event("sessionUpdate", content)
         yield eventstream.exception("SessionTimeoutException", "The session has timed out.")
 

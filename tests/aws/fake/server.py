@@ -80,9 +80,13 @@ class FakeAws:
         self.logs.close()
         self.batch.close()
         self._server.shutdown()
-        self._server.close_connections()
+        self.break_connections()
         self._server.server_close()
         self._thread.join(10)
+
+    def break_connections(self) -> None:
+        """Break all connections that are open."""
+        self._server.close_connections()
 
     def environ(self) -> dict[str, str]:
         """Return the variables that point any client of AWS to this server."""

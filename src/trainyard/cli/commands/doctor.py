@@ -1,4 +1,4 @@
-"""Check whether jobs could run on a scheduler: credentials, queue, roles, logs, and what permissions are needed.
+"""Check whether jobs could run on a scheduler: credentials, queue, roles, logs, permissions.
 
 Options that are not given here come from the configuration, as for `run`.
 """

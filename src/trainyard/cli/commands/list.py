@@ -52,7 +52,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"at most so many, 0 for all (a table shows {DEFAULT_LIMIT} by default, JSON all)",
     )
     parser.add_argument(
-        "-a", "--all", action="store_true", help="also submissions that were refused or interrupted, and jobs that others submitted"
+        "-a",
+        "--all",
+        action="store_true",
+        help="also submissions that were refused or interrupted, and jobs that others submitted",
     )
     add_json_option(parser)
 

@@ -47,7 +47,7 @@ REFRESH_PATIENCE = 600.0
 #: A block is passed on when it has so many bytes.
 BLOCK_BYTES = 256 << 10
 #: Clocks may differ by so many seconds.
-SKEW = 300.0
+SKEW = 900.0
 
 
 class Attempt(namedtuple("Attempt", "stream ended", defaults=(None,))):
@@ -140,6 +140,18 @@ class LogStreams:
         calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
         return _Reading(job, query, lines_of, calls, self._clock, live=self._live).blocks()
 
+    def find(self, prefix: str) -> list[str]:
+        """Return the names of all streams that begin with this, in order; none if there is no such group.
+
+        Raises:
+            BackendError: CloudWatch refuses, or has been out of reach for too long.
+        """
+        calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
+        try:
+            return calls.stream_names(prefix)
+        except MissingGroupError:
+            return []
+
 
 def milliseconds(time: datetime) -> int:
     """Return the first whole millisecond since the epoch that does not come before a time."""
@@ -225,8 +237,8 @@ class _Reading:
         is_follower = self._query.should_tail
         for key in found:
             end = until
-            if not is_follower and not found[key].over and end is None:
-                # Otherwise what is written faster than it can be read would have no end.
+            if not is_follower and end is None:
+                # Without it, AWS says, reading may never come to an end where much is written.
                 end = int((self._clock.time() + SKEW) * 1000)
             self._logs[key] = ReplicaLog(
                 self._calls,
@@ -236,6 +248,7 @@ class _Reading:
                 limit=min(10_000, max(1_000, PAGES_OF_ALL // count)),
                 capacity=min(20_000, max(2_000, REMEMBERED_OF_ALL // count)),
                 is_follower=is_follower,
+                is_open=until is None,
                 replicas=count,
             )
         self._take(found)
@@ -307,9 +320,9 @@ class _Reading:
         self._live.watch({log.stream for log in waiting.values() if log.stream})
         news = self._live.take()
         for log in waiting.values():
-            log.is_watched = self._live.is_up
+            log.is_watched = self._live.watches(log.stream)
             if news is None or log.stream in news:
-                log.due = 0.0
+                log.rouse()
 
     def _refresh(self) -> None:
         try:

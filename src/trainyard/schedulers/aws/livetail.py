@@ -54,11 +54,17 @@ class LiveTail:
         if self._session and now - self._began < LEAST_SESSION:
             return
         self._began = now
-        self._names = frozenset(names)
-        self._session += 1
+        with self._lock:
+            self._names = frozenset(names)
+            self._session += 1
+            self.is_up = False
         threading.Thread(
             target=self._run, args=(self._session, sorted(names)), name="live-tail", daemon=True
         ).start()
+
+    def watches(self, name: str) -> bool:
+        """Tell whether a session is there that watches this stream."""
+        return self.is_up and name in self._names
 
     def take(self) -> set[str] | None:
         """Return which streams have grown since the last call; None for any of them."""
@@ -99,18 +105,19 @@ class LiveTail:
                 if session != self._session:
                     break
                 if "sessionStart" in message:
-                    self._ring(None, is_up=True)
+                    self._ring(session, None, is_up=True)
                 elif grown := {event["logStreamName"] for event in _results(message)}:
-                    self._ring(grown, is_up=True)
+                    self._ring(session, grown, is_up=True)
         finally:
             stream.close()
             was_up = self.is_up
-            if session == self._session:
-                self._ring(None, is_up=False)
+            self._ring(session, None, is_up=False)
         return was_up
 
-    def _ring(self, grown: set[str] | None, *, is_up: bool) -> None:
+    def _ring(self, session: int, grown: set[str] | None, *, is_up: bool) -> None:
         with self._lock:
+            if session != self._session:
+                return
             self.is_up = is_up
             self._news = None if grown is None or self._news is None else self._news | grown
             self.changed.set()

@@ -19,6 +19,8 @@ PATIENCE = 600.0
 FIRST_PATIENCE = 30.0
 #: Clocks that differ by less (s) are taken to agree.
 LEAST_OFFSET = 3.0
+#: A list of streams whose pages repeat is given up after so many.
+MOST_REPEATS = 5
 
 _THROTTLED = {
     "RequestLimitExceeded",
@@ -73,11 +75,13 @@ def verdict(error: BaseException) -> str:
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as NoConnectionError
     from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
 
+    # The last three come through botocore as they are when a stream of events breaks off.
+    broken = (BrokenAnswerError, ResponseParserError, HTTPError, ConnectionError, TimeoutError)
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, (BotoCoreError, ClientError, BrokenAnswerError)):
-        if isinstance(cause, ResponseParserError):
-            return "passing"
+    known = (BotoCoreError, ClientError, *broken)
+    while cause is not None and not isinstance(cause, known):
         cause = cause.__cause__
     if isinstance(cause, ClientError):
         code = error_code(cause)
@@ -87,14 +91,13 @@ def verdict(error: BaseException) -> str:
         if code in _EXPIRED:
             return "expired"
         return "passing" if code in _PASSING or status >= 500 else "final"
-    is_passing = isinstance(cause, (HTTPClientError, NoConnectionError, BrokenAnswerError))
-    return "passing" if is_passing else "final"
+    return "passing" if isinstance(cause, (HTTPClientError, NoConnectionError, *broken)) else "final"
 
 
 def error_code(error: BaseException) -> str:
     """Return the code of an error that the service answered with; empty for other errors."""
-    code: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
-    return code
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def untranslated(error: Exception, operation: str) -> Exception:
@@ -131,11 +134,22 @@ class LogCalls:
         self._renew = renew
         self._translate = translate
         self._was_answered = False
+        self._may_describe = True
         self._offset = 0.0
 
     def now(self) -> float:
         """Return the time since the epoch as AWS has it, in seconds: this machine's clock may be wrong."""
         return self._clock.time() + self._offset
+
+    def monotonic(self) -> float:
+        """Return a time in seconds that never goes back."""
+        return self._clock.monotonic()
+
+    def refusal(self, error: Exception) -> Exception:
+        """Return the error of ours for one that reading a page raised."""
+        return self._translate(
+            error.__cause__ if isinstance(error.__cause__, Exception) else error, "GetLogEvents"
+        )
 
     def no_group(self) -> BackendError:
         """Return the error that the log group is not there."""
@@ -170,9 +184,10 @@ class LogCalls:
             "logGroupName": self.group,
             "logStreamName": stream,
             "limit": limit,
-            "startTime": start,
             "startFromHead": forward,
         }
+        if start:
+            params["startTime"] = start
         if end is not None:
             params["endTime"] = end
         if token:
@@ -185,12 +200,41 @@ class LogCalls:
         return Page(events, ingested, found["nextForwardToken"], found["nextBackwardToken"])
 
     def last_ingestion(self, stream: str) -> int:
-        """Return when the stream last took in events as far as AWS tells (ms); 0 if it does not."""
+        """Return when the stream last took in events as far as AWS tells (ms); 0 if it does not.
+
+        This only helps to wait for the end of a log, so that it cannot be had (a permission of its own is
+        needed) is no error.
+        """
+        if not self._may_describe:
+            return 0
         params = {"logGroupName": self.group, "logStreamNamePrefix": stream, "limit": 1}
-        for found in self.call("describe_log_streams", ("logStreams",), params)["logStreams"]:
-            if found["logStreamName"] == stream:
-                return int(found.get("lastIngestionTime", 0))
-        return 0
+        try:
+            answer = self.call("describe_log_streams", ("logStreams",), params, patience=FIRST_PATIENCE)
+        except StoppedError:
+            raise
+        except Exception:
+            self._may_describe = False
+            return 0
+        times = [
+            int(s.get("lastIngestionTime", 0)) for s in answer["logStreams"] if s["logStreamName"] == stream
+        ]
+        return max(times, default=0)
+
+    def stream_names(self, prefix: str) -> list[str]:
+        """Return the names of all streams that begin with this."""
+        names: dict[str, None] = {}
+        params: dict[str, Any] = {"logGroupName": self.group, "logStreamNamePrefix": prefix}
+        tokens: set[str] = set()
+        repeats = 0
+        while True:
+            answer = self.call("describe_log_streams", ("logStreams",), params)
+            names |= dict.fromkeys(found["logStreamName"] for found in answer["logStreams"])
+            token = answer.get("nextToken")
+            repeats = repeats + 1 if token in tokens else 0
+            if not token or repeats > MOST_REPEATS:
+                return list(names)
+            tokens.add(token)
+            params["nextToken"] = token
 
     def group_arn(self) -> str:
         """Return the log group's ARN, without the asterisk at its end; empty if there is no such group."""
@@ -200,8 +244,17 @@ class LogCalls:
                 return str(found.get("logGroupArn") or found["arn"]).removesuffix(":*")
         return ""
 
-    def call(self, method: str, members: tuple[str, ...], params: dict[str, Any]) -> dict[str, Any]:
-        """Call until there is an answer that has these members."""
+    def call(
+        self, method: str, members: tuple[str, ...], params: dict[str, Any], patience: float = PATIENCE
+    ) -> dict[str, Any]:
+        """Call until there is an answer that has these members.
+
+        Args:
+            method: the client's method.
+            members: what an answer must have to be one.
+            params: the request.
+            patience: for so many seconds calls may fail.
+        """
         failures = 0
         since = self._clock.monotonic()
         while True:
@@ -214,7 +267,8 @@ class LogCalls:
                     raise BrokenAnswerError(f"{method}: an answer without {' or '.join(members)}")
             except Exception as error:
                 failures += 1
-                self._judge(error, method, client, failures, self._clock.monotonic() - since)
+                is_late = self._clock.monotonic() - since > self._patience(error, patience)
+                self._judge(error, method, client, failures, is_late=is_late)
             else:
                 self._was_answered = True
                 self._read_clock(answer)
@@ -228,7 +282,12 @@ class LogCalls:
             # The header has whole seconds, and the answer took its time.
             self._offset = offset if abs(offset) > LEAST_OFFSET else 0.0
 
-    def _judge(self, error: Exception, method: str, client: Any, failures: int, seconds: float) -> None:
+    def _patience(self, error: Exception, patience: float) -> float:
+        """Return for how many seconds calls may fail: not long if there has never been any answer."""
+        self._was_answered |= verdict(error) == "throttled"
+        return patience if self._was_answered else min(patience, FIRST_PATIENCE)
+
+    def _judge(self, error: Exception, method: str, client: Any, failures: int, *, is_late: bool) -> None:
         """Raise what ends the attempts, or wait."""
         code, text = error_code(error), str(error)
         if code == "ResourceNotFoundException":
@@ -240,8 +299,7 @@ class LogCalls:
             if self.client is client:
                 self.client = self._renew()
             return
-        patience = PATIENCE if self._was_answered else FIRST_PATIENCE
-        if found in ("final", "expired") or seconds > patience:
+        if found in ("final", "expired") or is_late:
             raise self._translate(error, _operation(method)) from error
         if found == "throttled":
             self._pace.throttled()

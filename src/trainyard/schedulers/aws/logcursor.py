@@ -75,7 +75,7 @@ class StreamCursor:
     Attributes:
         exists: whether the stream has been found.
         ingested: when the newest event that was read came in, in milliseconds.
-        scan_started: when the present reading began, seconds since the epoch.
+        scan_started: when the present reading began, by the monotonic clock.
         scan_is_full: whether it began as far back as is remembered.
         scan_has_news: whether it has brought anything that was not known.
     """
@@ -104,12 +104,12 @@ class StreamCursor:
         self._repeats = 0
         self._stale = 0
 
-    def begin(self, now: float, *, full: bool) -> None:
+    def begin(self, *, full: bool) -> None:
         """Begin anew, from as far back as is remembered or from `LATE_MS` ago, to find what came late."""
         start = self._seen.floor
         if not full:
-            start = max(start, min(self._newest, int(now * 1000)) - LATE_MS)
-        self.scan_started, self.scan_is_full, self.scan_has_news = now, full, False
+            start = max(start, min(self._newest, int(self._calls.now() * 1000)) - LATE_MS)
+        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.monotonic(), full, False
         self._start = start
         self._token = ""
         self._tokens.clear()
@@ -122,13 +122,12 @@ class StreamCursor:
             page = self._page(self._start, self._token, forward=True)
         except MissingStreamError:
             return [], True
-        except StaleTokenError:
-            self._stale += 1
-            if self._stale > REPEATS:
-                raise
-            self.begin(self.scan_started, full=False)
+        except StaleTokenError as error:
+            self._note_stale(error)
+            self.begin(full=False)
             return [], False
-        self._stale = self._stale if not self._token else 0
+        if self._token:
+            self._stale = 0
         if page.events and page.forward in self._tokens:
             # An answer to an earlier request: the events have been read.
             self._repeats += 1
@@ -142,7 +141,7 @@ class StreamCursor:
         self.scan_has_news |= bool(news)
         return news, is_end
 
-    def read_back(self, count: int, lines_of: Callable[[Event], list[bytes]], now: float) -> list[bytes]:
+    def read_back(self, count: int, lines_of: Callable[[Event], list[bytes]]) -> list[bytes]:
         """Read from the end back until there are ``count`` lines, and return the last so many.
 
         Reading goes on after them with `begin`.
@@ -150,17 +149,23 @@ class StreamCursor:
         Args:
             count: how many lines.
             lines_of: gives the lines of an event that are wanted.
-            now: the time, seconds since the epoch.
         """
         while True:
             try:
-                return self._read_back(count, lines_of, now)
+                return self._read_back(count, lines_of)
             except MissingStreamError:
                 return []
-            except StaleTokenError:
-                continue
+            except StaleTokenError as error:
+                self._note_stale(error)
 
-    def _read_back(self, count: int, lines_of: Callable[[Event], list[bytes]], now: float) -> list[bytes]:
+    def _note_stale(self, error: StaleTokenError) -> None:
+        """Begin anew where a token has expired; tokens that always have are an error."""
+        self._stale += 1
+        if self._stale > REPEATS:
+            raise self._calls.refusal(error) from error
+
+    def _read_back(self, count: int, lines_of: Callable[[Event], list[bytes]]) -> list[bytes]:
+        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.monotonic(), True, True
         lines: deque[bytes] = deque()
         known: list[Event] = []
         token, repeats, is_beginning, is_whole = "", 0, False, True
@@ -186,7 +191,6 @@ class StreamCursor:
             if is_beginning or (len(lines) >= count and (has_margin or len(known) >= self._capacity)):
                 break
         self._remember(known, is_whole=is_beginning and is_whole)
-        self.scan_started, self.scan_is_full, self.scan_has_news = now, True, True
         return list(lines)[-count:] if count else []
 
     def _remember(self, newest_first: list[Event], *, is_whole: bool) -> None:

@@ -40,6 +40,7 @@ class ReplicaLog:
         limit: events of a page.
         capacity: events to remember.
         is_follower: whether to go on until the replica has ended.
+        is_open: whether all that comes in is wanted, whatever its time.
         replicas: how many are read together.
 
     Attributes:
@@ -59,6 +60,7 @@ class ReplicaLog:
         limit: int,
         capacity: int,
         is_follower: bool,
+        is_open: bool,
         replicas: int,
     ) -> None:
         self.due = 0.0
@@ -69,6 +71,7 @@ class ReplicaLog:
         self._clock = clock
         self._span = (since, until, limit, capacity)
         self._is_follower = is_follower
+        self._is_open = is_open
         self._longest = max(LONGEST_LOOK, replicas / SILENT_LOOKS_PER_SECOND)
         self._interval = FIRST_LOOK
         self._ends: dict[str, float | None] = {}
@@ -99,6 +102,11 @@ class ReplicaLog:
             self.due = 0.0
         return is_new
 
+    def rouse(self) -> None:
+        """Look at once, and soon again if what is said to be there cannot be seen yet."""
+        self.due = 0.0
+        self._interval = FIRST_LOOK
+
     # ---- reading
 
     def available(self) -> Iterator[list[Event]]:
@@ -114,7 +122,7 @@ class ReplicaLog:
             self._wait_for_attempt()
             return []
         if self._next_scan is not None:
-            cursor.begin(self._calls.now(), full=self._next_scan)
+            cursor.begin(full=self._next_scan)
             self._next_scan = None
         try:
             events, is_end = cursor.read()
@@ -143,7 +151,7 @@ class ReplicaLog:
         for name in reversed(names):
             cursor = self._new_cursor(name)
             try:
-                lines = cursor.read_back(count - len(lines), lines_of, self._calls.now()) + lines
+                lines = cursor.read_back(count - len(lines), lines_of) + lines
             except MissingGroupError:
                 if self._ended_at(name) is not None:
                     raise
@@ -202,13 +210,13 @@ class ReplicaLog:
     def _settle(self, cursor: StreamCursor, ended: float) -> None:
         """At the end of a stream that has ended: go on to the next, or look whether more came in."""
         age = self._calls.now() - ended
-        looked = cursor.scan_started - ended if cursor.scan_is_full else 0.0
+        looked = age - (self._clock.monotonic() - cursor.scan_started) if cursor.scan_is_full else 0.0
         if not cursor.exists:
             is_settled = age >= MISSING
         elif looked >= LATE:
             is_settled = True
         elif looked >= SETTLE and not cursor.scan_has_news:
-            is_settled = age >= LATE or self._calls.last_ingestion(cursor.stream) <= cursor.ingested
+            is_settled = age >= LATE or not self._is_open or not self._is_more(cursor)
         else:
             is_settled = False
         if is_settled:
@@ -219,6 +227,10 @@ class ReplicaLog:
             return
         self._next_scan = True
         self.due = self._clock.monotonic() + max(2 * FIRST_LOOK, SETTLE - age)
+
+    def _is_more(self, cursor: StreamCursor) -> bool:
+        """Tell whether AWS knows of events that have not been read."""
+        return self._calls.last_ingestion(cursor.stream) > cursor.ingested
 
     def _look_later(self, cursor: StreamCursor) -> None:
         """At the end of a stream that may grow: say when to look again, and how far back."""

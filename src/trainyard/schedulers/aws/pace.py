@@ -49,7 +49,7 @@ class Pace:
         self.rate = rate
         self._burst = burst
         self._clock = clock
-        self._next = clock.monotonic()
+        self._next = clock.monotonic() - burst / rate
         self._lock = threading.Lock()
 
     def take(self, stop: threading.Event) -> None:

@@ -22,6 +22,8 @@ READ_SECONDS = 60
 #: Attempts of a request that may be repeated; the SDK waits longer and longer, with jitter, in between.
 ATTEMPTS = 6
 CONNECTIONS = 16
+#: How often a page may be given again.
+MOST_REPEATS = 5
 
 
 class AwsSession:
@@ -77,15 +79,26 @@ class AwsSession:
         try:
             client = self.client(service, repeats=repeats)
             from botocore import xform_name
+            from botocore.exceptions import ResponseStreamingError
 
-            answer: dict[str, Any] = getattr(client, xform_name(operation))(**params)
-            return answer
+            method = getattr(client, xform_name(operation))
+            for _ in range(ATTEMPTS - 1 if repeats else 0):
+                try:
+                    return self._answer(method, params)
+                except ResponseStreamingError:  # the SDK repeats no request that was answered in part
+                    continue
+            return self._answer(method, params)
         except TrainyardError:
             raise
         except ImportError as error:
             raise missing_sdk(error) from None
         except Exception as error:
             raise self.translated(error, service, operation) from error
+
+    @staticmethod
+    def _answer(method: Any, params: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = method(**params)
+        return answer
 
     def translated(self, error: Exception, service: str, operation: str) -> TrainyardError:
         """Return our error for one that a client of this session raised."""
@@ -99,22 +112,25 @@ class AwsSession:
             return self.client(service, repeats=False)
 
     def pages(self, service: str, operation: str, items: str, **params: Any) -> Iterator[list[Any]]:
-        """Return the items of all pages of an operation, a page at a time. An empty page is not the last.
+        """Return the items of all pages of an operation, a page at a time.
+
+        An empty page is not the last, and a page may come twice: callers know the items apart.
 
         Raises:
             AwsError: AWS refused it, or gives the same page again and again.
         """
         seen: set[str] = set()
-        token = None
+        token, repeated = None, 0
         while True:
             page = self.call(service, operation, **params, **({"nextToken": token} if token else {}))
             yield page.get(items) or []
             token = page.get("nextToken")
             if not token:
                 return
-            if token in seen:
+            repeated = repeated + 1 if token in seen else 0
+            if repeated == MOST_REPEATS:
                 raise AwsError(
-                    f"{service}:{operation} does not come to an end: it gives the same page again",
+                    f"{service}:{operation} does not come to an end: it gives the same page again and again",
                     hint="Try again; if it stays so, AWS or what stands between has a defect.",
                 )
             seen.add(token)
@@ -160,4 +176,16 @@ class AwsSession:
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"trainyard/{__version__}",
         )
-        return session.create_client(service, region_name=self._region, config=config)
+        client = session.create_client(service, region_name=self._region, config=config)
+        client.meta.events.register("before-parse", _check_length)
+        return client
+
+
+def _check_length(response_dict: dict[str, Any], **_: object) -> None:
+    """Refuse a part of an answer: the SDK would take what it cannot read for an answer that says nothing."""
+    announced = response_dict.get("headers", {}).get("content-length")
+    body = response_dict.get("body")
+    if announced is not None and isinstance(body, bytes) and len(body) < int(announced):
+        from botocore.exceptions import ResponseStreamingError
+
+        raise ResponseStreamingError(error=f"{len(body)} of {announced} bytes came")

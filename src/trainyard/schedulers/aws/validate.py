@@ -1,8 +1,8 @@
 """Requests checked offline against what the SDK knows of the service.
 
-The SDK itself checks types, required members, unknown members and least lengths before it sends a request. Its
-model of a service also holds enumerations, patterns, and greatest lengths and values, which only the service
-checks. Here all of it is checked, without credentials, a region or a connection.
+The SDK itself checks types, required members, unknown members and least lengths before it sends a request.
+Its model of a service also holds enumerations, patterns, and greatest lengths and values, which only the
+service checks. Here all of it is checked, without credentials, a region or a connection.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def _strict(value: Any, shape: Any, path: str) -> Iterator[str]:
         for index, item in enumerate(value):
             yield from _strict(item, shape.member, f"{path}[{index}]")
     elif kind == "map" and isinstance(value, dict):
+        if len(value) < limits.get("min", 0):
+            yield f"{path}: {len(value)} entries, at least {limits['min']} are needed"
         yield from _too_many(len(value), limits, path, "entries")
         for key, item in value.items():
             yield from _strict(key, shape.key, f"{path}, the key {key!r}")
@@ -64,8 +66,9 @@ def _strict(value: Any, shape: Any, path: str) -> Iterator[str]:
     elif kind == "string" and isinstance(value, str):
         yield from _wrong_text(value, shape, path)
     elif kind in ("integer", "long", "float", "double") and isinstance(value, (int, float)):
-        if "max" in limits and value > limits["max"]:
-            yield f"{path}: {value} is more than {limits['max']}"
+        most = limits.get("max", value)
+        if value > most:
+            yield f"{path}: {value} is more than {most}"
 
 
 def _too_many(count: int, limits: dict[str, Any], path: str, what: str) -> Iterator[str]:
@@ -80,6 +83,7 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
         yield f"{path}: {_short(value)} is none of {', '.join(allowed)}"
     if "max" in limits and len(value) > limits["max"]:
         yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
+        return
     pattern = limits.get("pattern")
     if pattern and not _matches(pattern, value):
         yield f"{path}: {_short(value)} does not match {pattern}"

@@ -1,10 +1,10 @@
 """The command and environment of replicas: macros, and what is known only when a replica starts.
 
 All nodes of a range, and all children of an array, share one command. Their index, and the address of the
-first node, are in variables that Batch sets: ``AWS_BATCH_JOB_NODE_INDEX``, ``AWS_BATCH_JOB_ARRAY_INDEX`` and
-``AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS`` (which the first node itself does not have; see
-https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html). So the program is started by
-``sh -c 'export ...; exec "$@"' sh PROGRAM ARGUMENT...``, and where an argument holds the index itself, the script
+first node, are in variables that Batch sets: ``AWS_BATCH_JOB_NODE_INDEX``, ``AWS_BATCH_JOB_ARRAY_INDEX``
+and ``AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS`` (which the first node itself does not have; see
+https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html). So the program is started by ``sh -c
+'export ...; exec "$@"' sh PROGRAM ARGUMENT...``, and where an argument holds the index itself, the script
 holds the arguments.
 """
 

@@ -14,6 +14,8 @@ from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
 
 _ULIMIT = re.compile(r"(?P<name>[a-z]+):(?P<soft>-1|\d+):(?P<hard>-1|\d+)")
+#: What components leave where no image is given.
+NO_IMAGE = "<NONE>"
 _PARAMETER = "ssm:"
 _REFERENCE = re.compile(
     r"arn:aws[\w-]*:secretsmanager:[\w-]+:\d{12}:secret:\S+|arn:aws[\w-]*:ssm:[\w-]+:\d{12}:parameter/\S+"
@@ -27,6 +29,11 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
     Raises:
         ConfigError: the resource, a mount, a limit or a secret cannot be had on Batch.
     """
+    if role.image in ("", NO_IMAGE):
+        raise ConfigError(
+            f"role {role.name!r} has no image",
+            hint="AWS Batch runs containers: name one that its hosts can pull, as with --image.",
+        )
     mounts = [*role.mounts, *device_mounts(role.resource.devices)]
     try:
         found = container_mounts(mounts, has_job_role=bool(opts.job_role_arn))

@@ -89,7 +89,7 @@ def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Un
         for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, jobStatus=state)
         for job in page
     }
-    return [candidate for candidate in candidates if candidate.arn not in needed]
+    return [candidate for candidate in dict.fromkeys(candidates) if candidate.arn not in needed]
 
 
 def deregister(session: AwsSession, arn: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether jobs could run on AWS Batch: credentials, queue, roles, log group, image, and the policy that is needed."""
+"""Whether jobs could run on AWS Batch: credentials, queue, roles, log group, image, and permissions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ def _shares(queue: Mapping[str, Any], cfg: Mapping[str, Any]) -> Iterator[Check]
         )
     elif share and not has_policy:
         yield Check(
-            "share_id", False, "the queue has no scheduling policy, so it takes no share", "Leave share_id out."
+            "share_id",
+            False,
+            "the queue has no scheduling policy, so it takes no share",
+            "Leave share_id out.",
         )
 
 
@@ -182,11 +185,11 @@ def _image(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
     if parts["region"] != session.region:
         yield Check("image", None, f"{image} is in {parts['region']}, so it was not looked for")
         return
-    where = {"registryId": parts["account"], "repositoryName": parts["name"]}
+    where: dict[str, Any] = {"registryId": parts["account"], "repositoryName": parts["name"]}
     try:
         if parts["tag"] or parts["digest"]:
             wanted = {"imageDigest": parts["digest"]} if parts["digest"] else {"imageTag": parts["tag"]}
-            session.call("ecr", "DescribeImages", **where, imageIds=[wanted])
+            session.call("ecr", "DescribeImages", imageIds=[wanted], **where)
         else:
             session.call(
                 "ecr", "DescribeRepositories", registryId=parts["account"], repositoryNames=[parts["name"]]

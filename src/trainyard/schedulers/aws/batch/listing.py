@@ -42,28 +42,25 @@ _KEPT = (
 
 def queue_names(session: AwsSession) -> list[str]:
     """Return all job queues."""
-    return [
-        queue["jobQueueName"]
-        for page in session.pages("batch", "DescribeJobQueues", "jobQueues")
-        for queue in page
-    ]
+    pages = session.pages("batch", "DescribeJobQueues", "jobQueues")
+    return list(dict.fromkeys(queue["jobQueueName"] for page in pages for queue in page))
 
 
 def find_by_name(session: AwsSession, queue: str, name: str) -> list[dict[str, Any]]:
     """Return the jobs of this name as the list has them, the oldest first; none if there is no such queue."""
     filters = [{"name": "JOB_NAME", "values": [name]}]
     try:
-        found = [
-            job
+        found = {
+            job["jobId"]: job
             for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters)
             for job in page
             if job.get("jobName") == name and not _is_part(job)  # the filter does not mind the case
-        ]
+        }
     except AwsError as error:
         if error.code == "ClientException" and _NO_QUEUE.search(error.message):
             return []
         raise
-    return sorted(found, key=lambda job: job.get("createdAt", 0))
+    return sorted(found.values(), key=lambda job: job.get("createdAt", 0))
 
 
 def list_jobs(
@@ -96,7 +93,8 @@ def list_jobs(
         }
     rows = [_row(name, job) for name, job in found.values()]
     return sorted(
-        (row for row in rows if wanted is None or row.state in wanted), key=lambda row: row.submitted_at or 0.0
+        (row for row in rows if wanted is None or row.state in wanted),
+        key=lambda row: row.submitted_at or 0.0,
     )
 
 

@@ -39,7 +39,7 @@ def describe_jobs(
     ids: Iterable[str],
     keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda job: job,
 ) -> dict[str, dict[str, Any]]:
-    """Describe jobs by id, a hundred at a time and several calls at once; those that are unknown are left out.
+    """Describe jobs by id, a hundred at a time and several calls at once; unknown ones are left out.
 
     Args:
         session: where the jobs are.
@@ -102,7 +102,7 @@ def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple
 def details_of(
     session: AwsSession, job: Mapping[str, Any], places: Iterable[Place]
 ) -> list[tuple[Place, dict[str, Any]]]:
-    """Return replicas of a job, and what Batch says of each: of the job where it says nothing of the replica."""
+    """Return replicas of a job, and what Batch says of each, or else of the job."""
     wanted = list(places)
     if kind_of(job) == CONTAINER:
         return [(place, dict(job)) for place in wanted]
@@ -133,8 +133,11 @@ def app_response(
     """
     state, msg = app_state(job)
     statuses = _role_statuses(replicas) if replicas is not None else []
-    if state is AppState.FAILED and replicas and len(replicas) > 1:
-        msg = _first_failure(replicas) or msg
+    if replicas and len(replicas) > 1:
+        if state is AppState.FAILED:
+            msg = _first_failure(replicas) or msg
+        elif state is AppState.SUCCEEDED and (failure := _first_failure(replicas)):
+            msg = f"its first replica succeeded, but {failure}"
     attempts = starts_of(job)
     return DescribeAppResponse(
         app_id,
@@ -162,7 +165,9 @@ def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:
     ended = counts.get("SUCCEEDED", 0) + counts.get("FAILED", 0)
     if ended == array["size"]:
         failed = counts.get("FAILED", 0)
-        return (AppState.FAILED, f"{failed} of {ended} replicas failed") if failed else (AppState.SUCCEEDED, "")
+        return (
+            (AppState.FAILED, f"{failed} of {ended} replicas failed") if failed else (AppState.SUCCEEDED, "")
+        )
     if counts.get("RUNNING") or ended:
         return AppState.RUNNING, words
     return reason.state, words or reason.text

@@ -19,12 +19,14 @@ class AWSBatchOpts:
 
     queue: str = option("job queue, by name or ARN")
     user: str | None = option("name to tag the job with; the current user by default", default=None)
-    privileged: bool = option("run the containers with elevated permissions, as `docker run --privileged`", default=False)
+    privileged: bool = option(
+        "run the containers with elevated permissions, as `docker run --privileged`", default=False
+    )
     share_id: str | None = option(
         "share identifier; to be given if, and only if, the queue has a scheduling policy", default=None
     )
     priority: int | None = option(
-        "scheduling priority within the share, 0 to 9999, the highest first; only with share_id (0 by default)",
+        "scheduling priority within the share, 0 to 9999, highest first; only with share_id; 0 by default",
         default=None,
     )
     image_repo: str | None = option(
@@ -35,7 +37,7 @@ class AWSBatchOpts:
     quiet: bool = option("show no progress while an image is made and pushed", default=False)
     job_role_arn: str | None = option("ARN of the role that the program has in AWS", default=None)
     execution_role_arn: str | None = option(
-        "ARN of the role that pulls the image, reads secrets and writes logs; required for Fargate and secrets",
+        "ARN of the role that pulls the image, reads secrets and writes logs; Fargate and secrets need it",
         default=None,
     )
     platform: str = option("EC2 or FARGATE; FARGATE runs single replicas and arrays only", default=EC2)
@@ -51,14 +53,17 @@ class AWSBatchOpts:
         default=RETRY_ANY,
     )
     retry_rules: list[str] | None = option(
-        "rules that come before retry_on: WHAT:PATTERN:ACTION with WHAT of exit, reason, status and ACTION of "
-        "retry, final; the first that fits holds. Example: exit:137:retry,reason:CannotPullContainer*:final",
+        "rules that come before retry_on: WHAT:PATTERN:ACTION with WHAT of exit, reason, status and ACTION "
+        "of retry, final; the first that fits holds. Example: exit:137:retry,reason:CannotPull*:final",
         default=None,
     )
-    region: str | None = option("AWS region; that of the queue's ARN or of the environment by default", default=None)
+    region: str | None = option(
+        "AWS region; that of the queue's ARN or of the environment by default", default=None
+    )
     profile: str | None = option("profile of ~/.aws/config; that of the environment by default", default=None)
     log_group: str | None = option(
-        "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default", default=None
+        "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default",
+        default=None,
     )
     tags: dict[str, str] | None = option("tags of the job, beside ours", default=None)
     secrets: dict[str, str] | None = option(
@@ -67,5 +72,9 @@ class AWSBatchOpts:
         default=None,
     )
     ephemeral_storage: int | None = option("GiB of disk on FARGATE, 21 to 200", default=None)
-    ulimits: list[str] | None = option("limits of the containers, as name:soft:hard, such as memlock:-1:-1", default=None)
-    public_ip: bool = option("give FARGATE containers a public address, as they need in public subnets", default=False)
+    ulimits: list[str] | None = option(
+        "limits of the containers, as name:soft:hard, such as memlock:-1:-1", default=None
+    )
+    public_ip: bool = option(
+        "give FARGATE containers a public address, as they need in public subnets", default=False
+    )

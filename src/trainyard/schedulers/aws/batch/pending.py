@@ -1,7 +1,7 @@
 """Why a job waits: what its queue and the compute environments behind it say.
 
-Batch keeps a job RUNNABLE for ever when nothing can run it, and mostly does not say why. So the queue is looked
-at: is it enabled and valid, are its compute environments, and could any of them hold such a replica?
+Batch keeps a job RUNNABLE for ever when nothing can run it, and mostly does not say why. So the queue is
+looked at: is it enabled and valid, are its compute environments, and could any of them hold such a replica?
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ class QueueInspector:
         return seen[2], seen[1]
 
 
-def look_at_queue(
-    session: AwsSession, queue: str
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+def look_at_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Return a queue, None if there is none, and its compute environments in order."""
-    queues = [q for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue]) for q in page]
+    queues = [
+        q
+        for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
+        for q in page
+    ]
     if not queues:
         return None, []
     arns = [each["computeEnvironment"] for each in queues[0].get("computeEnvironmentOrder") or []]
@@ -89,7 +91,8 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
     if environment.get("state") == "DISABLED":
         yield f"the compute environment {name} is disabled"
     if environment.get("status") == "INVALID":
-        yield f"the compute environment {name} is invalid: {environment.get('statusReason') or 'no reason is given'}"
+        reason = environment.get("statusReason") or "no reason is given"
+        yield f"the compute environment {name} is invalid: {reason}"
     resources = environment.get("computeResources") or {}
     most = resources.get("maxvCpus")
     if most is not None and needs.get("VCPU", 0) > most:
@@ -99,8 +102,11 @@ def environment_problems(environment: Mapping[str, Any], needs: Mapping[str, int
             yield f"the compute environment {name} is Fargate's, which has no GPUs"
     elif resources.get("instanceTypes") and not _fits_some(resources["instanceTypes"], needs):
         yield (
-            f"no instance type of the compute environment {name} ({', '.join(resources['instanceTypes'])}) has "
-            + ", ".join(f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS)
+            f"no instance type of the compute environment {name} "
+            f"({', '.join(resources['instanceTypes'])}) has "
+            + ", ".join(
+                f"{count} {_UNITS[kind]}" for kind, count in needs.items() if count and kind in _UNITS
+            )
         )
 
 

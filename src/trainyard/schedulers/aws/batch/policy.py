@@ -31,7 +31,13 @@ def minimal_policy(
         # Batch takes no resource for these.
         _allow(
             "Look",
-            ["DescribeComputeEnvironments", "DescribeJobDefinitions", "DescribeJobQueues", "DescribeJobs", "ListJobs"],
+            [
+                "DescribeComputeEnvironments",
+                "DescribeJobDefinitions",
+                "DescribeJobQueues",
+                "DescribeJobs",
+                "ListJobs",
+            ],
             "*",
         ),
         _allow(
@@ -42,7 +48,12 @@ def minimal_policy(
         {
             "Sid": "ReadLogs",
             "Effect": "Allow",
-            "Action": ["logs:DeleteLogStream", "logs:DescribeLogStreams", "logs:GetLogEvents", "logs:StartLiveTail"],
+            "Action": [
+                "logs:DeleteLogStream",
+                "logs:DescribeLogStreams",
+                "logs:GetLogEvents",
+                "logs:StartLiveTail",
+            ],
             "Resource": [
                 f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}",
                 f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}:*",
@@ -52,7 +63,13 @@ def minimal_policy(
     if arns := sorted(roles):
         passing = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
         statements.append(
-            {"Sid": "PassRoles", "Effect": "Allow", "Action": "iam:PassRole", "Resource": arns, "Condition": passing}
+            {
+                "Sid": "PassRoles",
+                "Effect": "Allow",
+                "Action": "iam:PassRole",
+                "Resource": arns,
+                "Condition": passing,
+            }
         )
     if repository:
         statements += _pushing(f"arn:{partition}:ecr:{region}:{account}:repository/{repository}")

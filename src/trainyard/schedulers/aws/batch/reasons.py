@@ -15,6 +15,7 @@ TIMEOUT = "timeout"
 HOST_GONE = "host_gone"
 QUEUE_LIMIT = "queue_limit"
 DEPENDENCY = "dependency"
+MAIN_NODE = "main_node"
 OUT_OF_MEMORY = "out_of_memory"
 NO_IMAGE = "no_image"
 NOT_STARTED = "not_started"
@@ -30,6 +31,7 @@ STATE_OF_REASON: dict[str, AppState] = {
     HOST_GONE: AppState.FAILED,
     QUEUE_LIMIT: AppState.FAILED,
     DEPENDENCY: AppState.FAILED,
+    MAIN_NODE: AppState.CANCELLED,
     OUT_OF_MEMORY: AppState.FAILED,
     NO_IMAGE: AppState.FAILED,
     NOT_STARTED: AppState.FAILED,
@@ -41,17 +43,21 @@ STATE_OF_REASON: dict[str, AppState] = {
 CANCELLED_BY = "cancelled by {user} with trainyard"
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
 
-# Where the evidence is: the job's status reason, or what the container's agent said. The first that fits holds.
+# Where the evidence is: the job's status reason, or what was said of the container. The first fit holds.
 _OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
     (TIMEOUT, re.compile(r"attempt duration exceeded timeout", re.I)),
     (HOST_GONE, re.compile(r"^Host EC2", re.I)),
     (QUEUE_LIMIT, re.compile(r"^(MISCONFIGURATION|CAPACITY):")),
     (DEPENDENCY, re.compile(r"^Dependent Job failed", re.I)),
+    (MAIN_NODE, re.compile(r"^Main node", re.I)),
 ]
 _OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
     (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
     (NO_IMAGE, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
-    (NOT_STARTED, re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I)),
+    (
+        NOT_STARTED,
+        re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I),
+    ),
 ]
 _NOISE = re.compile(r"^Essential container in task exited$", re.I)
 
@@ -62,6 +68,7 @@ _TEXTS: dict[str, str] = {
     TIMEOUT: "stopped at its time limit: {status}",
     HOST_GONE: "its host was taken away: {status}",
     QUEUE_LIMIT: "ended by the queue's limit on waiting: {status}",
+    MAIN_NODE: "ended with the main node",
     DEPENDENCY: "a job that it depends on failed: {status}",
     OUT_OF_MEMORY: "out of memory: {container}",
     NO_IMAGE: "its image cannot be had: {container}",

@@ -46,7 +46,7 @@ def retry_strategy(max_retries: int, retry_on: str, rules: list[str] | None) -> 
     if len(found) > MOST_RULES:
         ours = len(found) - len(rules or [])
         raise ConfigError(
-            f"retry_rules has {len(rules or [])} rules, AWS Batch takes {MOST_RULES}, and {ours} of them are ours"
+            f"retry_rules has {len(rules or [])} rules, AWS Batch takes {MOST_RULES}, and {ours} are ours"
         )
     return {"attempts": max_retries + 1, "evaluateOnExit": found}
 

@@ -24,14 +24,32 @@ from trainyard.schedulers.aws.batch.shapes import MOST_CHILDREN, MOST_NODES, MOS
 from trainyard.schedulers.aws.validate import problems_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}|arn:aws[\w-]*:batch:[\w-]+:\d{12}:job-queue/[\w-]{1,128}")
+_QUEUE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}|arn:aws[\w-]*:batch:[\w-]+:\d{12}:job-queue/[\w-]{1,128}"
+)
 _SHARE = re.compile(r"[A-Za-z0-9]{1,255}")
 _ROLE = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _TAG = re.compile(r"[\w\s.:/=+\-@]*")
 _VARIABLE = re.compile(r"[^=\0]+")
 _LOG_GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
 _ULIMITS = frozenset(
-    "core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack".split()
+    [
+        "core",
+        "cpu",
+        "data",
+        "fsize",
+        "locks",
+        "memlock",
+        "msgqueue",
+        "nice",
+        "nofile",
+        "nproc",
+        "rss",
+        "rtprio",
+        "rttime",
+        "sigpending",
+        "stack",
+    ]
 )
 MOST_TAGS = 50
 LARGEST_DEFINITION = 24 * 1024
@@ -160,7 +178,8 @@ def _node_problems(nodes: dict[str, Any]) -> Iterator[str]:
         yield f"the main node {nodes['mainNode']} is none of the {count}"
     covered = [index for each in ranges for index in range(*node_range(each["targetNodes"], count))]
     if sorted(covered) != list(range(count)):
-        yield f"the ranges {', '.join(each['targetNodes'] for each in ranges)} are not {count} nodes, each once"
+        shown = ", ".join(each["targetNodes"] for each in ranges)
+        yield f"the ranges {shown} are not {count} nodes, each once"
     types = {each["container"].get("instanceType") for each in ranges}
     if len(types) > 1:
         shown = ", ".join(sorted(str(kind or "any") for kind in types))
@@ -170,7 +189,7 @@ def _node_problems(nodes: dict[str, Any]) -> Iterator[str]:
 
 
 def node_range(text: str, count: int) -> tuple[int, int]:
-    """Return the first node of a range such as ``0:3``, ``:3``, ``2:`` or ``5``, and the one after its last."""
+    """Return the first node of a range (``0:3``, ``:3``, ``2:`` or ``5``), and the one after its last."""
     first, colon, last = text.partition(":")
     start = int(first or 0)
     return start, (int(last) if last else count - 1) + 1 if colon else start + 1

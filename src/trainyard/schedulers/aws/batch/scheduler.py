@@ -1,6 +1,7 @@
 """`aws_batch`: jobs on AWS Batch, as container, multi-node or array jobs.
 
-The id of a job is ``queue:name``. Batch's own id comes from the history, or from one call that asks for the name.
+The id of a job is ``queue:name``. Batch's own id comes from the history, or from one call that asks for the
+name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 from trainyard.errors import ConfigError, UnknownAppException, UsageError
 from trainyard.schedulers.aws.batch import listing, names, observe
+from trainyard.schedulers.aws.batch.finding import JobFinder
 from trainyard.schedulers.aws.batch.names import JobRef
+from trainyard.schedulers.aws.batch.shapes import CONTAINER
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     FIRST_POLL,
@@ -32,20 +35,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from trainyard.schedulers.aws.batch.code import BatchImages
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.pending import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit import ToolkitPlace
 
     Job = dict[str, Any]
 
-#: How long Batch may take until it shows a job that it has accepted.
-SETTLING_SECONDS = 60.0
-
 
 class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
-    """Runs jobs on AWS Batch. See ``docs/aws_batch.md``.
+    """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
         session_name: name of the runner's session.
@@ -54,6 +59,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         docker_client: a client of docker-py, by which images are patched.
     """
 
+    ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
 
     def __init__(
@@ -64,20 +70,17 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         docker_client: Any | None = None,
     ) -> None:
         super().__init__("aws_batch", session_name)
-        self._given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
+        given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
         self._docker_client = docker_client
-        self._sessions: dict[tuple[str, str], AwsSession] = {}
-        self._known: dict[str, JobRef] = {}
-        self._submitted_at: dict[str, float] = {}
+        self._jobs = JobFinder(given, lambda app_id: self.recall(app_id), lambda: self.configured())
+        self._made_images: BatchImages | None = None
         self._inspector: QueueInspector | None = None
-        self._defaults: tuple[str, str] | None = None
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            if not self._given:
-                session.close()
+        self._jobs.close()
+        if self._made_images is not None:
+            self._made_images.close()
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -85,6 +88,48 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.options import AWSBatchOpts
 
         return AWSBatchOpts
+
+    # ---- code
+
+    def _images(self) -> BatchImages:
+        """Return what puts code into images; not a base class, since reading commands never need it."""
+        from trainyard.schedulers.aws.batch.code import BatchImages
+
+        if self._made_images is None:
+            self._made_images = BatchImages(self.backend, self._docker_client)
+        return self._made_images
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`.
+
+        A workspace that nobody asked for travels only where there is a repository to push to.
+        """
+        from trainyard.schedulers.aws.batch.code import image_options
+        from trainyard.specs.workspace import Workspace
+
+        if workspace.implicit and not cfg.get("image_repo"):
+            workspace = Workspace()
+        return self._images().plan_shipment(app, workspace, image_options(cfg))
+
+    def build_workspaces(
+        self,
+        roles: Sequence[Role],
+        cfg: Mapping[str, Any],
+        workspace: Workspace | str = ".",
+        progress: Progress | None = None,
+    ) -> None:
+        """Make and push the images of roles now; see `DockerWorkspaceMixin`."""
+        from trainyard.schedulers.aws.batch.code import image_options
+
+        self._images().build_workspaces(roles, image_options(cfg), workspace, progress)
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where the toolkit lies in images."""
+        return self._images().toolkit_place(role)
+
+    def has_images(self, images: Sequence[str]) -> bool:
+        """Tell whether all of these images are still in their registries."""
+        return self._images().has_images(images)
 
     # ---- submitting
 
@@ -107,13 +152,12 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.submission import submit_once
 
         job = dryrun_info.request
-        session = self._session(job.region, job.profile)
+        session = self._jobs.session(job.region, job.profile)
         definition = ensure(session, renamed(job.job_def))  # its images may have got another name meanwhile
         answer = submit_once(session, {**job.submission, "jobDefinition": definition})
         arn = answer.get("jobArn") or answer["jobId"]
         ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
-        self._known[job.app_id] = ref
-        self._submitted_at[job.app_id] = time.monotonic()
+        self._jobs.remember(job.app_id, ref)
         dryrun_info.record["native_id"] = ref.to_text()
         return job.app_id
 
@@ -121,7 +165,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return the state of a job and its replicas; while it waits, also what it waits for."""
-        found = self._find(app_id)
+        found = self._jobs.find(app_id)
         if found is None:
             return self._just_submitted(app_id)
         session, job = found
@@ -133,7 +177,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs, a hundred with one call, without their replicas if they have several."""
-        jobs = self._find_many(builtins.list(app_ids))
+        jobs = self._jobs.find_many(builtins.list(app_ids))
         return {
             app_id: self._just_submitted(app_id) if job is None else _brief(app_id, job)
             for app_id, job in jobs.items()
@@ -146,7 +190,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             cfg: ``queue`` (all by default), ``region`` and ``profile``, and the filters of `list_filters`.
         """
         cfg = cfg or {}
-        session = self._session_of(cfg)
+        session = self._jobs.session_of(cfg)
         return listing.list_jobs(
             session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
         )
@@ -158,7 +202,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
-        return self._find(app_id) is not None or self._is_fresh(app_id)
+        return self._jobs.find(app_id) is not None or self._jobs.is_fresh(app_id)
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends. Only the job itself is asked for, not its replicas."""
@@ -179,18 +223,17 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist.
 
-        ``TerminateJob`` is right in every state: it cancels a job that has not started. ``CancelJob`` would do
+        ``TerminateJob`` is right in every state: it cancels a job that has not started. ``CancelJob`` does
         nothing for one that starts while the request is on its way, and report success.
         """
-        found = self._find(app_id)
+        found = self._jobs.find(app_id)
         if found is not None:
             session, job = found
             if is_terminal(observe.app_state(job)[0]):
                 return
             job_id = job["jobId"]
-        elif self._is_fresh(app_id):
-            ref = self._known[app_id]
-            session, job_id = self._session(ref.region, ref.profile), ref.job_id
+        elif self._jobs.is_fresh(app_id):
+            session, job_id = self._jobs.session_and_id(app_id)
         else:
             return
         session.call("batch", "TerminateJob", jobId=job_id, reason=_cancelled_by())
@@ -199,7 +242,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         """Delete the job's logs, and mark it as deleted: Batch forgets it some days after its end."""
         from trainyard.schedulers.aws.batch.deletion import delete
 
-        found = self._find(app_id)
+        found = self._jobs.find(app_id)
         if found is None:
             return
         session, job = found
@@ -214,13 +257,13 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         """Check credentials, queue, roles, log group and image, and print the policy that is needed."""
         from trainyard.schedulers.aws.batch.doctor import examine
 
-        return examine(self._session_of(cfg), cfg)
+        return examine(self._jobs.session_of(cfg), cfg)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs any more."""
         from trainyard.schedulers.aws.batch.definitions import unused
 
-        session = self._session_of(cfg)
+        session = self._jobs.session_of(cfg)
         found = unused(session, older_than, listing.queue_names(session))
         return [Leftover(each.arn, each.name, each.age) for each in found]
 
@@ -228,7 +271,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         """Deregister job definitions."""
         from trainyard.schedulers.aws.batch.definitions import deregister
 
-        session = self._session_of(cfg)
+        session = self._jobs.session_of(cfg)
         for arn in ids:
             deregister(session, arn)
 
@@ -266,7 +309,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             )
         if query.regex is not None:
             compile_regex(query.regex)
-        found = self._find(app_id)
+        found = self._jobs.find(app_id)
         if found is None:
             raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
         session, job = found
@@ -277,78 +320,10 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
                 raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {known}.")
         return read_logs(session, job, [places[replica] for replica in replicas], query)
 
-    # ---- finding jobs
-
-    def _session(self, region: str | None, profile: str | None) -> AwsSession:
-        """Return the session of a region and profile; where one is not known, that of the configuration."""
-        if self._defaults is None:
-            configured = self.configured()
-            self._defaults = (configured.get("region") or "", configured.get("profile") or "")
-        key = (region or self._defaults[0], profile or self._defaults[1])
-        if key not in self._sessions:
-            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
-        return self._sessions[key]
-
-    def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
-        region = cfg.get("region") or names.region_of_arn(cfg.get("queue") or "")
-        return self._session(region, cfg.get("profile"))
-
-    def _ref(self, app_id: str) -> JobRef | None:
-        if app_id not in self._known:
-            text = self.recall(app_id)
-            if not text:
-                return None
-            self._known[app_id] = JobRef.from_text(text)
-        return self._known[app_id]
-
-    def _find(self, app_id: str) -> tuple[AwsSession, Job] | None:
-        job = self._find_many([app_id])[app_id]
-        if job is None:
-            return None
-        ref = self._known[app_id]
-        return self._session(ref.region, ref.profile), job
-
-    def _find_many(self, app_ids: builtins.list[str]) -> dict[str, Job | None]:
-        """Find jobs by the ids that are known, with a call for each hundred, and the others by name."""
-        refs = {app_id: ref for app_id in app_ids if (ref := self._ref(app_id)) is not None}
-        groups: dict[tuple[str, str], dict[str, str]] = {}
-        for app_id, ref in refs.items():
-            groups.setdefault((ref.region, ref.profile), {})[ref.job_id] = app_id
-        found: dict[str, Job | None] = dict.fromkeys(app_ids)
-        for (region, profile), ids in groups.items():
-            for job_id, job in observe.describe_jobs(self._session(region, profile), ids).items():
-                found[ids[job_id]] = job
-        for app_id in app_ids:
-            if found[app_id] is None and not self._is_fresh(app_id):
-                found[app_id] = self._find_by_name(app_id, refs.get(app_id))
-        return {
-            app_id: None if job is None or names.TAG_DELETED in (job.get("tags") or {}) else job
-            for app_id, job in found.items()
-        }
-
-    def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
-        parts = names.split_app_id(app_id)
-        if parts is None:
-            return None
-        session = self._session(ref.region, ref.profile) if ref else self._session(None, None)
-        summaries = listing.find_by_name(session, *parts)
-        if not summaries:
-            return None
-        job_id = summaries[0]["jobId"]
-        job = observe.describe_jobs(session, [job_id]).get(job_id)
-        if job is not None:
-            arn = job.get("jobArn") or job_id
-            region, profile = (ref.region, ref.profile) if ref else ("", "")
-            self._known[app_id] = JobRef(job_id, region, profile, arn)
-        return job
-
-    def _is_fresh(self, app_id: str) -> bool:
-        """Tell whether this process submitted the job so lately that Batch may not show it yet."""
-        submitted = self._submitted_at.get(app_id)
-        return submitted is not None and time.monotonic() - submitted < SETTLING_SECONDS
+    # ---- parts
 
     def _just_submitted(self, app_id: str) -> DescribeAppResponse | None:
-        if not self._is_fresh(app_id):
+        if not self._jobs.is_fresh(app_id):
             return None
         return DescribeAppResponse(app_id, AppState.SUBMITTED, msg="AWS Batch does not show it yet")
 
@@ -367,7 +342,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
 def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     """Describe a job from what is known of itself."""
-    alone = observe.kind_of(job) == observe.CONTAINER
+    alone = observe.kind_of(job) == CONTAINER
     replicas = [(observe.places_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
 

@@ -1,14 +1,15 @@
 """What kind of job a job becomes, and how its replicas are laid out on it.
 
 - One replica: a **container** job, on EC2 or Fargate.
-- Replicas that work together: a **multi-node** job, a node for each, all there at the same time. Every role is
-  one range of nodes.
+- Replicas that work together: a **multi-node** job, a node for each, all there at the same time. Every role
+  is one range of nodes.
 - Replicas that know nothing of each other: an **array** job, where that is asked for.
 
 The nodes of a range, and the children of an array, get one and the same command and environment, so what
 differs between them is worked out when they start, by a line of ``sh`` in front of the program
 (`trainyard.schedulers.aws.batch.commands`). An image without a shell says so, in its role's metadata
-(``{"aws_batch": {"shell": False}}``): then each of its replicas is a range of its own, of which Batch allows five.
+(``{"aws_batch": {"shell": False}}``): then each of its replicas is a range of its own, of which Batch
+allows five.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def _ranges(app: AppDef, settings: list[dict[str, Any]], total: int) -> list[Gro
     for index, (role, setting) in enumerate(zip(app.roles, settings, strict=True)):
         if role.retry_policy is not RetryPolicy.APPLICATION and role.max_retries:
             raise ConfigError(
-                f"role {role.name!r}: a multi-node job is started again as a whole, not by {role.retry_policy.value}",
+                f"role {role.name!r}: a multi-node job is started again as a whole, "
+                f"not by {role.retry_policy.value}",
                 hint="Leave retry_policy out, or make independent replicas an array job: -cfg array=true.",
             )
         if setting.get("shell", True):
@@ -132,5 +134,7 @@ def _settings(role: Role) -> dict[str, Any]:
                 hint=did_you_mean(str(key), _SETTINGS),
             )
         if not isinstance(value, _SETTINGS[key]):
-            raise ConfigError(f"role {role.name!r}: metadata[{METADATA_KEY!r}][{key!r}] must be true or false")
+            raise ConfigError(
+                f"role {role.name!r}: metadata[{METADATA_KEY!r}][{key!r}] must be true or false"
+            )
     return setting

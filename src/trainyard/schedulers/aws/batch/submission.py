@@ -1,7 +1,8 @@
 """Submitting a job exactly once.
 
-Batch takes no client token: a ``SubmitJob`` that is repeated starts a second job. So the SDK does not repeat it,
-and where its answer was lost, the job is looked for by its name, which no other job has, before it is sent again.
+Batch takes no client token: a ``SubmitJob`` that is repeated starts a second job. So the SDK does not
+repeat it, and where its answer was lost, the job is looked for by its name, which no other job has, before
+it is sent again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
                 raise
         else:
             return _the_first(session, request, answer) if is_uncertain else answer
-        sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        sleep(delay * random.uniform(0.5, 1))
         delay *= 2
     raise AssertionError("unreachable")
 

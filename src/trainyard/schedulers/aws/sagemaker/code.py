@@ -22,11 +22,13 @@ from trainyard.schedulers.aws.sagemaker.command import ARCHIVE_FILE, TOOLKIT_FIL
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.workspace import Workspace
+from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.index import hash_file
 from trainyard.workspace.layer import LayerContent, LayerEntry, write_gzip
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import Snapshot, snapshot
+from trainyard.workspace.store import Store
 from trainyard.workspace.toolkit import toolkit_archive
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Sources:
             WorkspaceError: a directory cannot be read, or there is nothing in it.
             ConfigError: the script is not in it, or two things have the same name.
         """
-        taken = snapshot(self.workspace)
+        taken = _earlier(self.workspace.frozen) if self.workspace.frozen else snapshot(self.workspace)
         if self.files:
             taken = self._with_files(taken)
         _check_program(self.program, taken.manifest)
@@ -74,6 +76,24 @@ class Sources:
             entries.append(Entry(name, "file", info.st_mode & 0o7777, info.st_size, digest))
             paths[name] = path
         return Snapshot(Manifest(entries), taken.report, paths)
+
+
+class _Elsewhere(Snapshot):
+    """Code of an earlier job that this machine no longer has; it may well be in S3 still."""
+
+    def source(self, entry: Entry) -> str:
+        """Refuse: there is nothing to read."""
+        raise WorkspaceError(
+            f"the code @{self.manifest.fingerprint[:12]} is neither in S3 any more nor kept on this machine",
+            hint="Submit from a directory instead: --workspace DIR",
+        )
+
+
+def _earlier(beginning: str) -> Snapshot:
+    """Return the code that an earlier job ran with; its content may be in S3 alone."""
+    store = Store()
+    manifest = store.find(beginning)
+    return store.snapshot(beginning) if store.has_all(manifest) else _Elsewhere(manifest, Report(), {})
 
 
 def _check_program(program: str, manifest: Manifest) -> None:
@@ -199,9 +219,7 @@ class CodePackage:
 
     def keep(self) -> None:
         """Keep the manifest, and the small files for comparisons, on this machine."""
-        if self.snapshot is not None:
-            from trainyard.workspace.store import Store
-
+        if self.snapshot is not None and not isinstance(self.snapshot, _Elsewhere):
             store = Store()
             store.put_manifest(self.snapshot.manifest)
             store.keep_sources(self.snapshot)

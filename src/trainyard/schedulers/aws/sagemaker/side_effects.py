@@ -152,6 +152,7 @@ def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progres
             progress.step("the code has changed; reading it anew")
             uri = uri.replace(planned, code.key)
         else:
+            code.keep()
             return uri
     raise AssertionError("unreachable")
 
@@ -166,6 +167,5 @@ def _upload(code: CodePackage, storage: Storage, uri: str, progress: Progress) -
         for path in code.write(directory):
             if path.name in missing:
                 storage.put(path, uri + path.name, progress)
-    code.keep()
     for warning in code.report.warnings():
         progress.done(warning)

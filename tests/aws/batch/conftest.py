@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.aws.fake import FakeAws
+from trainyard.schedulers.aws.batch import submission
+from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
+
+
+@pytest.fixture
+def still(aws: FakeAws) -> FakeAws:
+    """AWS whose jobs do not run by themselves."""
+    aws.batch.runs = False
+    return aws
+
+
+@pytest.fixture
+def scheduler(aws: FakeAws) -> Iterator[AWSBatchScheduler]:
+    with closing(create_scheduler("test")) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts to submit, which take no time."""
+    taken: list[float] = []
+    monkeypatch.setattr(submission, "sleep", taken.append)
+    return taken

@@ -1,0 +1,68 @@
+"""Code that goes to AWS Batch in images: pushed to a real registry, submitted to a fake of AWS."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.aws.batch.jobs import app, role
+from tests.aws.fake import FakeAws
+from tests.registry.server import RegistryServer, logged_in, registry
+from tests.workspace.machines import base, code, docker, engine
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from trainyard.specs.workspace import Workspace
+
+__all__ = ["base", "code", "engine", "logged_in", "registry"]
+pytestmark = pytest.mark.xdist_group("docker")
+
+
+@pytest.fixture
+def image(base: str, logged_in: RegistryServer) -> str:
+    """An image in the registry, and not under this name in the daemon."""
+    name = f"{logged_in.host}/bases/small:1"
+    docker("tag", base, name)
+    docker("push", name)
+    docker("rmi", name)
+    return name
+
+
+def submitted_image(aws: FakeAws, scheduler: AWSBatchScheduler, image: str, **where: Any) -> str:
+    info = scheduler.submit_dryrun(
+        app(role(image=image)), {"queue": "queue", **where["cfg"]}, where["workspace"]
+    )
+    planned = info.request.job_def["containerProperties"]["image"]
+    scheduler.ship(info)
+    scheduler.schedule(info)
+    sent: str = list(aws.batch.jobs.values())[-1].definition["containerProperties"]["image"]
+    assert (planned == sent) is (info.shipment is None)
+    return sent
+
+
+def test_the_definition_has_the_image_by_its_digest(
+    still: FakeAws, scheduler: AWSBatchScheduler, image: str, logged_in: RegistryServer, code: Path
+) -> None:
+    repo = f"{logged_in.host}/jobs/{uuid.uuid4().hex[:10]}"
+    where = {"cfg": {"image_repo": repo, "quiet": True, "platform": "EC2"}, "workspace": str(code)}
+    first = submitted_image(still, scheduler, image, **where)
+    assert first.startswith(f"{repo}@sha256:")
+    assert submitted_image(still, scheduler, image, **where) == first
+    assert still.count("RegisterJobDefinition") == 1
+    assert scheduler.has_images([first])
+    (code / "main.py").write_text("print('changed')")
+    assert submitted_image(still, scheduler, image, **where) != first
+    assert still.count("RegisterJobDefinition") == 2
+
+
+def test_code_that_was_asked_for_needs_a_repository(
+    still: FakeAws, scheduler: AWSBatchScheduler, code: Path
+) -> None:
+    with pytest.raises(ConfigError, match="no repository is given"):
+        scheduler.submit(app(), {"queue": "queue"}, str(code))
+    assert still.calls == []
+    implied = Workspace({str(code): ""}, implicit=True)
+    sent = submitted_image(still, scheduler, "any:1", cfg={}, workspace=implied)
+    assert sent == "any:1"

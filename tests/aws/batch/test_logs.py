@@ -1,0 +1,116 @@
+"""Logs of jobs on AWS Batch: of every replica and attempt, through the command line too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.aws.batch.jobs import app, role
+from tests.aws.batch.test_observing import submit
+from tests.aws.fake import FakeAws
+from trainyard.errors import UnknownAppException, UsageError
+from trainyard.schedulers.aws import logreplica
+from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
+from trainyard.schedulers.base import LogQuery, Stream
+from trainyard.specs import Resource
+
+
+@pytest.fixture(autouse=True)
+def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+
+
+def test_attempts_in_sequence(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
+    app_id, job_id = submit(still, scheduler, role(max_retries=2))
+    for attempt in range(3):
+        still.batch.advance(job_id, "RUNNING")
+        still.batch.log(job_id, f"attempt {attempt}", "done")
+        still.batch.finish(job_id, 1)
+    lines = list(scheduler.log_iter(app_id, "trainer"))
+    assert lines == [text for k in range(3) for text in (f"attempt {k}\n", "done\n")]
+
+
+def test_nodes_have_logs_of_their_own(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
+    app_id, job_id = submit(still, scheduler, role(num_replicas=2), role("reader"), log_group="/jobs/mine")
+    still.batch.advance(job_id, "RUNNING")
+    for node in range(3):
+        still.batch.log(f"{job_id}#{node}", f"node {node}")
+    for child in range(3):
+        still.batch.finish(f"{job_id}#{2 - child}", 0)
+    assert list(scheduler.log_iter(app_id, "trainer", 1)) == ["node 1\n"]
+    assert list(scheduler.log_iter(app_id, "reader", 0)) == ["node 2\n"]
+    groups = {call.params["logGroupName"] for call in still.calls if call.operation == "GetLogEvents"}
+    assert groups == {"/jobs/mine"}
+
+
+def test_following_begins_before_the_stream_is_there_and_ends_with_the_job(
+    still: FakeAws, scheduler: AWSBatchScheduler
+) -> None:
+    app_id, job_id = submit(still, scheduler)
+    seen: list[str] = []
+    first = threading.Event()
+
+    def follow() -> None:
+        for line in scheduler.log_iter(app_id, "trainer", should_tail=True):
+            seen.append(line)
+            first.set()
+
+    reader = threading.Thread(target=follow, daemon=True)
+    reader.start()
+    still.batch.advance(job_id, "RUNNING")
+    still.batch.log(job_id, "one")
+    assert first.wait(30)
+    still.batch.log(job_id, "two")
+    still.batch.finish(job_id, 0)
+    reader.join(30)
+    assert not reader.is_alive()
+    assert seen == ["one\n", "two\n"]
+
+
+@pytest.mark.parametrize("stream", [Stream.STDOUT, Stream.STDERR])
+def test_streams_cannot_be_told_apart(still: FakeAws, scheduler: AWSBatchScheduler, stream: Stream) -> None:
+    app_id, _ = submit(still, scheduler)
+    with pytest.raises(ValueError, match="COMBINED"):
+        scheduler.log_iter(app_id, "trainer", streams=stream)
+    with pytest.raises(UsageError, match=str(stream)):
+        scheduler.log_blocks(app_id, [("trainer", 0)], LogQuery(streams=stream))
+
+
+def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
+    with pytest.raises(UnknownAppException):
+        scheduler.log_iter("queue:none", "trainer")
+    app_id, _ = submit(still, scheduler)
+    with pytest.raises(UsageError, match="trainer/5"):
+        scheduler.log_iter(app_id, "trainer", 5)
+
+
+@pytest.mark.timeout(120)
+def test_sixty_four_nodes_followed_from_the_command_line(aws: FakeAws, scheduler: AWSBatchScheduler) -> None:
+    """Every line of every node, once, in order; the main node ends last, since it ends the others."""
+    count, lines = 64, 50
+    script = (
+        f"for i in $$(seq {lines}); do echo $$TORCHX_REPLICA_IDX:$$i; done; "
+        '[ "$$TORCHX_REPLICA_IDX" != 0 ] || sleep 3'
+    )
+    job = role(
+        "worker", entrypoint="sh", args=["-c", script], num_replicas=count, resource=Resource(1, 0, 64)
+    )
+    app_id = scheduler.submit(app(job), {"queue": "queue"})
+    done = subprocess.run(
+        [sys.executable, "-m", "trainyard", "log", f"aws_batch://test/{app_id}", "-f", "--no-prefix"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=os.environ,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[int, list[int]] = {}
+    for line in done.stdout.split():
+        node, _, number = line.partition(":")
+        found.setdefault(int(node), []).append(int(number))
+    assert found == {node: list(range(1, lines + 1)) for node in range(count)}

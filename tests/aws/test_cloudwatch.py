@@ -1,0 +1,361 @@
+"""Reading CloudWatch Logs, over real HTTP against the fake. Time passes only where the reader waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tests.aws.logtools import GROUP, Rig, clock_of, rig
+from trainyard.errors import BackendError, UsageError
+from trainyard.schedulers.aws.cloudwatch import Attempt, LogStreams, milliseconds
+from trainyard.schedulers.base import Stream
+
+
+@pytest.fixture
+def job() -> Iterator[Rig]:
+    with rig() as made:
+        yield made
+
+
+# ---- what is there
+
+
+def test_history(job: Rig) -> None:
+    job.put(0, "one", "two", "two", "  three\t")
+    job.end_long_ago()
+    assert job.text() == "one\ntwo\ntwo\n  three\t\n"
+
+
+def test_an_old_log_is_read_without_waiting_and_with_two_calls(job: Rig) -> None:
+    job.put(0, "one")
+    job.end_long_ago()
+    for _ in range(3):
+        before = clock_of(job).elapsed, job.aws.count("GetLogEvents")
+        assert job.text() == "one\n"
+        assert (clock_of(job).elapsed - before[0], job.aws.count("GetLogEvents") - before[1]) == (0, 2)
+    assert job.aws.count("DescribeLogStreams") == 0
+
+
+def test_history_of_a_running_job_ends_at_once(job: Rig) -> None:
+    job.put(0, "one")
+    assert job.text() == "one\n"
+    assert clock_of(job).elapsed == 0
+
+
+def test_pages_that_are_small_or_empty(job: Rig) -> None:
+    lines = [f"line {i}" for i in range(3000)]
+    job.put(0, *lines)
+    job.end_long_ago()
+    job.aws.logs.page_events = 37
+    job.aws.logs.empty_every = 3
+    for query in ({}, {"should_tail": True}, {"last": 5000}):
+        assert job.text(**query).splitlines() == lines
+
+
+def test_pages_end_by_size_too(job: Rig) -> None:
+    lines = [f"{i:04} " + "é" * 3000 for i in range(600)]
+    job.put(0, *lines)
+    job.end_long_ago()
+    assert job.text().splitlines() == lines
+    assert job.aws.count("GetLogEvents") >= 4
+
+
+def test_replicas_are_merged_by_time() -> None:
+    with rig(5) as job:
+        clock = clock_of(job)
+        for i in range(500):
+            job.put(i * 7 % 5, (clock.ms(i / 100), f"{i}"))
+        job.end_long_ago()
+        job.aws.logs.page_events = 11
+        lines = b"".join(block.data for block in job.blocks()).decode().split()
+        assert lines == [str(i) for i in range(500)]
+
+
+def test_texts_with_line_ends_within(job: Rig) -> None:
+    job.put(0, "a\rb\rc", "Traceback\n  File\nError", "ends with one\n", "crlf\r", "\N{SNOWMAN}")
+    job.end_long_ago()
+    assert job.text() == "a\rb\rc\nTraceback\n  File\nError\nends with one\ncrlf\r\n\N{SNOWMAN}\n"
+    assert job.text(regex="^(b|Error)$") == "b\rError\n"
+    assert job.text(last=2) == "crlf\r\n\N{SNOWMAN}\n"
+    assert job.text(last=4) == "Error\nends with one\ncrlf\r\n\N{SNOWMAN}\n"
+
+
+def test_regex(job: Rig) -> None:
+    job.put(0, *(str(i) for i in range(30)))
+    job.end_long_ago()
+    assert job.text(regex="^1.$").split() == [str(i) for i in range(10, 20)]
+    with pytest.raises(UsageError, match="regular expression"):
+        job.read(regex="(")
+
+
+@pytest.mark.parametrize("stream", [Stream.STDOUT, Stream.STDERR])
+def test_one_of_both_streams_cannot_be_had(job: Rig, stream: Stream) -> None:
+    with pytest.raises(ValueError, match=f"aws_batch keeps stdout and stderr in one log.*{stream} alone"):
+        job.blocks(streams=stream)
+    assert job.refreshed == []
+
+
+def test_the_combined_stream_can(job: Rig) -> None:
+    job.put(0, "one")
+    job.end_long_ago()
+    assert job.text(streams=Stream.COMBINED) == "one\n"
+
+
+# ---- times
+
+
+def test_since_and_until_in_milliseconds(job: Rig) -> None:
+    start = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    first = round(start.timestamp() * 1000)
+    job.put(0, *((first + i, f"{i}") for i in range(10)))
+    job.end_long_ago()
+
+    def at(ms: float) -> datetime:
+        return start + timedelta(milliseconds=ms)
+
+    assert job.text(since=at(7)).split() == ["7", "8", "9"]
+    assert job.text(until=at(2)).split() == ["0", "1"]
+    assert job.text(since=at(3), until=at(5)).split() == ["3", "4"]
+    assert job.text(since=at(6.001)).split() == ["7", "8", "9"]
+    assert job.text(until=at(1.001)).split() == ["0", "1"]
+    assert job.text(since=at(5), last=2).split() == ["8", "9"]
+    assert job.text(until=at(5), last=2).split() == ["3", "4"]
+    assert job.text(since=at(10)) == ""
+    assert job.text(since=datetime(1960, 1, 1, tzinfo=UTC)).split() == [f"{i}" for i in range(10)]
+
+
+def test_milliseconds_of_any_time_zone() -> None:
+    assert milliseconds(datetime(1970, 1, 1, 1, 0, 0, 1500, tzinfo=timezone(timedelta(hours=1)))) == 2
+    assert milliseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1000
+    moment = datetime.now()
+    assert milliseconds(moment) == -(-round(moment.timestamp() * 1e6) // 1000)
+
+
+def test_following_until_a_time_ends_then(job: Rig) -> None:
+    clock = clock_of(job)
+    for i in range(100):
+        clock.at(i, lambda i=i: job.put(0, f"{i}"))  # type: ignore[misc]
+    until = datetime.fromtimestamp(clock.ms(20) / 1000, UTC)
+    assert job.text(should_tail=True, until=until).split() == [f"{i}" for i in range(20)]
+    assert 20 < clock.elapsed < 40
+
+
+# ---- the last lines
+
+
+def test_last_lines_of_a_long_log_take_few_calls(job: Rig) -> None:
+    job.put(0, *((1_700_000_000_000 + i, f"{i}") for i in range(30_000)))
+    job.end_long_ago()
+    job.aws.logs.page_events = 1000
+    assert job.text(last=3).split() == ["29997", "29998", "29999"]
+    assert job.aws.count("GetLogEvents") <= 3
+    assert job.text(last=0) == ""
+    assert job.aws.count("GetLogEvents") <= 3
+
+
+def test_last_lines_that_match(job: Rig) -> None:
+    job.put(0, *(f"{i}" for i in range(5000)))
+    job.end_long_ago()
+    job.aws.logs.page_events = 300
+    assert job.text(last=3, regex="^1...$").split() == ["1997", "1998", "1999"]
+
+
+def test_last_lines_of_all_attempts(job: Rig) -> None:
+    job.attempts[0] = []
+    for attempt in range(3):
+        job.attempts[0].append(Attempt(f"attempt-{attempt}", 1.0))
+        job.put(0, f"{attempt}a", f"{attempt}b")
+    job.end_long_ago()
+    assert job.text(last=3).split() == ["1b", "2a", "2b"]
+    assert job.text(last=1).split() == ["2b"]
+    assert job.text(last=99).split() == ["0a", "0b", "1a", "1b", "2a", "2b"]
+
+
+@pytest.mark.parametrize("last", [0, 1, 3, 50, 2000])
+def test_last_lines_then_following(job: Rig, last: int) -> None:
+    clock = clock_of(job)
+    lines = [f"{i // 7}" for i in range(1500)]
+    job.put(0, *lines)
+    clock.at(3, lambda: job.put(0, (clock.ms(-1), "late"), (clock.ms(0), "214"), "new"))
+    clock.at(30, job.end)
+    expected = lines[-last:] if last else []
+    found = job.text(last=last, should_tail=True).split()
+    assert found[:-3] == expected
+    assert sorted(found[-3:]) == ["214", "late", "new"]
+
+
+def test_last_lines_of_a_job_that_has_just_ended(job: Rig) -> None:
+    job.put(0, *(f"{i}" for i in range(20)))
+    job.put(0, "x", "y", visible_after=4)
+    job.end()
+    assert job.text(last=3).split() == ["19", "x", "y"]
+
+
+# ---- what comes
+
+
+def test_following_ends_with_the_job(job: Rig) -> None:
+    clock = clock_of(job)
+    clock.at(5, lambda: job.put(0, "one"))
+    clock.at(40, lambda: job.put(0, "two", "three"))
+    clock.at(41, job.end)
+    assert job.text(should_tail=True).split() == ["one", "two", "three"]
+    assert 47 <= clock.elapsed < 70
+
+
+@pytest.mark.parametrize("is_follower", [True, False])
+def test_lines_that_come_in_after_the_end_are_waited_for(job: Rig, is_follower: bool) -> None:
+    job.put(0, "one")
+    job.put(0, "two", visible_after=3)
+    job.put(0, "three", visible_after=5.5)
+    job.end()
+    assert job.text(should_tail=is_follower).split() == ["one", "two", "three"]
+
+
+def test_what_aws_says_was_taken_in_is_waited_for_longer(job: Rig) -> None:
+    job.put(0, "one")
+    clock_of(job).advance(1)
+    job.put(0, "two", visible_after=25)
+    job.end()
+    assert job.text().split() == ["one", "two"]
+    assert 25 <= clock_of(job).elapsed < 40
+
+
+def test_waiting_for_what_never_comes_has_an_end(job: Rig) -> None:
+    job.put(0, "one")
+    clock_of(job).advance(1)
+    job.put(0, "never", visible_after=1e9)
+    job.end()
+    assert job.text().split() == ["one"]
+    assert clock_of(job).elapsed < 90
+
+
+def test_late_and_equal_times_while_following(job: Rig) -> None:
+    clock = clock_of(job)
+    job.put(0, (clock.ms(-5), "a"), (clock.ms(-5), "a"), (clock.ms(-1), "b"))
+    clock.at(4, lambda: job.put(0, (clock.ms(-5), "a"), (clock.ms(-1), "b"), (clock.ms(-1), "c")))
+    clock.at(9, lambda: job.put(0, (clock.ms(9), "d")))
+    clock.at(30, lambda: job.put(0, (clock.ms(-3), "late"), (clock.ms(9), "d")))
+    clock.at(90, lambda: job.put(0, (clock.ms(-60), "later")))
+    clock.at(200, job.end)
+    lines = job.text(should_tail=True).split()
+    assert sorted(lines) == sorted(["a", "a", "b", "a", "b", "c", "d", "late", "d", "later"])
+    assert [line for line in lines if line in ("late", "later")] == ["late", "later"]
+
+
+def test_a_stream_is_waited_for(job: Rig) -> None:
+    clock = clock_of(job)
+    clock.at(60, lambda: job.put(0, "here"))
+    clock.at(90, job.end)
+    assert job.text(should_tail=True) == "here\n"
+
+
+def test_a_stream_whose_name_comes_late_is_waited_for(job: Rig) -> None:
+    job.attempts[0] = []
+    clock = clock_of(job)
+
+    def start() -> None:
+        job.attempts[0] = [Attempt("late")]
+        job.put(0, "here")
+
+    clock.at(60, start)
+    clock.at(90, job.end)
+    assert job.text(should_tail=True) == "here\n"
+
+
+def test_a_stream_that_never_comes(job: Rig) -> None:
+    job.aws.logs.create_group(GROUP)
+    clock_of(job).at(30, job.end)
+    assert job.text(should_tail=True) == ""
+    assert clock_of(job).elapsed < 60
+    assert job.text() == ""
+    job.attempts[0] = []
+    assert job.text(should_tail=True) == ""
+    assert job.text(last=3) == ""
+
+
+def test_no_group(job: Rig) -> None:
+    clock = clock_of(job)
+    assert job.text() == ""  # it may come yet
+    clock.at(20, lambda: job.put(0, "here"))
+    clock.at(30, job.end)
+    assert job.text(should_tail=True) == "here\n"
+    job.end_long_ago()
+    for query in ({}, {"last": 3}, {"should_tail": True}):
+        reader = job.blocks(**query)
+        job.aws.logs._groups.clear()
+        with pytest.raises(BackendError, match=f"log group {GROUP} does not exist"):
+            list(reader)
+
+
+@pytest.mark.parametrize("is_follower", [True, False])
+def test_attempts_come_one_after_the_other(job: Rig, is_follower: bool) -> None:
+    job.attempts[0] = []
+    job.attempts[0].append(Attempt("first", job.clock.time()))
+    job.put(0, "1a")
+    job.put(0, "1b", visible_after=5)
+    job.attempts[0].append(Attempt("second"))
+    job.put(0, "2a")
+    if is_follower:
+        clock_of(job).at(10, lambda: job.put(0, "2b"))
+        clock_of(job).at(20, job.end)
+        assert job.text(should_tail=True).split() == ["1a", "1b", "2a", "2b"]
+    else:
+        assert job.text().split() == ["1a", "1b", "2a"]
+
+
+def test_attempts_that_begin_while_following(job: Rig) -> None:
+    clock = clock_of(job)
+    written: list[str] = []
+
+    def write(text: str, delay: float) -> None:
+        written.append(text)
+        job.put(0, text, visible_after=delay)
+
+    for attempt in range(4):
+        begin = attempt * 100
+        if attempt:
+            clock.at(begin, lambda i=attempt: job.attempts[0].append(Attempt(f"attempt-{i}")))  # type: ignore[misc]
+        for i in range(20):
+            delay = 4.0 if i > 15 else 0.0
+            clock.at(begin + i * 4, lambda t=f"{attempt}-{i}", d=delay: write(t, d))  # type: ignore[misc]
+        # an attempt's end is known late
+        clock.at(
+            begin + 80,
+            lambda i=attempt: job.attempts[0].__setitem__(i, Attempt(job.stream(), job.clock.time())),
+        )  # type: ignore[misc]
+    clock.at(390, job.end)
+    assert job.text(should_tail=True).split() == written
+
+
+def test_the_machines_clock_may_be_wrong(job: Rig) -> None:
+    """Ten minutes ahead of AWS, all would seem to have settled long ago."""
+    job.put(0, "one")
+    job.put(0, "two", visible_after=4)
+    job.end()
+    real = job.clock.time
+    job.clock.time = lambda: real() + 600  # type: ignore[method-assign]
+    assert job.text().split() == ["one", "two"]
+
+
+def test_a_reader_can_be_given_up(job: Rig) -> None:
+    job.put(0, "one")
+    reader = job.blocks(should_tail=True)
+    assert next(reader).data == b"one\n"
+    reader.close()  # type: ignore[attr-defined]
+    calls = len(job.aws.calls)
+    clock_of(job).advance(100)
+    assert len(job.aws.calls) == calls
+
+
+def test_streams_are_found_by_the_beginning_of_their_names(job: Rig) -> None:
+    streams = LogStreams(job.client, GROUP, clock=job.clock)
+    assert streams.find("job/") == []
+    names = [f"job/algo-{i}-1" for i in range(1, 131)]
+    for name in [*names, "other/algo-1-1"]:
+        job.aws.logs.create_stream(GROUP, name)
+    job.aws.faults.add("DescribeLogStreams", "throttle", skip=1)
+    job.aws.faults.add("DescribeLogStreams", "empty_page", skip=2)
+    assert streams.find("job/") == sorted(names)

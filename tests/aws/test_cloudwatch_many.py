@@ -1,0 +1,213 @@
+"""Many streams at once: every line once, whatever goes wrong, with few calls and bounded memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+
+from tests.aws.clock import FakeClock
+from tests.aws.logtools import GROUP, Rig, rig
+from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, Attempt
+from trainyard.schedulers.aws.logcalls import Event
+from trainyard.schedulers.aws.logcursor import Seen
+
+NODES = 64
+PASSING = (
+    "throttle",
+    "server_error",
+    "drop",
+    "truncate",
+    "lose_answer",
+    "repeat",
+    "empty_page",
+    "invalid_page_token",
+)
+
+
+class Writers:
+    """Writes to all streams as agents do: in batches every few seconds, which take their time to be seen."""
+
+    def __init__(self, job: Rig, seed: int, seconds: float, *, late: bool) -> None:
+        self.job = job
+        self.random = random.Random(seed)
+        self.lines: dict[int, list[str]] = defaultdict(list)
+        self.late: dict[int, set[str]] = defaultdict(set)
+        self.visible: dict[int, float] = defaultdict(float)
+        self.written: dict[int, int] = defaultdict(int)
+        clock = job.clock
+        assert isinstance(clock, FakeClock)
+        for k in job.attempts:
+            at = self.random.uniform(0, 8)
+            while at < seconds:
+                clock.at(at, lambda k=k, late=late: self.batch(k, late=late))  # type: ignore[misc]
+                at += self.random.expovariate(1 / 8)
+        clock.at(seconds, job.end)
+
+    def batch(self, k: int, *, late: bool) -> None:
+        """Write some lines; of equal text and time too, and some with a time that has long passed."""
+        now = self.job.clock.time()
+        delay = max(self.visible[k], now + self.random.uniform(0, 4.5)) - now
+        self.visible[k] = now + delay
+        end = round(now * 1000)
+        start = max(end - 3000, self.written[k])
+        self.written[k] = end
+        count = self.random.randrange(1, 12)
+        times = sorted(self.random.randrange(start, end + 1) // 50 * 50 for _ in range(count))
+        times = [max(start, time) for time in times]
+        events = []
+        for time in times:
+            text = f"{k}: {len(self.lines[k]) // 2}"
+            if late and self.random.random() < 0.05:
+                text = f"{k}: late {len(self.lines[k])}"
+                self.late[k].add(text)
+                time -= self.random.randrange(1_000, 60_000)
+            self.lines[k].append(text)
+            events.append((time, text))
+        self.job.put(k, *events, visible_after=delay)
+
+
+def follow(job: Rig) -> dict[int, list[str]]:
+    return {k: text.decode().splitlines() for k, text in job.read(should_tail=True).items()}
+
+
+def calls_in_any_second(times: list[float]) -> int:
+    times = sorted(times)
+    first = most = 0
+    for i, time in enumerate(times):
+        while times[first] <= time - 1:
+            first += 1
+        most = max(most, i - first + 1)
+    return most
+
+
+def test_64_streams_are_followed_exactly_and_in_order() -> None:
+    with rig(NODES) as job:
+        writers = Writers(job, 1, 240, late=False)
+        times = note_times(job)
+        assert follow(job) == writers.lines
+        assert sum(map(len, writers.lines.values())) > 9_000
+        assert calls_in_any_second(times) <= CALLS_PER_SECOND + BURST
+        assert len(job.refreshed) < 240 / 2
+
+
+def note_times(job: Rig) -> list[float]:
+    """Return a list that will hold when each call to CloudWatch is made."""
+    times: list[float] = []
+    job.client.meta.events.register("before-send", lambda **_: times.append(job.clock.monotonic()))
+    return times
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_goes_wrong(seed: int) -> None:
+    with rig(5) as job:
+        writers = Writers(job, seed, 150, late=True)
+        job.aws.logs.page_events = random.Random(seed).choice([7, 40, 10_000])
+        job.aws.logs.empty_every = random.Random(seed).choice([0, 3, 7])
+        job.aws.faults.at_random(seed, 0.1, PASSING, ("GetLogEvents", "DescribeLogStreams"))
+        found = follow(job)
+        assert len(job.aws.faults.happened) > 20
+        for k, lines in writers.lines.items():
+            assert Counter(found[k]) == Counter(lines)
+            late = writers.late[k]
+            assert [x for x in found[k] if x not in late] == [x for x in lines if x not in late]
+        job.aws.faults.clear()
+        again = {k: text.decode().splitlines() for k, text in job.read().items()}
+        assert {k: Counter(lines) for k, lines in again.items()} == {
+            k: Counter(lines) for k, lines in writers.lines.items()
+        }
+
+
+def test_silent_streams_cost_few_calls() -> None:
+    with rig(NODES) as job:
+        for k in range(NODES):
+            job.put(k, "hello")
+        assert isinstance(job.clock, FakeClock)
+        job.clock.at(600, job.end)
+        times = note_times(job)
+        assert follow(job) == {k: ["hello"] for k in range(NODES)}
+        steady = [time for time in times if 100 <= time < 600]
+        assert len(steady) / 500 < 6
+
+
+def test_one_silent_stream_costs_few_calls() -> None:
+    with rig() as job:
+        assert isinstance(job.clock, FakeClock)
+        job.put(0, "hello")
+        job.clock.at(600, job.end)
+        times = note_times(job)
+        assert follow(job) == {0: ["hello"]}
+        assert len(times) < 600 / 4
+
+
+def test_readers_of_one_object_share_the_bound() -> None:
+    from trainyard.schedulers.aws.cloudwatch import LogStreams
+    from trainyard.schedulers.base import LogQuery
+
+    with rig(4) as job:
+        for k in range(4):
+            job.put(k, *(f"{i}" for i in range(500)))
+        job.end_long_ago()
+        job.aws.logs.page_events = 50
+        times = note_times(job)
+        streams = LogStreams(job.client, GROUP, clock=job.clock)
+        readers = [streams.read(job, LogQuery()) for _ in range(3)]
+        for reader in readers:
+            assert sum(block.data.count(b"\n") for block in reader) == 2000
+        assert len(times) >= 3 * 4 * 11
+        assert calls_in_any_second(times) <= CALLS_PER_SECOND + BURST
+
+
+def test_a_reader_holds_back_what_nobody_takes() -> None:
+    """Of each replica a page is in use and a page is read ahead, no more."""
+    with rig(8) as job:
+        for k in range(8):
+            job.put(k, *((1_700_000_000_000 + i, f"{i}") for i in range(5000)))
+        job.end_long_ago()
+        job.aws.logs.page_events = 100
+        reader = job.blocks()
+        next(reader)
+        reader.close()  # type: ignore[attr-defined]
+        for thread in threading.enumerate():
+            if thread.name.startswith("log-reader"):
+                thread.join(10)
+        assert job.aws.count("GetLogEvents") <= 8 * 2
+
+
+def test_memory_of_what_was_seen_is_bounded() -> None:
+    seen = Seen(1000, 0)
+    for i in range(100_000):
+        assert seen.add(Event(i // 3, f"{i}")) == 1
+        assert len(seen) <= 1500
+    assert seen.count(Event(99_999 // 3, "99999")) == 1
+    assert seen.floor > 32_000
+    floor = seen.floor
+    assert all(seen.count(Event(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
+
+
+def test_attempts_of_many_replicas_begin_at_any_time() -> None:
+    with rig(10) as job:
+        clock = job.clock
+        assert isinstance(clock, FakeClock)
+        source = random.Random(5)
+        written: dict[int, list[str]] = defaultdict(list)
+        visible: dict[int, float] = defaultdict(float)
+
+        def write(k: int, text: str) -> None:
+            written[k].append(text)
+            visible[k] = max(visible[k], job.clock.time() + source.choice([0, 0, 4]))
+            job.put(k, text, visible_after=visible[k] - job.clock.time())
+
+        for k in range(10):
+            starts = sorted(source.sample(range(50, 400), 3))
+            for a, b in pairwise([0, *starts, 450]):
+                if a:
+                    clock.at(a, lambda k=k, a=a: job.attempts[k].append(Attempt(f"{k}-{a}")))  # type: ignore[misc]
+                for i in range(10):
+                    at = a + i * (b - a) / 12
+                    clock.at(at, lambda k=k, t=f"{k} {a} {i}": write(k, t))  # type: ignore[misc]
+        clock.at(450, job.end)
+        assert follow(job) == written
