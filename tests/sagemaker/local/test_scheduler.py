@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
 from trainyard.schedulers.base import Stream
 from trainyard.specs import RetryPolicy
@@ -25,6 +26,11 @@ class TestConformanceOfProcesses(SchedulerConformance):
     retry_policies: ClassVar[tuple[RetryPolicy, ...]] = ()
     streams: ClassVar[tuple[Stream, ...]] = (Stream.COMBINED,)
 
+    def test_success_is_not_retried(self, scheduler: Any) -> None:
+        """SageMaker repeats no job that failed by itself, so nobody is let think so."""
+        with pytest.raises(ConfigError, match="max_retries"):
+            self.submit(scheduler, self.role("true", max_retries=2))
+
     @pytest.fixture
     def scheduler(self, processes: str) -> Any:
         with closing(create_scheduler("test")) as scheduler:
@@ -32,6 +38,8 @@ class TestConformanceOfProcesses(SchedulerConformance):
 
 
 def trainyard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    if cwd is not None:
+        (cwd / "README").touch()  # an empty directory is refused as a workspace
     line = [sys.executable, "-m", "trainyard", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=cwd)
 
@@ -69,7 +77,7 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
     handle = done.stdout.split()[0]
     name = handle.rpartition("/")[2]
     log = trainyard("log", handle)
-    assert log.stdout.count("lr 0.1") == hosts, log.stderr
+    assert log.stdout.count("] lr 0.1") == hosts, log.stderr
     status = json.loads(trainyard("status", "--json", handle).stdout)
     assert status["state"] == "SUCCEEDED"
     replicas = status["roles"][0]["replicas"]

@@ -52,6 +52,9 @@ def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict
         reason: why it failed, if that is known.
         by_guard: whether the guard does it, who is then known to attend.
     """
+    state = job.read_state()
+    if state is None or (state["status"] in TERMINAL and state["swept"]):
+        return state
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
