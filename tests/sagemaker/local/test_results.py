@@ -45,7 +45,9 @@ for step in range(3):
     times = [step["StartTime"] for step in ended["SecondaryStatusTransitions"]]
     assert times == sorted(times)
     assert ended["CreationTime"] <= ended["TrainingStartTime"] <= ended["TrainingEndTime"]
-    assert [(m["MetricName"], round(m["Value"], 3)) for m in ended["FinalMetricDataList"]] == [("loss", 0.333)]
+    assert [(m["MetricName"], round(m["Value"], 3)) for m in ended["FinalMetricDataList"]] == [
+        ("loss", 0.333)
+    ]
     uri = ended["ModelArtifacts"]["S3ModelArtifacts"]
     assert uri == bucket.uri(f"results/{name}/output/model.tar.gz")
     assert unpack(bucket.get(f"results/{name}/output/model.tar.gz")) == {"weights": b"w"}
@@ -208,7 +210,9 @@ def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) ->
     assert Settings().grace == 120
     os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"] = "0.5"
     try:
-        name = jobs.start("signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)")
+        name = jobs.start(
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+        )
     finally:
         del os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"]
     jobs.says(name, "up")
@@ -246,7 +250,7 @@ def test_what_a_process_leaves_running_ends_with_it(jobs: Jobs, processes: str, 
 import subprocess
 child = subprocess.Popen(['sleep', '600'])
 away = subprocess.Popen(['sleep', '600'], start_new_session=True)
-open({str(tmp_path / 'pids')!r}, 'w').write(f'{{child.pid}} {{away.pid}}')
+open({str(tmp_path / "pids")!r}, 'w').write(f'{{child.pid}} {{away.pid}}')
 """
     jobs.run(script)
     for pid in map(int, (tmp_path / "pids").read_text().split()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import time
@@ -166,13 +167,14 @@ def remove_container(engine: Engine, container_id: str) -> None:
     while True:
         try:
             engine.request("DELETE", f"/containers/{container_id}", params={"force": True, "v": True})
-            return
         except EngineError as error:
             if error.status == 404:
                 return
             if error.status != 409 or time.monotonic() > deadline:  # 409: somebody else is at it
                 raise
             time.sleep(0.1)
+        else:
+            return
 
 
 def sweep(engine: Engine, job_dir: str) -> None:
@@ -186,4 +188,4 @@ def sweep(engine: Engine, job_dir: str) -> None:
     for item in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
         remove_container(engine, item["Id"])
     for item in engine.request("GET", "/networks", params={"filters": filters}):
-        _ignoring(404, lambda: engine.request("DELETE", f"/networks/{item['Id']}"))
+        _ignoring(404, functools.partial(engine.request, "DELETE", f"/networks/{item['Id']}"))

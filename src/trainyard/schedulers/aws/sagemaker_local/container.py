@@ -261,7 +261,7 @@ class ContainerHost:
     # ---- its log
 
     def _read_log(self) -> None:
-        """Copy the log while it grows, and then what a follower has missed: the daemon may leave out the end."""
+        """Copy the log while it grows, and then its end, which the daemon may keep from a follower."""
         writer = LineWriter(self._log_path)
         try:
             self._copy_log(writer, follow=True)
@@ -275,7 +275,6 @@ class ContainerHost:
         while True:
             try:
                 self._copy_once(writer, follow=follow)
-                return
             except EngineError:
                 return
             except EngineUnavailableError:
@@ -283,6 +282,8 @@ class ContainerHost:
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.2)
+            else:
+                return
 
     def _copy_once(self, writer: LineWriter, *, follow: bool) -> None:
         params = {"follow": follow, "stdout": True, "stderr": True}

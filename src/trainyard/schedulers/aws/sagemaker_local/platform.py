@@ -101,7 +101,9 @@ class Platform:
         from trainyard.schedulers.aws.sagemaker_local.cluster import ensure_image
 
         try:
-            ensure_image(self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", ""))
+            ensure_image(
+                self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", "")
+            )
             if not self.cluster.network:
                 self.cluster.make_network(hosts)
         except TrainyardError as error:

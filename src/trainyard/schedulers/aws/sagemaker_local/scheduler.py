@@ -214,5 +214,3 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:
     """Make the scheduler. Takes no options of its own."""
     return SageMakerLocalScheduler(session_name)
-
-
