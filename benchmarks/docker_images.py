@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Timing:
 def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterator[Row]:
     """Measure; says so and leaves this subject out where no Docker daemon answers."""
     if subprocess.run([DOCKER, "version"], capture_output=True, check=False).returncode:
-        print("no Docker daemon answers: images and container logs are left out")
+        print("no Docker daemon answers: images and container logs are left out", file=sys.stderr)
         return
     _make_base()
     try:

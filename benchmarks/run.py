@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_start
+import docker_images
 import local_jobs
 import log_following
 import many_replicas
@@ -32,6 +33,7 @@ SUBJECTS: dict[str, Any] = {
     "logs": log_following,
     "replicas": many_replicas,
     "memory": memory,
+    "docker": docker_images,
 }
 NOISE_SAMPLES = 15
 

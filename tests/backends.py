@@ -81,6 +81,14 @@ def problem_with(name: str) -> str:
     return PROBES[name]()
 
 
+def lacks(name: str) -> bool:
+    """Tell whether a test has to do without this backend; fail the test where it is required."""
+    problem = problem_with(name)
+    if problem and REQUIRED & {name, "all"}:
+        pytest.fail(f"{name} is required here, but {problem}")
+    return bool(problem)
+
+
 def need(name: str) -> None:
     """Skip the calling test without this backend, or fail it where the backend is required."""
     backend(name, not problem_with(name), problem_with(name))

@@ -64,7 +64,7 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
         (["nothing.py:fn"], 3, "nothing.py"),
         (["utils.echo", "--mgs", "x"], 2, "--msg"),
         (["utils.echo", "--num-replicas", "many"], 2, "integer"),
-        (["-s", "local_cw", "utils.echo"], 3, "Did you mean local_cwd?"),
+        (["-s", "local_cw", "utils.echo"], 3, "Did you mean local_cwd"),
         (["-cfg", "log_dri=x", "utils.echo"], 3, "Did you mean log_dir?"),
         (["-cfg", "timeout=soon", "utils.echo"], 3, "not a number"),
         (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),

@@ -14,11 +14,11 @@ import pytest
 from trainyard.components import dist, metrics, serve, train, utils
 from trainyard.components.component import Component
 from trainyard.components.finder import BUILTINS, get_component
-from trainyard.components.image import NO_IMAGE
 from trainyard.components.materialize import component_args_from_str, materialize_appdef
 from trainyard.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from trainyard.errors import ComponentArgumentError, ConfigError, UnknownAppException
 from trainyard.specs import AppDef, BindMount, Resource, Role, from_json, macros, to_json, validate_app
+from trainyard.specs.app import NO_IMAGE
 
 # The names, the order and the defaults are an interface that existing configurations rely on.
 SIZE = "cpu=1, gpu=0, memMB=1024, h=None"

@@ -322,7 +322,7 @@ def test_components_behind_entry_points_are_linted(install: Write) -> None:
 
 def test_source_of_a_builtin() -> None:
     source = finder.get_builtin_source("utils.echo")
-    assert "from trainyard.specs.app import AppDef, Role" in source
+    assert "from trainyard.specs.app import NO_IMAGE, AppDef, Role" in source
     assert "def echo(" in source
     assert "def touch(" not in source
 

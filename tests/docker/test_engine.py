@@ -303,7 +303,7 @@ def test_chunks_come_back_whole(pieces, limit):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         from trainyard.docker.endpoint import Endpoint
-        from trainyard.docker.engine import SocketResponse, SocketTransport
+        from trainyard.docker.sockets import SocketResponse, SocketTransport
         from trainyard.docker.transport import Connection
 
         class Given(Connection):

@@ -18,7 +18,7 @@ _VARIABLE = [
     (re.compile(r"\b\d+(?:\.\d)? (?:B|KiB|MiB|GiB)\b"), "<size>"),
     (re.compile(r"\b1\d{9}\.\d+\b"), "<seconds>"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "<hex>"),
-    (re.compile(r"\b[0-9a-f]{64}\b"), "<fingerprint>"),
+    (re.compile(r"\b[0-9a-f]{64}\b|(?<=@)[0-9a-f]{12}\b|(?<=sha256:)[0-9a-f]{12}\b"), "<fingerprint>"),
     # a job that was started a moment ago may not have got any further
     (re.compile(r"\b(?:SUBMITTED|PENDING)\b"), "RUNNING"),
     # columns are as wide as what stands in them

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
-from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.specs.status import is_terminal
+from tests.toolkit.image import docker, make_image
+from trainyard.runner import get_runner
 
 DOCUMENTS = [path for path in with_commands() if read_steps(path)]
 PATIENCE = 30
 USER = "/home/you"
+NEEDS_DOCKER = "local_docker"
+IMAGE = "python:3.12"
 
 
 class Session:
@@ -68,11 +72,16 @@ class Session:
     def close(self) -> None:
         """End the shell, and all jobs that still run."""
         self._terminal.close()
-        scheduler = create_scheduler("docs")
-        for row in scheduler.list():
-            if not is_terminal(row.state):
-                scheduler.cancel(row.app_id)
-                scheduler.wait(row.app_id, PATIENCE)
+        with get_runner() as runner:
+            rows = [row for row in runner.history.rows() if row.scheduler in ("local_cwd", NEEDS_DOCKER)]
+            for row in rows:
+                runner.cancel(row.handle)
+                runner.wait(row.handle, timeout=PATIENCE)
+            for row in rows:
+                if row.scheduler == NEEDS_DOCKER:
+                    runner.delete(row.handle)
+            for image in {image for row in rows for image in (row.images or {}).values()}:
+                docker("rmi", "--force", image, check=False)
 
     @property
     def _user(self) -> str:
@@ -82,6 +91,22 @@ class Session:
         for path, name in self._names.items():
             line = line.replace(path, name)
         return line
+
+
+def _lacks_docker(step: Step) -> bool:
+    """Tell whether a step has to be left out, since it needs a Docker daemon and there is none."""
+    return NEEDS_DOCKER in step.text and lacks("docker")
+
+
+@pytest.fixture(scope="session")
+def python_image() -> Iterator[None]:
+    """The image that documents name, made here unless this machine has it."""
+    if docker("image", "inspect", IMAGE, check=False).returncode == 0:
+        yield
+        return
+    make_image(IMAGE)
+    yield
+    docker("rmi", "--force", IMAGE)
 
 
 def _shows_status(step: Step | None) -> bool:
@@ -103,8 +128,12 @@ def _environ(scripts: Path) -> dict[str, str]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_its_commands_do_what_it_says(document: Path, tmp_path: Path, home: Path) -> None:
-    steps = read_steps(document)
+def test_its_commands_do_what_it_says(
+    document: Path, tmp_path: Path, home: Path, request: pytest.FixtureRequest
+) -> None:
+    steps = [step for step in read_steps(document) if not _lacks_docker(step)]
+    if any(NEEDS_DOCKER in step.text for step in steps):
+        request.getfixturevalue("python_image")
     session = Session(document, tmp_path / "user", home)
     problems: list[str] = []
     try:

@@ -157,6 +157,10 @@ class CuttingProxy:
         for sock in (source, sink):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+        # one who waits for room in a full buffer hears of the end only when there is some
+        with contextlib.suppress(OSError):
+            while source.recv(1 << 16):
+                pass
 
     def _is_over(self, passed: int) -> bool:
         with self._lock:

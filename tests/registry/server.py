@@ -154,7 +154,9 @@ class RegistryServer:
 
 def htpasswd(folder: Path, users: dict[str, str] | None = None) -> dict[str, Any]:
     """Return the configuration of a registry that wants a user and a password."""
-    bcrypt = pytest.importorskip("bcrypt")
+    need("registry")
+    import bcrypt
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "htpasswd"
     lines = [

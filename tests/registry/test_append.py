@@ -1,16 +1,14 @@
-"""`append_layer` against a real registry, and what Docker makes of its images."""
+"""`append_layer` against real registries."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 
 import pytest
 
-from tests.backends import need
 from tests.registry.conftest import LOGIN
-from tests.registry.images import busybox, layer_file, push_image, push_index, sha256, tar_of, with_layer
+from tests.registry.images import layer_file, push_image, push_index, sha256, with_layer
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
@@ -25,7 +23,6 @@ from trainyard.workspace.registry import (
 )
 from trainyard.workspace.registry.media import OCI_LAYER
 
-DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 KINDS = ["docker", "oci"]
 
 
@@ -64,51 +61,6 @@ def pulled(client, reference):
     document = json.loads(found.body)
     config = client.read_blob(reference.repository, document["config"]["digest"], 1 << 20)
     return found, document, json.loads(config)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_image_runs_in_docker(logged_in, client, repo, tmp_path, layer, kind):
-    need("docker")
-    push_image(client, repo, "base", [busybox()], kind=kind)
-    pinned = append_layer(
-        ref(logged_in, repo, "base"), ref(logged_in, f"{repo}-job"), [layer], with_layer(layer)
-    )
-    env = {**os.environ, "DOCKER_CONFIG": str(docker_config(tmp_path / "d", logged_in.host))}
-
-    def docker(*words):
-        return subprocess.run(
-            [DOCKER, *words], env=env, capture_output=True, text=True, timeout=55, check=True
-        )
-
-    try:
-        docker("pull", "-q", pinned)
-        assert docker("run", "--rm", "--network=none", pinned, "/work/train").stdout == "trained here\n"
-        labels = json.loads(docker("inspect", pinned).stdout)[0]["Config"]["Labels"]
-        assert labels == {"from": "base", "ours": "shipped"}
-    finally:
-        subprocess.run([DOCKER, "rmi", "-f", pinned], env=env, capture_output=True, timeout=55, check=False)
-
-
-def test_base_that_docker_pushed(logged_in, client, repo, tmp_path, layer):
-    need("docker")
-    env = {**os.environ, "DOCKER_CONFIG": str(docker_config(tmp_path / "d", logged_in.host))}
-    base = f"{logged_in.host}/{repo}:base"
-
-    def docker(*words, **kwargs):
-        return subprocess.run(
-            [DOCKER, *words], env=env, capture_output=True, timeout=55, check=True, **kwargs
-        )
-
-    try:
-        docker("import", "--change", "ENV PATH=/bin", "-", base, input=tar_of(busybox()))
-        docker("push", "-q", base)
-        pinned = append_layer(Reference.parse(base), ref(logged_in, repo), [layer], with_layer(layer))
-        assert docker("run", "--rm", "--network=none", pinned, "/work/train").stdout == b"trained here\n"
-    finally:
-        for image in (base, locals().get("pinned")):
-            subprocess.run(
-                [DOCKER, "rmi", "-f", str(image)], env=env, capture_output=True, timeout=55, check=False
-            )
 
 
 @pytest.mark.parametrize("kind", KINDS)

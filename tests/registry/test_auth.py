@@ -234,6 +234,13 @@ def test_token_server_that_fails_is_tried_again(guarded, tokens, connect, repo):
     assert len(time.slept) == 1
 
 
+def test_token_server_that_is_away_is_named(guarded, tokens, connect, repo):
+    tokens.close()
+    server = tokens.url.removeprefix("http://").removesuffix("/token")
+    with pytest.raises(RegistryUnavailableError, match=f"the token server {server}: connection refused"):
+        push(connect(guarded.host, Credentials("pusher", "p"), pause=FakeTime().patience(20)), repo)
+
+
 @pytest.mark.parametrize("answer", [(200, b"<html>"), (200, b"{}"), (200, b"[]"), (404, b"")])
 def test_token_server_that_is_none(guarded, tokens, connect, repo, answer):
     tokens.fault = answer

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 
 from tests.backends import need
-from tests.registry.server import docker_config
+from tests.registry.images import push_image
+from tests.registry.proxies import http_proxy
+from tests.registry.server import RegistryServer, docker_config, htpasswd
 from tests.toolkit.objects import endpoint  # noqa: F401
 from trainyard.docker.credentials import CredentialsError, credentials_for
 
@@ -77,3 +80,19 @@ def test_refusal_of_aws_is_passed_on_without_secrets(aws, monkeypatch):
         credentials_for(HOST)
     assert "aws-secret-value" not in str(caught.value)
     assert "ecr:GetAuthorizationToken" in caught.value.hint
+
+
+def test_login_to_a_registry_with_a_token_of_aws(aws, connect, repo, tmp_path):
+    """The name of the registry is ECR's; behind the proxy stands one that knows the token of this AWS."""
+    token = credentials_for(HOST).password
+    server = RegistryServer(tmp_path / "ecr", htpasswd(tmp_path, {"AWS": token})).start()
+    try:
+        with http_proxy(server.port) as proxy:
+            passed = proxy.passed
+            proxy.passed = lambda seen, body: passed(seen._replace(path=seen.path.partition(HOST)[2]), body)
+            env = {**os.environ, "http_proxy": f"http://{proxy.host}"}
+            client = connect(HOST, None, environ=env, insecure=True)
+            digest = push_image(client, repo, "v1", [{"a": b"1"}])
+            assert client.manifest_digest(repo, "v1") == digest
+    finally:
+        server.stop()

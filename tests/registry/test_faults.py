@@ -1,4 +1,4 @@
-"""Registries that die, fill up and stumble, and networks that break. Time is a fake one."""
+"""Registries that die and fill up, and networks that break. Time is a fake one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import subprocess
 
 import pytest
 
-from tests.registry.conftest import LOGIN
 from tests.registry.images import layer_file, push_image, sha256, with_layer
 from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
 from tests.registry.server import RegistryServer, free_port, htpasswd
 from tests.registry.test_append import ref
 from tests.registry.test_blobs import Recorder, fetched
 from trainyard.workspace.registry import RegistryError, RegistryUnavailableError, append_layer
-from trainyard.workspace.registry.patience import Patience, retry_after
 
 MIB = 1 << 20
 
@@ -181,8 +179,10 @@ def test_registry_that_comes_up_late_is_waited_for(own, connect, repo):
     push_image(connect(own.host), repo, "v1", [{"a": b"1"}])
     own.kill()
     time = FakeTime(lambda: len(time.slept) > 2 and own.revive())
-    assert connect(own.host, pause=time.patience()).manifest(repo, "v1") is not None
+    progress = Recorder()
+    assert connect(own.host, pause=time.patience(), progress=progress).manifest(repo, "v1") is not None
     assert time.slept == [0.5, 1.0, 2.0]
+    assert progress.steps == [f"waiting for {own.host}: connection refused"]
 
 
 def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
@@ -295,185 +295,3 @@ def test_answer_that_is_lost_after_the_blob_was_stored(registry, connect, repo):
         client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
         assert len(proxy.of("PATCH")) == 3
     assert fetched(connect(registry.host), repo, sha256(content)) == content
-
-
-# The registry stumbles
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-@pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
-def test_stumbling_registry_is_asked_again(registry, connect, repo, status, method):
-    content = os.urandom(2 * MIB)
-    stumbled = []
-
-    def stumble(seen, _):
-        if seen.method == method and len(stumbled) < 2:
-            stumbled.append(seen)
-            return Fault(status)
-        return None
-
-    with http_proxy(registry.port, stumble) as proxy:
-        time = FakeTime()
-        client = connect(proxy.host, pause=time.patience())
-        assert client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
-        assert len(time.slept) == 2
-    assert fetched(connect(registry.host), repo, sha256(content)) == content
-
-
-def test_registry_says_when_to_come_back(registry, connect, repo):
-    push_image(connect(registry.host), repo, "v1", [{"a": b"1"}])
-    late = lambda seen, count: Fault(429, {"Retry-After": "37"}) if count == 2 else None  # noqa: E731
-    with http_proxy(registry.port, late) as proxy:
-        time = FakeTime()
-        connect(proxy.host, pause=time.patience()).manifest(repo, "v1")
-        assert time.slept == [37.0]
-
-
-def test_registry_that_wants_more_patience_than_there_is(registry, connect, repo):
-    busy = Fault(
-        429, {"Retry-After": "3600"}, b'{"errors":[{"code":"TOOMANYREQUESTS","message":"pull rate limit"}]}'
-    )
-    with http_proxy(registry.port, lambda seen, _: None if seen.path == "/v2/" else busy) as proxy:
-        time = FakeTime()
-        with pytest.raises(RegistryUnavailableError, match="answered 429: pull rate limit") as caught:
-            connect(proxy.host, pause=time.patience()).manifest(repo, "v1")
-        assert time.slept == []
-        assert caught.value.status == 429
-
-
-def test_registry_that_never_finishes_uploads(registry, connect, repo):
-    """Pieces that arrive are progress, but the same pieces again are not."""
-    content = os.urandom(3 * MIB)
-    with http_proxy(registry.port, lambda seen, _: Fault(500) if seen.method == "PUT" else None) as proxy:
-        time = FakeTime()
-        with pytest.raises(RegistryUnavailableError, match="the registry answered 500"):
-            connect(proxy.host, pause=time.patience(60)).upload_blob(
-                repo, content, sha256(content), len(content), chunk_size=MIB
-            )
-        assert sum(time.slept) <= 60
-
-
-def test_limit_on_the_size_of_requests_makes_pieces_smaller(registry, connect, repo):
-    content = os.urandom(10 * MIB)
-
-    def limit(seen, _):
-        return Fault(413) if int(seen.headers.get("Content-Length") or 0) > 3 * MIB else None
-
-    with http_proxy(registry.port, limit) as proxy:
-        assert connect(proxy.host).upload_blob(repo, content, sha256(content), len(content))
-    assert fetched(connect(registry.host), repo, sha256(content)) == content
-    with http_proxy(registry.port, lambda seen, _: Fault(413) if seen.method == "PATCH" else None) as proxy:
-        other = os.urandom(10 * MIB)
-        with pytest.raises(RegistryError, match="takes no body of this size") as caught:
-            connect(proxy.host).upload_blob(repo, other, sha256(other), len(other))
-        assert "client_max_body_size" in caught.value.hint
-
-
-def test_registry_that_takes_no_pieces_gets_the_whole(registry, connect, repo):
-    content = os.urandom(5 * MIB)
-    whole = lambda seen, _: Fault(416) if "Content-Range" in seen.headers else None  # noqa: E731
-    with http_proxy(registry.port, whole) as proxy:
-        assert connect(proxy.host).upload_blob(
-            repo, content, sha256(content), len(content), chunk_size=2 * MIB
-        )
-        assert proxy.of("PATCH")[-1].headers["Content-Length"] == str(5 * MIB)
-    assert fetched(connect(registry.host), repo, sha256(content)) == content
-
-
-# Refusals
-
-
-def _error(code, message="no"):
-    return b'{"errors":[{"code":"%s","message":"%s"}]}' % (code.encode(), message.encode())
-
-
-ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
-
-
-@pytest.mark.parametrize(
-    ("host", "status", "body", "message", "hint"),
-    [
-        (
-            ECR,
-            404,
-            _error("NAME_UNKNOWN"),
-            "there is no such repository",
-            "aws ecr create-repository --region eu-west-1",
-        ),
-        (ECR, 403, _error("DENIED"), "does not let the user 'builder'", "ecr:InitiateLayerUpload"),
-        (
-            "r.example",
-            404,
-            _error("NAME_UNKNOWN"),
-            "there is no such repository: no",
-            "Create the repository first",
-        ),
-        (
-            "r.example",
-            403,
-            _error("DENIED", "quota"),
-            "does not let the user .*: quota",
-            "docker login r.example",
-        ),
-        ("r.example", 405, b"", "does not support it", "read-only mirror"),
-        ("r.example", 418, b"<html>", "the registry answered 418$", ""),
-        ("r.example", 400, _error("X", "\\u001b[31mred"), r"\\x1b\[31mred", ""),
-    ],
-)
-def test_refusals_say_what_to_do(host, status, body, message, hint, connect):
-    from trainyard.workspace.registry.refusals import Purpose, refusal
-
-    client = connect(host, LOGIN)
-    client._auth._credentials = LOGIN
-    error = refusal(Purpose("push", host, "team/x"), status, body, client._auth)
-    with pytest.raises(RegistryError, match=message) as caught:
-        raise error
-    assert f"cannot push to {host}/team/x: " in error.message
-    assert hint in caught.value.hint
-    assert error.exit_code == 4
-
-
-# Patience
-
-
-def test_pauses_grow_and_end():
-    time = FakeTime()
-    patience = time.patience(30)
-    while patience.pause():
-        pass
-    assert time.slept == [0.5, 1, 2, 4, 8, 10, 4.5]
-
-
-def test_progress_makes_patience_new():
-    time = FakeTime()
-    patience = time.patience(2)
-    assert patience.pause()
-    assert patience.pause()
-    patience.progressed()
-    assert patience.pause()
-    assert time.slept[-1] == 0.5
-
-
-def test_pauses_differ_between_clients():
-    slept = []
-    for value in (0.0, 1.0):
-        patience = Patience(10, slept.append, lambda: 0.0, lambda value=value: value)
-        patience.pause()
-    assert slept == [0.25, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("120", 120),
-        (" 5 ", 5),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 90),
-        ("Thu, 01 Jan 1970 00:00:01 GMT", 0),
-        ("soon", 0),
-        ("-5", 0),
-        ("", 0),
-        (None, 0),
-    ],
-)
-def test_retry_after(value, seconds):
-    assert retry_after(value, now=10.0) == seconds

@@ -43,6 +43,7 @@ class FakeShipment:
         self.scheduler = scheduler
         self.workspace = workspace
         self.manifest = SimpleNamespace(fingerprint="f" * 64)
+        self.report = SimpleNamespace(warnings=list)
 
     def plan(self) -> dict[str, Any]:
         return {"workspace": str(self.workspace)}

@@ -244,7 +244,7 @@ def test_files_that_cannot_be_read(project: Path, name: str, make: Callable[[Pat
         ("[scheduler.fake]\nqueu = 'x'\n", ":2: fake has no option 'queu'", "Did you mean queue?"),
         ("[scheduler.fake]\npriority = 'x'\n", ":2: option 'priority' (int): 'x' is not an integer", ""),
         ("[scheduler.fake]\nfast = 1\n", ":2: option 'fast' (bool): 1 is not of type bool", ""),
-        ("[scheduler.local_cdw]\n", ":1: there is no scheduler 'local_cdw'", "Did you mean local_cwd?"),
+        ("[scheduler.local_cdw]\n", ":1: there is no scheduler 'local_cdw'", "Did you mean local_cwd"),
         ("[run]\nscheduler = 7\n", ":2: scheduler is 7, but must be a text", ""),
         ("[run]\nwait = 'perhaps'\n", ":2: wait is 'perhaps', but must be true or false", ""),
     ],

@@ -109,6 +109,7 @@ class OwnDaemon:
 def small_daemon() -> Iterator[OwnDaemon]:
     """A daemon that has room for 40 MB."""
     need("docker")
+    need("netns")
     daemon = OwnDaemon(Path(tempfile.mkdtemp(prefix="ty-")), "40m").start()
     yield daemon
     daemon.remove()
@@ -118,6 +119,7 @@ def small_daemon() -> Iterator[OwnDaemon]:
 def own_daemon() -> Iterator[OwnDaemon]:
     """A daemon that may be killed."""
     need("docker")
+    need("netns")
     daemon = OwnDaemon(Path(tempfile.mkdtemp(prefix="ty-"))).start()
     yield daemon
     daemon.remove()

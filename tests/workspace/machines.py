@@ -19,9 +19,9 @@ import pytest
 from tests.backends import need
 from tests.toolkit.image import DOCKER
 from trainyard.docker.engine import Engine
+from trainyard.docker.images import inspect_image
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
 from trainyard.specs import AppDef, AppDryRunInfo, Role
-from trainyard.workspace.making import LOCAL_REPOSITORY
 from trainyard.workspace.patch import DockerWorkspaceMixin, DockerWorkspaceOpts
 
 #: On every image that tests make, so that they can be removed.
@@ -235,9 +235,17 @@ def base() -> Iterator[str]:
 
 
 def remove_images(base: str, host: str = "") -> None:
-    """Remove a base, and all that was made over it: labels are inherited."""
-    made = docker("images", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={base}", host=host)
-    docker("rmi", "--force", *{*made.decode().split()}, check=False, host=host)
+    """Remove a base, and all that was made over it: labels are inherited. Children have to go first."""
+    before: set[str] = set()
+    while True:
+        listed = docker(
+            "images", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={base}", host=host
+        )
+        made = {*listed.decode().split()}
+        if not made or made == before:
+            return
+        before = made
+        docker("rmi", "--force", *made, check=False, host=host)
 
 
 @pytest.fixture
@@ -258,11 +266,6 @@ def code(tmp_path: Path) -> Path:
     return root
 
 
-def tags() -> list[str]:
-    """Return the names of all patched images of the daemon."""
-    return docker("images", LOCAL_REPOSITORY, "--format", "{{.Tag}}").decode().split()
-
-
 def python(*words: str, **environ: str) -> subprocess.Popen[bytes]:
     """Start a Python of ours."""
     source = str(Path(__file__).parents[2] / "src")
@@ -274,3 +277,24 @@ def python(*words: str, **environ: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write(root: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "fresh") -> None:
+    """Go to a machine that has never shipped anything."""
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / name))
+
+
+def layers_of(engine: Engine, image: str) -> list[str]:
+    found = inspect_image(engine, image)
+    assert found is not None
+    return list(found["RootFS"]["Layers"])

@@ -71,6 +71,7 @@ def test_submodules_and_nested_checkouts(checkout: Path, tmp_path: Path) -> None
     nested = {"mod/.gitignore", "mod/sub.py", "mod/a.log", "mod/new.py"}
     nested |= {"vendored/.gitignore", "vendored/sub.py", "vendored/deep/b.log"}
     assert chosen(checkout) == own | nested
+    assert select(str(checkout)).report.problems == []
 
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(checkout), str(clone))
@@ -145,6 +146,7 @@ def test_variables_of_a_hook(checkout: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     monkeypatch.setenv("GIT_WORK_TREE", "/")
     assert chosen(checkout) == expected
+    assert select(str(checkout)).report.notes == []
 
 
 def test_git_is_left_as_it_was(checkout: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,21 @@ from tests.workspace.machines import (
     content_of,
     docker,
     engine,
+    forget,
     make_base,
     python,
     remove_images,
-    tags,
+    sha256,
+    write,
 )
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException
-from trainyard.specs import AppDef, Role
+from trainyard.specs import AppDef, Role, option
 from trainyard.workspace.basefiles import LOOKING_LABEL
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.making import LOCAL_REPOSITORY
+from trainyard.workspace.patch import DockerWorkspaceOpts
 
 __all__ = ["base", "code", "engine"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -41,25 +43,9 @@ pytestmark = pytest.mark.xdist_group("docker")
 APP = "home/u/app"
 
 
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def write(root: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-
-
-def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "fresh") -> None:
-    """Go to a machine that has never shipped anything."""
-    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / name))
-
-
-def layers_of(engine: Engine, image: str) -> list[str]:
-    found = inspect_image(engine, image)
-    assert found is not None
-    return list(found["RootFS"]["Layers"])
+def made_over(base: str) -> set[bytes]:
+    """Return the ids of a base and of all images that were made over it."""
+    return {*docker("images", "--all", "--quiet", "--filter", f"label={LABEL}={base}").split()}
 
 
 @pytest.fixture
@@ -122,6 +108,8 @@ def test_the_image_is_pinned_named_and_labelled(
     assert info.shipment is not None
     assert labels["trainyard.fingerprint"] == info.shipment.manifest.fingerprint
     assert labels["org.opencontainers.image.base.name"] == base
+    told = docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", image).decode().splitlines()
+    assert told == ["trainyard: workspace", "the image below"]
     assert found["Config"]["WorkingDir"] == "/home/u/app"
     assert found["Config"]["Env"] == below_it["Config"]["Env"]
 
@@ -217,117 +205,6 @@ def test_equal_images_of_several_roles_are_made_once(base: str, engine: Engine, 
     assert all(inspect_image(engine, image) for image in images)
 
 
-# ---- deltas
-
-
-def edit_and_compare(
-    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> tuple[int, int]:
-    """Ship the code here and on a machine of its own; the contents must be the same. Returns the layers."""
-    shipper = Shipper(engine)
-    here = shipper.image(base, code)
-    made = content_of(here)
-    layers = len(layers_of(engine, here))
-    docker("rmi", "--force", here)
-    with monkeypatch.context() as elsewhere:
-        forget(elsewhere, tmp_path, uuid.uuid4().hex)
-        pristine = shipper.image(base, code)
-        assert content_of(pristine) == made
-        return layers, len(layers_of(engine, pristine))
-
-
-def test_an_edit_ships_a_small_layer(
-    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shipper = Shipper(engine)
-    first = shipper.image(base, code)
-    for number in range(3):  # never more than one layer on top of the anchor
-        (code / "main.py").write_text(f"print({number})\n")
-        (code / f"new{number}.py").write_text("")
-        told = Told()
-        second = shipper.image(base, code, told)
-        assert all(size < 20_000 for size in told.sizes.values())
-        assert len(layers_of(engine, second)) == len(layers_of(engine, first)) + 1
-        assert docker("run", "--rm", second, "cat", "main.py") == f"print({number})\n".encode()
-    assert edit_and_compare(base, code, engine, monkeypatch, tmp_path) == (3, 2)
-
-
-def test_a_removed_file_is_gone(
-    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    write(code, {"gone.txt": b"1", "old/sub/x": b"2"})
-    Shipper(engine).image(base, code)
-    (code / "gone.txt").unlink()
-    shutil.rmtree(code / "old")
-    layers, _ = edit_and_compare(base, code, engine, monkeypatch, tmp_path)
-    assert layers == 3
-
-
-@pytest.mark.parametrize(
-    "case", ["removed file", "removed directory", "file to directory", "link to directory"]
-)
-def test_what_the_base_has_comes_back_in_sight(
-    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
-) -> None:
-    if case == "removed file":
-        write(code, {"base.txt": b"mine"})
-    elif case == "removed directory":
-        write(code, {"dir/mine.txt": b"mine"})
-    elif case == "file to directory":
-        write(code, {"dir": b"a file"})
-    else:
-        (code / "dir").symlink_to("pkg")
-    Shipper(engine).image(base, code)
-    for name in ("base.txt", "dir"):
-        path = code / name
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        elif path.is_dir():
-            shutil.rmtree(path)
-    if case.endswith("to directory"):
-        write(code, {"dir/mine.txt": b"mine"})
-    layers, _ = edit_and_compare(base, code, engine, monkeypatch, tmp_path)
-    assert layers == 2  # whole again
-    made = content_of(Shipper(engine).image(base, code))
-    assert f"{APP}/base.txt" in made
-    assert f"{APP}/dir/inner.txt" in made
-
-
-def test_a_directory_that_becomes_a_file_needs_no_whole_layer(
-    base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    write(code, {"thing/a": b"1", "thing/b/c": b"2"})
-    Shipper(engine).image(base, code)
-    shutil.rmtree(code / "thing")
-    write(code, {"thing": b"a file now"})
-    layers, _ = edit_and_compare(base, code, engine, monkeypatch, tmp_path)
-    assert layers == 3
-
-
-def test_a_large_edit_is_shipped_whole(base: str, code: Path, engine: Engine) -> None:
-    Shipper(engine).image(base, code)
-    write(code, {"pkg/more.bin": os.urandom(150_000)})
-    assert len(layers_of(engine, Shipper(engine).image(base, code))) == 2
-
-
-def test_an_anchor_that_the_daemon_has_lost_does_no_harm(base: str, code: Path, engine: Engine) -> None:
-    first = Shipper(engine).image(base, code)
-    docker("rmi", "--force", first)
-    (code / "main.py").write_text("2")
-    image = Shipper(engine).image(base, code)
-    assert below(content_of(image), APP)["main.py"][4] == sha256(b"2")
-    assert len(layers_of(engine, image)) == 2
-
-
-def test_a_damaged_memory_does_no_harm(base: str, code: Path, engine: Engine, home: Path) -> None:
-    Shipper(engine).image(base, code)
-    for path in (home / "state" / "images").iterdir():
-        path.write_bytes(path.read_bytes()[:-7])
-    (code / "main.py").write_text("3")
-    image = Shipper(engine).image(base, code)
-    assert len(layers_of(engine, image)) == 2
-
-
 # ---- other daemons, faults
 
 
@@ -366,10 +243,10 @@ def test_a_file_that_never_rests_is_an_error(base: str, code: Path, engine: Engi
         def step(self, text: str) -> None:
             (code / "main.py").write_text(uuid.uuid4().hex)
 
-    before = set(tags())
+    before = made_over(base)
     with pytest.raises(WorkspaceChangedError, match=r"main\.py"):
         Shipper(engine).image(base, code, Restless())
-    assert not {*tags()} - before
+    assert made_over(base) == before
 
 
 def test_an_image_that_cannot_be_pulled_is_an_error(engine: Engine, code: Path) -> None:
@@ -442,3 +319,36 @@ def test_images_that_are_there_are_known(engine: Engine, base: str, code: Path) 
     assert shipper.has_images([image, base])
     assert not shipper.has_images([image, "sha256:" + 64 * "0"])
     assert not Shipper().has_images([image])
+
+
+def test_a_base_for_another_platform_does_not_do(engine: Engine, base: str, code: Path) -> None:
+    shipper = Shipper(engine)
+    made_for = inspect_image(engine, base)
+    assert made_for is not None
+    own, other = made_for["Architecture"], "arm64" if made_for["Architecture"] == "amd64" else "amd64"
+    with_platform = _WithPlatform(engine)
+    assert with_platform.image(base, code, platform=f"linux/{own}")
+    with pytest.raises(BackendError, match="cannot be pulled"):
+        with_platform.image(base, code, platform=f"linux/{other}")
+    planned = {
+        with_platform.plan(base, code, platform=f"linux/{name}").request[0] for name in ("amd64", "arm64")
+    }
+    assert len({*planned, *shipper.plan(base, code).request}) == 3
+
+
+def test_one_image_that_cannot_be_made_ends_the_others(engine: Engine, base: str, code: Path) -> None:
+    images = [base, "no-such-host.invalid/x:1"]
+    roles = [Role(str(number), name, entrypoint="true") for number, name in enumerate(images)]
+    info = Shipper(engine).submit_dryrun(AppDef("job", roles), {}, str(code))
+    with pytest.raises(BackendError, match=r"no-such-host\.invalid/x:1 .*cannot be pulled"):
+        Shipper(engine).ship(info)
+    assert [role.image for role in roles] == info.request  # still only planned
+
+
+@dataclass
+class _PlatformOpts(DockerWorkspaceOpts):
+    platform: str | None = option("platform of the images", default=None)
+
+
+class _WithPlatform(Shipper):
+    opts_class = _PlatformOpts

@@ -283,5 +283,8 @@ def test_an_image_without_a_working_directory_gets_one(
     docker("push", name)
     remove_images(name)
     image = remote.image(name, code, image_repo=repo)
-    assert docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py") == b"/workspace\nprint('hello')\n"
-    docker("rmi", "--force", image)
+    try:
+        ran = docker("run", "--rm", image, "sh", "-c", "pwd; cat main.py")
+    finally:
+        remove_images(name)
+    assert ran == b"/workspace\nprint('hello')\n"

@@ -359,6 +359,26 @@ def test_killed_half_way(store: Store, taken: Snapshot, project: Path, tmp_path:
     assert content(made) == taken.manifest
 
 
+@pytest.mark.parametrize("stage", ["add", "materialize"])
+def test_interrupted_half_way(
+    store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Ctrl-C tidies up after itself."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    made = str(tmp_path / "views" / "job")
+    if stage == "materialize":
+        store.add(taken)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.add(taken) if stage == "add" else store.materialize(taken.manifest, made, private=True)
+    assert everything(tmp_path / "views") == set()
+    assert not [path for path in everything(store.root) if path.endswith(".tmp")]
+
+
 # ---- full disks
 
 

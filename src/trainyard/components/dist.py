@@ -6,10 +6,9 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from trainyard.components.image import NO_IMAGE
 from trainyard.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from trainyard.errors import ComponentArgumentError
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
 from trainyard.specs.substitution import macros

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.components.image import NO_IMAGE
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.resources import Resource
 
 MODEL_PORT = 8222

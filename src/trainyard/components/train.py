@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from trainyard.components.image import NO_IMAGE
 from trainyard.errors import ConfigError
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
 from trainyard.specs.substitution import macros

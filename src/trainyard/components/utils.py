@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Annotated
 
-from trainyard.components.image import NO_IMAGE
 from trainyard.errors import ComponentArgumentError, ConfigError
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import Resource, resource
 

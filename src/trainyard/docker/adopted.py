@@ -92,8 +92,16 @@ class AdoptedResponse:
         return data
 
     def interrupt(self) -> None:
-        """End a read that another thread waits in, as far as the library allows."""
-        self._response.close()
+        """End a read that another thread waits in. Closing would wait for that thread."""
+        import socket
+
+        reader = getattr(getattr(getattr(self._response.raw, "_fp", None), "fp", None), "raw", None)
+        connection = getattr(reader, "_sock", None)
+        try:
+            if connection is not None:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
     def close(self) -> None:
         """Give the connection back."""

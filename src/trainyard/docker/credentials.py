@@ -14,6 +14,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
+from trainyard.docker.endpoint import docker_config_dir
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -97,9 +98,7 @@ def engine_auth_header(credentials: Credentials | None) -> str:
 
 def docker_config_path(environ: Mapping[str, str] | None = None) -> str:
     """Return the path of the Docker client's configuration, which need not exist."""
-    env = os.environ if environ is None else environ
-    directory = env.get("DOCKER_CONFIG") or os.path.join(_home(env), ".docker")
-    return os.path.join(directory, "config.json")
+    return os.path.join(docker_config_dir(os.environ if environ is None else environ), "config.json")
 
 
 def _config_files(env: Mapping[str, str]) -> Iterator[str]:

@@ -40,9 +40,32 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
             " or a distribution",
             hint="Run the script without them, or on another scheduler.",
         )
+    if scheduler.is_local and not place.base:  # in a container of this machine
+        _mount_local_paths(role)
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.python
     role.args = [place.archive, "train"]
     role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
+
+
+def _mount_local_paths(role: Role) -> None:
+    """Show a container the directories of this machine that channels and results name, at the same paths."""
+    from trainyard.specs.mounts import BindMount
+
+    specification = role.metadata[METADATA_KEY]
+    wanted = {_uri(channel): True for channel in specification.get("channels", {}).values()}
+    for section in ("output", "checkpoints"):
+        wanted[specification.get(section, {}).get("uri", "")] = False
+    for path, read_only in wanted.items():
+        mounted = any(
+            path == m.dst_path or path.startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
+        )
+        if path.startswith("/") and not mounted:
+            role.mounts.append(BindMount(path, path, read_only))
+
+
+def _uri(channel: Any) -> str:
+    uri: str = channel if isinstance(channel, str) else channel.get("uri", "")
+    return uri.removeprefix("file://")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit import ToolkitPlace
 
     T = TypeVar("T")
 else:
@@ -206,25 +207,6 @@ class LogBlock:
         self.data = data
 
 
-class ToolkitPlace:
-    """Where the toolkit is, and what it works with, as a job sees them. Macros are substituted.
-
-    Args:
-        archive: path of the toolkit's zipapp.
-        code: directory of the job's code.
-        base: the base directory, if it is not ``/opt/ml``.
-        python: what runs it.
-    """
-
-    __slots__ = ("archive", "base", "code", "python")
-
-    def __init__(self, archive: str, code: str, base: str = "", python: str = "python3") -> None:
-        self.archive = archive
-        self.code = code
-        self.base = base
-        self.python = python
-
-
 class Scheduler(ABC, Generic[T]):
     """A backend that runs jobs. ``T`` is the type of its options.
 
@@ -341,7 +323,10 @@ class Scheduler(ABC, Generic[T]):
         from trainyard.workspace.progress import Silent
         from trainyard.workspace.shipment import replace_references
 
-        references = info.shipment.ship(progress or Silent())
+        progress = progress or Silent()
+        for warning in info.shipment.report.warnings():
+            progress.done(warning)
+        references = info.shipment.ship(progress)
         info.request = replace_references(info.request, references)
         roles = info.app.roles if info.app is not None else []
         info.record["images"] = {

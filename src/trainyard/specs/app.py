@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
 
 MISSING = "<MISSING>"
+#: The image of a role for which nobody named one. Schedulers that run processes ignore it; those that run
+#: containers refuse it. There is no image that suits every project, so none is guessed.
+NO_IMAGE = "<NONE>"
 
 
 class RetryPolicy(str, Enum):

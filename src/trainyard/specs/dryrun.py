@@ -17,6 +17,10 @@ if TYPE_CHECKING:
         def manifest(self) -> Any:
             """What is shipped."""
 
+        @property
+        def report(self) -> Any:
+            """What is to be said of it."""
+
         def plan(self) -> dict[str, Any]:
             """Return what will be shipped, as JSON values."""
 

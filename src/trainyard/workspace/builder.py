@@ -6,6 +6,7 @@ the engine's own builder, which every daemon has.
 
 from __future__ import annotations
 
+import base64
 import collections
 import json
 import os
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
+from trainyard.docker.credentials import Credentials, engine_auth_header
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.errors import BackendError
 
@@ -38,6 +40,7 @@ def build_on_engine(
     *,
     quiet: bool,
     registry_config: str | None = None,
+    platform: str | None = None,
 ) -> str:
     """Build with the engine's own builder; returns the image's id.
 
@@ -50,6 +53,7 @@ def build_on_engine(
         progress: gets the output.
         quiet: whether it does not.
         registry_config: text of the header ``X-Registry-Config``, for bases that have to be pulled.
+        platform: what it is built for; the daemon's own by default.
 
     Raises:
         BackendError: the build failed; shows the step and the end of its output.
@@ -60,6 +64,7 @@ def build_on_engine(
         "labels": dict(labels),
         "rm": True,
         "forcerm": True,
+        "platform": platform,
     }
     headers = {"Content-Type": "application/x-tar"}
     if registry_config:
@@ -264,9 +269,15 @@ def _failed(dockerfile: str, reason: str, output: _Output) -> BackendError:
     )
 
 
-def registry_config(auths: Mapping[str, tuple[str, str]]) -> str:
-    """Return the header ``X-Registry-Config``: user and password by registry host."""
-    import base64
+def registry_config(known: Mapping[str, Credentials]) -> str | None:
+    """Return the header ``X-Registry-Config``, of credentials by registry host; None if there are none.
 
-    document = {host: {"username": user, "password": password} for host, (user, password) in auths.items()}
+    https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Image/operation/ImageBuild
+    """
+    if not known:
+        return None
+    document = {}
+    for credentials in known.values():
+        one = json.loads(base64.urlsafe_b64decode(engine_auth_header(credentials)))
+        document[one.pop("serveraddress")] = one
     return base64.urlsafe_b64encode(json.dumps(document).encode()).decode()

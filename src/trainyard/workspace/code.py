@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trainyard
 from trainyard.workspace.content import Cargo, no_content
-from trainyard.workspace.custom import find_context
+from trainyard.workspace.context import find_context
 from trainyard.workspace.image import LABEL_FINGERPRINT, LABEL_VERSION
 from trainyard.workspace.snapshot import snapshot
 from trainyard.workspace.toolkit import toolkit_archive
@@ -44,10 +44,10 @@ class Code:
         """The workspace's manifest."""
         return self.snapshot.manifest if self.snapshot else None
 
-    @property
-    def roots(self) -> str:
-        """The workspace's directories, as a text."""
-        return str(self.workspace.absolute()) if self.workspace else ""
+    def roots(self, *, with_toolkit: bool) -> str:
+        """Return what names the layers that differ little from each other: the same directories' ones."""
+        directories = str(self.workspace.absolute()) if self.workspace else ""
+        return f"{directories} with the toolkit" if with_toolkit else directories
 
     @property
     def labels(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Code:
         own = {LABEL_VERSION: trainyard.__version__}
         return {**own, LABEL_FINGERPRINT: self.manifest.fingerprint} if self.manifest else own
 
-    def key(self, image: str, *, with_toolkit: bool) -> str:
+    def key(self, image: str, *, with_toolkit: bool, platform: str | None = None) -> str:
         """Return the tag of the image that comes of an image and this code. Nothing is asked for it."""
         parts = [
             LAYOUT,
@@ -63,6 +63,7 @@ class Code:
             self.manifest.fingerprint if self.manifest else "",
             hashlib.sha256(self.toolkit).hexdigest() if with_toolkit and self.toolkit else "",
             self.context.fingerprint if self.context else "",
+            platform or "",
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.credentials import credentials_for
@@ -20,130 +16,16 @@ from trainyard.workspace.builder import (
     find_buildkit,
     registry_config,
 )
-from trainyard.workspace.dockerfile import DOCKERFILES, IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
-from trainyard.workspace.errors import WorkspaceChangedError
-from trainyard.workspace.layer import LayerContent, LayerEntry, tar_stream
-from trainyard.workspace.manifest import Entry
+from trainyard.workspace.dockerfile import IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
+from trainyard.workspace.layer import tar_stream
 from trainyard.workspace.registry.reference import Reference
 
 if TYPE_CHECKING:
+    from trainyard.workspace.context import Context
     from trainyard.workspace.imagecache import ImageCache
     from trainyard.workspace.progress import Progress
-    from trainyard.workspace.snapshot import Snapshot
 
-_WILDCARD = re.compile(r"[*?\[]")
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class Context:
-    """What is sent to a build.
-
-    Attributes:
-        dockerfile: path of the Dockerfile in it.
-        text: its content.
-        entries: everything, sorted.
-        content: the same, with what reads it.
-    """
-
-    dockerfile: str
-    text: str
-    content: LayerContent
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over all entries."""
-        rows = "\n".join(repr(tuple(entry)) for entry in self.content.entries)
-        return hashlib.sha256(rows.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None:
-    """Return what a workspace's own Dockerfile is built with; None if it has none.
-
-    The Dockerfile and what it names, file by file, are part of it even where an ignore file leaves them out.
-
-    Args:
-        taken: the workspace.
-        projects: its directories, and where they go.
-    """
-    roots = [source for source, to in projects.items() if not to]
-    entries = taken.manifest.by_path
-    added: dict[str, str] = {}
-    for name in DOCKERFILES:
-        path = next(
-            (os.path.join(root, name) for root in roots if os.path.isfile(os.path.join(root, name))), ""
-        )
-        if name in entries or path:
-            break
-    else:
-        return None
-    if name not in entries:
-        added[name] = path
-    content = b"".join(taken.read(entries[name])) if name in entries else _read(path)
-    text = content.decode("utf-8", "replace")
-    for source in parse(text, {}).sources:
-        added |= _named(source, roots, entries)
-    skipped = {
-        ".dockerignore",
-        f"{name}.dockerignore",
-    }  # the selection has been made: they would make another
-    every = [entry for path, entry in entries.items() if path not in skipped]
-    every += [_entry(path, source) for path, source in added.items()]
-    by_path = {entry.path: entry for entry in every}
-
-    def read(item: LayerEntry) -> Iterable[bytes]:
-        if item.path in added:
-            return _read_same(added[item.path], item.digest)
-        return taken.read(by_path[item.path])
-
-    items = (LayerEntry(e.path, e.kind, e.mode, 0, 0, e.size, e.digest, e.target) for e in every)
-    return Context(name, text, LayerContent(tuple(sorted(items)), read))
-
-
-def _named(source: str, roots: list[str], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return files that a Dockerfile names and the selection has not: path in the context -> on disk."""
-    path = posixpath.normpath(source.lstrip("/") or ".")
-    if path in (".", "..") or path.startswith("../") or _WILDCARD.search(path):
-        return {}
-    if "$" in path or path in entries or any(known.startswith(f"{path}/") for known in entries):
-        return {}
-    for root in roots:
-        there = os.path.join(root, path)
-        if os.path.isfile(there):
-            return {path: there}
-        if os.path.isdir(there):
-            return dict(_below(there, path))
-    return {}
-
-
-def _below(directory: str, path: str) -> Iterator[tuple[str, str]]:
-    for folder, _, names in os.walk(directory):
-        inside = os.path.relpath(folder, directory)
-        for name in names:
-            file = os.path.join(folder, name)
-            if os.path.isfile(file):
-                yield posixpath.normpath(posixpath.join(path, inside, name)), file
-
-
-def _entry(path: str, source: str) -> Entry:
-    content = _read(source)
-    mode = os.stat(source).st_mode & 0o7777
-    return Entry(path, "file", mode, len(content), hashlib.sha256(content).hexdigest())
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}, which the image is built with: {error.strerror}") from error
-
-
-def _read_same(path: str, digest: str) -> list[bytes]:
-    content = _read(path)
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise WorkspaceChangedError(path)
-    return [content]
 
 
 def build(
@@ -157,6 +39,7 @@ def build(
     cache: ImageCache,
     progress: Progress,
     quiet: bool,
+    platform: str | None = None,
 ) -> dict[str, Any]:
     """Build the image, unless it is there; returns what `inspect_image` says of it.
 
@@ -172,6 +55,7 @@ def build(
         cache: where it is remembered which bases it was built from.
         progress: gets the output, unless ``quiet``.
         quiet: whether the output is shown only if the build fails.
+        platform: what it is built for; the daemon's own by default.
 
     Raises:
         BackendError: the build failed.
@@ -184,7 +68,7 @@ def build(
     if found is not None and built == [found["Id"], _ids(engine, needs)]:
         return found
     progress.step(f"building {context.dockerfile}")
-    made = _build(engine, context, needs, arguments, labels, progress, quiet)
+    made = _build(engine, context, needs, arguments, labels, progress, quiet, platform)
     result = inspect_image(engine, made)
     if result is None:
         raise ConfigError(
@@ -210,12 +94,14 @@ def _build(
     labels: Mapping[str, str],
     progress: Progress,
     quiet: bool,
+    platform: str | None,
 ) -> str:
     stream = tar_stream(context.content)
     buildkit = find_buildkit(engine)
     if buildkit is not None:
         command, environ = buildkit
         given = {**arguments, IMAGE_ARG: _nameable(engine, arguments[IMAGE_ARG])}
+        command = [*command, "--platform", platform] if platform else command
         return build_with_buildkit(
             command, environ, stream, context.dockerfile, given, labels, progress, quiet=quiet
         )
@@ -224,16 +110,18 @@ def _build(
             f"{context.dockerfile} needs BuildKit ({needs.buildkit}), which cannot be used here",
             hint="Install the docker command with its buildx plugin, or write the Dockerfile without it.",
         )
-    auths = {}
-    for base in needs.bases:
-        if not _IMAGE_ID.fullmatch(base):
-            host = Reference.parse(base).registry
-            known = credentials_for(host)
-            if known is not None:
-                auths[host] = (known.username, known.password)
-    header = registry_config(auths) if auths else None
+    hosts = {Reference.parse(base).registry for base in needs.bases if not _IMAGE_ID.fullmatch(base)}
+    header = registry_config({host: known for host in hosts if (known := credentials_for(host))})
     return build_on_engine(
-        engine, stream, context.dockerfile, arguments, labels, progress, quiet=quiet, registry_config=header
+        engine,
+        stream,
+        context.dockerfile,
+        arguments,
+        labels,
+        progress,
+        quiet=quiet,
+        registry_config=header,
+        platform=platform,
     )
 
 

@@ -73,6 +73,7 @@ class _Patching:
         self._order = order
         self._cache = cache
         self._progress = progress
+        self._refusal = ""
         self._config = config_of_inspected(order.base)
         with_workspace = order.cargo.entries is not None
         self._workdir = working_dir(self._config)
@@ -117,6 +118,7 @@ class _Patching:
         except EngineError as error:
             if is_out_of_space(error):
                 raise out_of_space("load the layer", error) from error
+            self._refusal = error.message
             return None
 
     def _load(self, below: Sequence[str], content: LayerContent | None) -> tuple[str, LayerDigests]:
@@ -154,9 +156,18 @@ class _Patching:
         text = "\n".join(lines).encode() + b"\n"
         context = _outer_tar({**files, "Dockerfile": (len(text), lambda: [text])})
         self._progress.step("building the image, since the daemon does not take a single layer")
-        return build_on_engine(
-            self._engine, context, "Dockerfile", {}, self._order.labels, self._progress, quiet=True
-        )
+        try:
+            return build_on_engine(
+                self._engine, context, "Dockerfile", {}, self._order.labels, self._progress, quiet=True
+            )
+        except BackendError as error:
+            if is_out_of_space(error):
+                raise out_of_space("build the image", error) from error
+            raise BackendError(
+                f"the Docker daemon at {self._engine.endpoint} can make no image with the code."
+                f" Loading a layer: {self._refusal}. Building: {error.message}",
+                hint="Are the daemon and its disk in order? `docker info` and the daemon's log tell more.",
+            ) from error
 
 
 class _Archive:

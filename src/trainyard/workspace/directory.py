@@ -83,8 +83,6 @@ class DirectoryShipment:
                 self._snapshot = snapshot(self._workspace)
             else:
                 break
-        for warning in self.report.warnings():
-            progress.done(warning)
         return {}
 
 

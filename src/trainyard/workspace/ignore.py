@@ -171,8 +171,6 @@ def _is_whole(match: re.Match[str]) -> bool:
 
 
 def _leads_into(pattern: str, directory: str) -> bool:
-    if "/" not in pattern.rstrip("/"):
-        return False
     wanted = pattern.strip("/").split("/")
     for part, want in zip(directory.split("/"), wanted, strict=False):
         if want == "**":

@@ -78,5 +78,8 @@ def config_of_inspected(inspected: Mapping[str, Any]) -> dict[str, Any]:
         "variant": "Variant",
     }
     config = {name: inspected[theirs] for name, theirs in names.items() if inspected.get(theirs)}
-    config["rootfs"] = {"type": "layers", "diff_ids": list(inspected["RootFS"].get("Layers") or [])}
+    diff_ids = list(inspected["RootFS"].get("Layers") or [])
+    config["rootfs"] = {"type": "layers", "diff_ids": diff_ids}
+    # The daemon does not tell which steps made which layers; with a step for each, tools show what ours are.
+    config["history"] = [{"created_by": "the image below"} for _ in diff_ids]
     return config

@@ -12,9 +12,11 @@ import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 #: Modification time of every entry: 1980-01-02 UTC. Zip files cannot hold an earlier day, so with 1970
 #: a job that packs its own code would fail.
@@ -122,6 +124,8 @@ def write_gzip(
         OSError: the file cannot be written.
         WorkspaceChangedError: a file no longer has its content.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     digests = LayerDigests()
     hasher = hashlib.sha256()
     threads = threads or min(8, os.cpu_count() or 1)

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.docker.images import inspect_image, tag
 from trainyard.errors import ConfigError
-from trainyard.workspace import custom
-from trainyard.workspace.daemon import Order, patch
 from trainyard.workspace.image import LABEL_BASE, LABEL_BASE_DIGEST, LABEL_BASE_NAME, LABEL_FINGERPRINT
-from trainyard.workspace.registry import Reference, RegistryClient, RegistryError
-from trainyard.workspace.remote import RemoteOrder, patch_remotely
-from trainyard.workspace.transfer import pull_image, push_image
 
 if TYPE_CHECKING:
     from trainyard.workspace.code import Code
+    from trainyard.workspace.context import Context
     from trainyard.workspace.imagecache import ImageCache
     from trainyard.workspace.progress import Progress
+    from trainyard.workspace.registry import Reference
 
 #: Repository of patched images in a daemon.
 LOCAL_REPOSITORY = "trainyard/workspace"
@@ -50,6 +47,7 @@ class Way:
         in_daemon: whether jobs run in the daemon, so that it must have them.
         quiet: whether the output of builds is shown only if they fail.
         cache: what is remembered from the last time.
+        platform: ``linux/arm64`` and the like; by default the daemon's own, or this machine's.
     """
 
     engine: Callable[[], Engine]
@@ -57,6 +55,7 @@ class Way:
     in_daemon: bool
     quiet: bool
     cache: ImageCache
+    platform: str | None = None
 
 
 def make(wanted: Wanted, code: Code, way: Way, progress: Progress) -> str:
@@ -75,7 +74,7 @@ class _Making:
         self._code = code
         self._way = way
         self._progress = progress
-        self._tag = code.key(wanted.image, with_toolkit=wanted.toolkit)
+        self._tag = code.key(wanted.image, with_toolkit=wanted.toolkit, platform=way.platform)
         self._local_name = f"{LOCAL_REPOSITORY}:{self._tag}"
 
     def run(self) -> str:
@@ -85,7 +84,7 @@ class _Making:
             engine = self._way.engine()
             return self._deliver(engine, self._over(engine, self._base(engine)))
         engine_if_up = self._engine_if_up()
-        base = inspect_image(engine_if_up, self._wanted.image) if engine_if_up else None
+        base = self._present_base(engine_if_up) if engine_if_up else None
         if engine_if_up is None or base is None:
             return self._in_registry()
         return self._deliver(engine_if_up, self._over(engine_if_up, base))
@@ -98,8 +97,21 @@ class _Making:
             return None
 
     def _base(self, engine: Engine) -> dict[str, Any]:
+        found = self._present_base(engine)
+        if found is not None:
+            return found
+        from trainyard.workspace.transfer import pull_image
+
+        return pull_image(engine, self._wanted.image, self._progress, self._way.platform)
+
+    def _present_base(self, engine: Engine) -> dict[str, Any] | None:
+        """Return the image below, if the daemon has it, and for the right platform."""
         found = inspect_image(engine, self._wanted.image)
-        return found or pull_image(engine, self._wanted.image, self._progress)
+        if found is not None and self._way.platform:
+            has = [found.get("Os"), found.get("Architecture"), found.get("Variant")]
+            wanted = self._way.platform.split("/")
+            return found if has[: len(wanted)] == wanted else None
+        return found
 
     # ---- in a daemon
 
@@ -109,13 +121,18 @@ class _Making:
         found = inspect_image(engine, self._local_name)
         if found is not None and _has_labels(found, labels):
             return str(found["Id"])
+        from trainyard.workspace.daemon import Order, patch
+
         cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
-        order = Order(base, cargo, self._local_name, labels, self._code.roots)
+        roots = self._code.roots(with_toolkit=self._wanted.toolkit)
+        order = Order(base, cargo, self._local_name, labels, roots)
         image = patch(engine, order, self._way.cache, self._progress)
         self._progress.done(f"made {image[:19]}: {self._wanted.image} with the code")
         return image
 
-    def _by_dockerfile(self, context: custom.Context) -> tuple[Engine, str]:
+    def _by_dockerfile(self, context: Context) -> tuple[Engine, str]:
+        from trainyard.workspace import custom
+
         engine = self._way.engine()
         try:
             engine.api_version  # noqa: B018 - asks the daemon
@@ -135,6 +152,7 @@ class _Making:
             cache=self._way.cache,
             progress=self._progress,
             quiet=self._way.quiet,
+            platform=self._way.platform,
         )
         if self._wanted.toolkit:
             return engine, self._over(engine, built, with_workspace=False)
@@ -146,6 +164,9 @@ class _Making:
         """Push an image of the daemon, if it is to be pushed and is not there."""
         if not self._way.repository:
             return image
+        from trainyard.workspace.registry import Reference
+        from trainyard.workspace.transfer import push_image
+
         name = f"{self._way.repository}:{self._tag}"
         target = Reference.parse(name)
         digest = self._pushed_digest(target, image)
@@ -160,6 +181,8 @@ class _Making:
         """Return the digest of what the registry has under the name, if that is this image; else ""."""
         import json
 
+        from trainyard.workspace.registry import RegistryClient, RegistryError
+
         try:
             with RegistryClient(target.registry, patience=0) as client:
                 document = client.manifest(target.repository, target.selector)
@@ -171,13 +194,17 @@ class _Making:
         return document.digest if config.get("digest") == image else ""
 
     def _in_registry(self) -> str:
+        from trainyard.workspace.registry import Reference
+        from trainyard.workspace.remote import RemoteOrder, patch_remotely
+
         code = self._code
         order = RemoteOrder(
             Reference.parse(self._wanted.image),
             Reference.parse(f"{self._way.repository}:{self._tag}"),
             code.cargo(with_workspace=True, with_toolkit=self._wanted.toolkit),
             {**code.labels, LABEL_BASE_NAME: self._wanted.image},
-            code.roots,
+            code.roots(with_toolkit=self._wanted.toolkit),
+            self._way.platform,
         )
         return patch_remotely(order, self._way.cache, self._progress)
 
@@ -195,6 +222,8 @@ def _has_labels(image: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def _is_known_as(engine: Engine, image: str, target: Reference, digest: str) -> bool:
     """Tell whether the daemon itself knows that an image has this digest in the repository."""
+    from trainyard.workspace.registry import Reference
+
     known = inspect_image(engine, image)
     return any(
         text.partition("@")[2] == digest and Reference.parse(text).name == target.name

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardError
+from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.options import option, runopts
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code import Code
@@ -19,12 +19,13 @@ from trainyard.workspace.dockerfile import IMAGE_ARG
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.imagecache import ImageCache
 from trainyard.workspace.making import LOCAL_REPOSITORY, Wanted, Way, make
-from trainyard.workspace.registry import Reference, RegistryClient
 from trainyard.workspace.selection import Report
 from trainyard.workspace.store import Store
-from trainyard.workspace.toolkit import ToolkitInImage, needs_toolkit
+from trainyard.workspace.toolkit import ToolkitPlace, needs_toolkit
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from trainyard.specs.app import AppDef, Role
     from trainyard.workspace.manifest import Manifest
     from trainyard.workspace.progress import Progress
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 #: Images that are made at the same time.
 AT_ONCE = 4
-#: What components put where no image was given.
-NO_IMAGE = "<NONE>"
 
 
 @dataclass(kw_only=True)
@@ -109,6 +108,8 @@ class ImageShipment:
         if len(self._wanted) == 1:
             only = self._wanted[0]
             return {only.planned: make(only, self._code, self._way, progress)}
+        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
         stoppable = _Stoppable(progress)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="image") as pool:
             futures = {
@@ -218,7 +219,7 @@ class DockerWorkspaceMixin:
             if not workspace and not toolkit:
                 continue
             _check_image(role, code)
-            tag = code.key(role.image, with_toolkit=toolkit)
+            tag = code.key(role.image, with_toolkit=toolkit, platform=cfg.get("platform"))
             planned = f"{repository or LOCAL_REPOSITORY}:{tag}"
             wanted[planned] = Wanted(role.image, toolkit, planned)
             role.image = planned
@@ -228,6 +229,7 @@ class DockerWorkspaceMixin:
             in_daemon=not self.requires_image_repo,
             quiet=bool(cfg.get("quiet")),
             cache=ImageCache(),
+            platform=cfg.get("platform"),
         )
         return ImageShipment(code, list(wanted.values()), way)
 
@@ -253,9 +255,9 @@ class DockerWorkspaceMixin:
             for role in roles:
                 role.image = pinned.get(role.image, role.image)
 
-    def toolkit_place(self, role: Role) -> Any:
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images; code is in the working directory."""
-        return ToolkitInImage()
+        return ToolkitPlace()
 
     def has_images(self, images: Iterable[str]) -> bool:
         """Tell whether all of these exact images are still there."""
@@ -266,6 +268,8 @@ class DockerWorkspaceMixin:
     def _has_image(self, image: str) -> bool:
         if "@" not in image or not self.requires_image_repo:
             return inspect_image(self.docker_engine(), image) is not None
+        from trainyard.workspace.registry import Reference, RegistryClient
+
         reference = Reference.parse(image)
         with RegistryClient(reference.registry) as client:
             return client.manifest_digest(reference.repository, reference.selector) is not None
@@ -284,6 +288,8 @@ class DockerWorkspaceMixin:
                 hint="Name one that you may push to: -cfg image_repo=ghcr.io/me/jobs"
                 + (". Or ship no code: --workspace ''" if workspace else ""),
             )
+        from trainyard.workspace.registry import Reference
+
         reference = Reference.parse(given)
         if reference.tag or reference.digest:
             part = f"the digest {reference.digest}" if reference.digest else f"the tag {reference.tag!r}"

@@ -54,6 +54,7 @@ class RemoteOrder:
         cargo: what goes on top.
         labels: labels that it gets; those about the base are added.
         roots: names the workspace's directories, so that layers of the same ones are told apart.
+        platform: which of several images of the base; this machine's by default.
     """
 
     base: Reference
@@ -61,6 +62,7 @@ class RemoteOrder:
     cargo: Cargo
     labels: Mapping[str, str]
     roots: str
+    platform: str | None = None
 
 
 def patch_remotely(order: RemoteOrder, cache: ImageCache, progress: Progress) -> str:
@@ -73,7 +75,7 @@ def patch_remotely(order: RemoteOrder, cache: ImageCache, progress: Progress) ->
         BackendError: this machine's disk is full.
     """
     with RegistryClient(order.base.registry, progress=progress) as client:
-        base = read_image(client, order.base)
+        base = read_image(client, order.base, order.platform)
         labels = {**order.labels, LABEL_BASE: base.manifest["config"]["digest"]}
         pinned = find_pushed(order.target, labels, progress)
         if pinned:

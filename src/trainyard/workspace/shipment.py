@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from trainyard.workspace.manifest import Manifest
     from trainyard.workspace.progress import Progress
+    from trainyard.workspace.selection import Report
 
 
 T = TypeVar("T")
@@ -21,6 +22,10 @@ class Shipment(Protocol):
     @property
     def manifest(self) -> Manifest | None:
         """What is shipped; None if it is nothing but the toolkit."""
+
+    @property
+    def report(self) -> Report:
+        """What whoever submits the job should know of it."""
 
     def plan(self) -> dict[str, Any]:
         """Return what will be shipped, as JSON values that a dry run shows."""

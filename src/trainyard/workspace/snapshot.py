@@ -173,7 +173,7 @@ class _Merged:
             self.entries.setdefault(entry.path, entry)
             self._owners.setdefault(entry.path, source)
             if entry.kind == "file":
-                self.sources[entry.path] = os.path.join(source, entry.path[len(prefix) :])
+                self.sources[entry.path] = f"{source}/{entry.path[len(prefix) :]}"
 
     def _clash(self, path: str, one: str, other: str) -> WorkspaceError:
         return WorkspaceError(

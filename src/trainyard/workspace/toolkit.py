@@ -6,15 +6,16 @@ same bytes as the one that the toolkit's own builder makes of the same sources.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.errors import ConfigError
+from trainyard.paths import make_private_dir, state_dir, state_error
 
 if TYPE_CHECKING:
     from trainyard.specs.app import Role
@@ -36,11 +37,18 @@ _STAND_IN = (
 _SHEBANG = b"#!/usr/bin/env python3\n"
 
 
-class ToolkitInImage(NamedTuple):
-    """What `Scheduler.toolkit_place` returns for images that a workspace was put into: see `ToolkitPlace`."""
+class ToolkitPlace(NamedTuple):
+    """Where a job finds the toolkit, and what it works with. Macros in it are substituted.
+
+    Attributes:
+        archive: path of the toolkit's zipapp.
+        code: directory of the job's code.
+        base: the base directory; "" for ``/opt/ml``.
+        python: what runs it.
+    """
 
     archive: str = TOOLKIT_PATH
-    code: str = "."  # the image's working directory
+    code: str = "."  # of an image: its working directory
     base: str = ""
     python: str = "python3"
 
@@ -48,6 +56,34 @@ class ToolkitInImage(NamedTuple):
 def needs_toolkit(role: Role) -> bool:
     """Tell whether a role runs under the toolkit: it has a training job in its metadata."""
     return bool(role.metadata.get("train"))
+
+
+def toolkit_file() -> str:
+    """Return the path at which jobs of this machine find the toolkit, once `put_toolkit` has been called."""
+    return _file_of(toolkit_archive())
+
+
+def put_toolkit() -> None:
+    """Put the toolkit where `toolkit_file` says, unless it is there.
+
+    Raises:
+        StateStoreError: the state directory cannot be written.
+    """
+    content = toolkit_archive()
+    path = _file_of(content)
+    if os.path.exists(path):
+        return
+    make_private_dir(os.path.dirname(path))
+    partial = f"{path}.{os.getpid()}"
+    try:
+        Path(partial).write_bytes(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise state_error("put the toolkit at", path, error) from error
+
+
+def _file_of(content: bytes) -> str:
+    return os.path.join(state_dir(), "toolkit", f"{hashlib.sha256(content).hexdigest()[:16]}.pyz")
 
 
 def toolkit_archive() -> bytes:
@@ -61,6 +97,8 @@ def toolkit_archive() -> bytes:
 
 
 def _given(path: str) -> bytes:
+    import zipfile
+
     try:
         content = Path(path).expanduser().read_bytes()
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -90,6 +128,8 @@ def _installed() -> Path:
 
 
 def _made(package: Path) -> bytes:
+    import zipfile
+
     raw = io.BytesIO()
     # Stored, not compressed: compressed bytes differ between versions of zlib.
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:

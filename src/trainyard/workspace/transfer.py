@@ -21,8 +21,8 @@ _REFUSALS = ("denied", "unauthorized", "authentication required", "no basic auth
 _UNREACHABLE = ("connection refused", "no such host", "timeout", "i/o timeout", "network is unreachable")
 
 
-def pull_image(engine: Engine, name: str, progress: Progress) -> dict[str, Any]:
-    """Have the daemon pull an image; returns what it knows of it then.
+def pull_image(engine: Engine, name: str, progress: Progress, platform: str | None = None) -> dict[str, Any]:
+    """Have the daemon pull an image, for a platform or its own; returns what it knows of it then.
 
     Raises:
         BackendError: it cannot be pulled; says what to do about it.
@@ -31,7 +31,7 @@ def pull_image(engine: Engine, name: str, progress: Progress) -> dict[str, Any]:
     progress.step(f"pulling {name}")
     auth = engine_auth_header(credentials_for(reference.registry))
     try:
-        pull(engine, name, auth, _Layers(f"pulling {name}", progress).report)
+        pull(engine, name, auth, _Layers(f"pulling {name}", progress).report, platform)
     except EngineError as error:
         raise _refused(
             f"the image {name} is not on this machine and cannot be pulled", reference, error

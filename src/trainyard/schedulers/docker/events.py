@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
 from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.schedulers.docker import labels
+from trainyard.schedulers.docker.spawn import attend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Events:
         self._stream: Stream | None = None
         self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
         self._listening = threading.Event()
+        self._attended: socket.socket | None = None
 
     def __enter__(self) -> Events:
         self._thread.start()
@@ -51,7 +54,37 @@ class Events:
             stream = self._stream
         if stream is not None:
             stream.interrupt()
+        self._leave_watcher()
         self.wake()
+
+    def attend_watcher(self) -> None:
+        """Be woken too when the job's watcher ends, so that another can be started. May be called again."""
+        with self._condition:
+            if self._attended is not None or self._closed.is_set():
+                return
+            self._attended = visitor = attend(self._app_id)
+        if visitor is not None:
+            threading.Thread(target=self._await_end, args=(visitor,), daemon=True).start()
+
+    def _await_end(self, visitor: socket.socket) -> None:
+        try:
+            visitor.recv(1)
+        except OSError:
+            pass
+        with self._condition:
+            if self._attended is visitor:
+                self._attended = None
+        visitor.close()
+        self.wake()
+
+    def _leave_watcher(self) -> None:
+        with self._condition:
+            visitor, self._attended = self._attended, None
+        if visitor is not None:
+            try:
+                visitor.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
 
     def count(self) -> int:
         """Return how many events there have been: to be read before looking, and given to `wait`."""
@@ -113,4 +146,5 @@ def wait_until(engine: Engine, app_id: str, look: Callable[[], bool], timeout: f
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
+            events.attend_watcher()
             events.wait(seen, left)

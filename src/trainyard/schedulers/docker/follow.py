@@ -11,17 +11,17 @@ from trainyard.schedulers.base import LogBlock
 from trainyard.schedulers.docker import jobs
 from trainyard.schedulers.docker.events import Events
 from trainyard.schedulers.docker.frames import LineJoiner, split_time
-from trainyard.schedulers.docker.judge import Verdict, judge, submitter_is_alive
 from trainyard.schedulers.docker.logs import Cursor, Window, frames_of, open_log, read_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from trainyard.docker.engine import Engine
     from trainyard.docker.engine import Stream as Answer
     from trainyard.schedulers.docker.jobs import Job
+    from trainyard.schedulers.docker.judge import Verdict
 
 QUEUED_BLOCKS = 256
 #: How long to wait, at most, before a daemon that has gone is asked again.
@@ -31,8 +31,9 @@ RECHECK_SECONDS = 5.0
 class JobView:
     """The job as it was seen last; looked at once for each event, however many replicas are followed."""
 
-    def __init__(self, engine: Engine, app_id: str) -> None:
+    def __init__(self, engine: Engine, app_id: str, judge: Callable[[Job], Verdict]) -> None:
         self._engine = engine
+        self._judge = judge
         self._app_id = app_id
         self._lock = threading.Lock()
         self._seen = -1
@@ -43,18 +44,30 @@ class JobView:
         with self._lock:
             if self._seen != seen:
                 job = jobs.load_job(self._engine, self._app_id)
-                self._found = None if job is None else (job, judge(job, submitter_is_alive))
+                self._found = None if job is None else (job, self._judge(job))
                 self._seen = seen
             return self._found
 
 
 def follow(
-    engine: Engine, app_id: str, replicas: list[tuple[str, int]], window: Window
+    engine: Engine,
+    app_id: str,
+    replicas: list[tuple[str, int]],
+    window: Window,
+    judge: Callable[[Job], Verdict],
 ) -> Iterator[LogBlock]:
-    """Yield what the replicas write until the job has ended and all of it has been read."""
+    """Yield what the replicas write until the job has ended and all of it has been read.
+
+    Args:
+        engine: the daemon.
+        app_id: id of the job.
+        replicas: pairs of a role's name and a replica's index.
+        window: which lines.
+        judge: tells what has become of the job, and sees to it that it is watched.
+    """
     blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
     with Events(engine, app_id) as events:
-        view = JobView(engine, app_id)
+        view = JobView(engine, app_id, judge)
         followers = [_Follower(engine, view, events, key, window, blocks) for key in replicas]
         for follower in followers:
             follower.thread.start()
@@ -155,6 +168,7 @@ class _Follower:
                 continue
             if found is None or found[1].is_over:
                 return
+            self._events.attend_watcher()
             self._events.wait(seen)
 
     def _read_last(self, container_id: str) -> None:

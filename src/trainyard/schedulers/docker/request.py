@@ -12,10 +12,11 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.schedulers.docker import labels
 from trainyard.schedulers.docker.options import DockerOpts
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
+from trainyard.workspace.registry import Reference
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 IMAGE_ENV = "TORCHX_IMAGE"
@@ -319,7 +320,7 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
 
 
 def _role_problems(role: Role) -> list[str]:
-    problems = [] if role.image.strip() else ["it names no image"]
+    problems = _image_problems(role.image)
     targets = [mount.dst_path for mount in role.mounts]
     problems += [
         f"two mounts have the destination {path}" for path in {t for t in targets if targets.count(t) > 1}
@@ -334,6 +335,18 @@ def _role_problems(role: Role) -> list[str]:
     if 0 < resource.memMB < 6:
         problems.append(f"memMB is {resource.memMB}, Docker's least is 6")
     return problems
+
+
+def _image_problems(image: str) -> list[str]:
+    if not image.strip() or image == NO_IMAGE:
+        return ["it names no image (--image python:3.12, or that of your project)"]
+    if image.startswith("sha256:"):
+        return []
+    try:
+        Reference.parse(image)
+    except ConfigError as error:
+        return [error.message]
+    return []
 
 
 def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from trainyard.schedulers.base import ToolkitPlace
     from trainyard.schedulers.docker.code import LocalImages
     from trainyard.schedulers.docker.jobs import Job
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit import ToolkitPlace
 
 
 class DockerScheduler(Scheduler["DockerOpts"]):
@@ -50,6 +50,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
     """
 
     is_local = True
+    ships_by_default = True
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)
@@ -105,8 +106,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images."""
-        place: ToolkitPlace = self._images().toolkit_place(role)
-        return place
+        return self._images().toolkit_place(role)
 
     def has_images(self, images: Sequence[str]) -> bool:
         """Tell whether all of these exact images are still there."""
@@ -275,7 +275,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         if query.should_tail:
             from trainyard.schedulers.docker.follow import follow
 
-            return follow(self.engine, app_id, builtins.list(replicas), window)
+            return follow(self.engine, app_id, builtins.list(replicas), window, self._judge)
         containers = job.by_replica()
         ids = {key: containers[key].id for key in replicas if key in containers}
         return read_many(self.engine, ids, window)

@@ -40,12 +40,22 @@ def open_door(app_id: str) -> socket.socket | None:
 
 def knock(app_id: str) -> bool:
     """Have a job's watcher look again; returns False if it has none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
-        try:
-            visitor.connect(_address(app_id))
-        except OSError:
-            return False
+    visitor = attend(app_id)
+    if visitor is None:
+        return False
+    visitor.close()
     return True
+
+
+def attend(app_id: str) -> socket.socket | None:
+    """Return a connection that ends when a job's watcher does; None if it has none."""
+    visitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        visitor.connect(_address(app_id))
+    except OSError:
+        visitor.close()
+        return None
+    return visitor
 
 
 def ensure_watcher(engine: Engine, app_id: str) -> None:

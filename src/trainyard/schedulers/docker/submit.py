@@ -68,6 +68,7 @@ class _Submission:
         self._pulls: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}
+        self._has_begun = False
 
     # ---- making
 
@@ -76,6 +77,7 @@ class _Submission:
         if self._exists():
             raise AlreadySubmitted
         self._ensure_images()
+        self._has_begun = True
         self._labels = {
             labels.SUBMITTER: str(myself()),
             labels.HOST: os.uname().nodename,
@@ -152,6 +154,8 @@ class _Submission:
 
     def undo(self) -> None:
         """Remove everything again. What cannot be removed now is found by `gc` later."""
+        if not self._has_begun:
+            return
         try:
             remove_job(self.engine, self.request.app_id)
         except BackendError:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 STOP_SECONDS = 120.0
 #: After a step that failed it is tried again so many seconds later.
 RETRY_SECONDS = 1.0
+#: A daemon that has been away for so long is not waited for. A later look at the job starts another.
+GIVE_UP_SECONDS = 3600.0
 
 
 def main(app_id: str) -> None:
@@ -55,7 +57,8 @@ def main(app_id: str) -> None:
 def watch(engine: Engine, app_id: str, events: Events) -> None:
     """Do what has to be done for a job, until there is nothing more to do."""
     watched_submitter = False
-    while True:
+    last_seen = time.monotonic()
+    while time.monotonic() - last_seen < GIVE_UP_SECONDS:
         seen = events.count()
         timeout = None
         try:
@@ -63,6 +66,7 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
             if job is None:
                 remove_networks(engine, app_id)
                 return
+            last_seen = math.inf  # it is there; what counts is how long it has been away
             verdict = judge(job, submitter_is_alive)
             if verdict.is_over:
                 remove_networks(engine, app_id)
@@ -77,7 +81,8 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
                 watched_submitter = True
                 _watch_submitter(job, events)
         except EngineUnavailableError:
-            pass  # the events' thread looks for the daemon, and wakes us when it is back
+            # the events' thread looks for the daemon, and wakes us whenever it has done so
+            last_seen = min(last_seen, time.monotonic())
         except EngineError:
             timeout = RETRY_SECONDS
         events.wait(seen, timeout)
@@ -125,11 +130,22 @@ def _start_again(engine: Engine, job: Job, containers: list[Container]) -> None:
 
 
 def _answer(door: socket.socket, events: Events) -> None:
-    """Take a knock for an event."""
+    """Take a knock for an event. Visitors may stay, to see when this process ends."""
+    import select
+
+    poll = select.poll()
+    poll.register(door, select.POLLIN)
+    visitors: dict[int, socket.socket] = {}
     while True:
-        visitor, _ = door.accept()
-        visitor.close()
-        events.wake()
+        for handle, _ in poll.poll():
+            if handle in visitors:  # it says nothing, so it has left
+                poll.unregister(handle)
+                visitors.pop(handle).close()
+                continue
+            visitor, _ = door.accept()
+            visitors[visitor.fileno()] = visitor
+            poll.register(visitor, select.POLLIN)
+            events.wake()
 
 
 def _watch_submitter(job: Job, events: Events) -> None:

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.plan import LocalRequest
     from trainyard.schedulers.local.submit import Launcher
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit import ToolkitPlace
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -80,6 +81,24 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
         return DirectoryShipment(workspace)
 
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where the toolkit will be in the state directory; each replica has a base directory.
+
+        Raises:
+            ConfigError: the replicas are to work together as hosts, which need names of their own.
+        """
+        from trainyard.specs.substitution import macros
+        from trainyard.workspace.toolkit import ToolkitPlace, toolkit_file
+
+        if role.num_replicas > 1 and role.metadata["train"].get("distribution"):
+            raise ConfigError(
+                f"role {role.name!r}: replicas of local_cwd cannot be hosts of one distribution: they share"
+                " the machine's name and ports",
+                hint="Use one replica with --nproc, or -s local_docker.",
+            )
+        base = os.path.join(JobDir.of(macros.app_id).file("ml"), f"{role.name}-{macros.replica_id}")
+        return ToolkitPlace(toolkit_file(), code=macros.img_root, base=base)
+
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
         return self._make_request(app, cfg, None)
 
@@ -106,6 +125,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.local.submit import submit
 
         launcher, self._launcher = self._launcher, None
+        if dryrun_info.app is not None and any("train" in role.metadata for role in dryrun_info.app.roles):
+            from trainyard.workspace.toolkit import put_toolkit
+
+            put_toolkit()
         if dryrun_info.shipment is None:
             return submit(dryrun_info, launcher)
         return _submit_with_workspace(dryrun_info, launcher)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from trainyard.workspace.registry.errors import RegistryAuthError, RegistryError
+from trainyard.workspace.registry.refusals import Purpose, Trouble, connection_trouble
+from trainyard.workspace.registry.transport import BROKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -199,9 +201,16 @@ class Authorizer:
                 query.append(("account", credentials.username))
                 headers["Authorization"] = _basic(credentials)
             url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
-        answer = self._transport.send("POST" if body is not None else "GET", url, headers, body)
-        content = answer.document()
-        return self._read(answer.status, dict(answer.headers.items()), content, urlsplit(realm).netloc)
+        server = urlsplit(realm).netloc
+        try:
+            answer = self._transport.send("GET" if body is None else "POST", url, headers, body)
+            content = answer.document()
+        except BROKEN as error:
+            trouble = connection_trouble(error, Purpose("pull", server, ""), insecure=self._allow_http)
+            if not isinstance(trouble, Trouble):
+                raise trouble from error
+            raise TokenServerError(f"the token server {server}: {trouble.problem}", 0, {}) from error
+        return self._read(answer.status, dict(answer.headers.items()), content, server)
 
     def _read(self, status: int, headers: Mapping[str, str], body: bytes, server: str) -> dict[str, object]:
         if status in (400, 401, 403):

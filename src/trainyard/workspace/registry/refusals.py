@@ -161,9 +161,12 @@ def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
 def unavailable(purpose: Purpose, trouble: Trouble, seconds: float) -> RegistryUnavailableError:
     """Return the error for a registry that stayed away, or kept failing."""
     tried = f" (tried for {seconds:.0f} seconds)" if seconds >= 1 else ""
+    hint = f"Check that the registry is up and can be reached: curl -I {_probe_url(purpose)}"
+    if trouble.status == 429:
+        hint = "It limits how often it may be asked: wait, or log in, which often raises the limit."
     error = RegistryUnavailableError(
         f"cannot {purpose}: {trouble.problem}{tried}",
-        hint=f"Check that the registry is up and can be reached: curl -I {_probe_url(purpose)}",
+        hint=hint,
         status=trouble.status,
     )
     error.__cause__ = trouble.cause

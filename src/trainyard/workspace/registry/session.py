@@ -86,6 +86,7 @@ class RegistrySession:
         self._stop = threading.Event()
         self._patience = pause or Patience(patience, sleep=self._stop.wait)
         self._answered = False
+        self._told = ""
         self._base = "" if self._insecure else f"https://{api_host(self.registry)}"
         self._base_lock = threading.Lock()
         self._auth = Authorizer(
@@ -125,7 +126,7 @@ class RegistrySession:
             raise CancelledError(f"cannot {purpose}: it was stopped")
         try:
             answer, refused = self._logged_in(method, self.url(path), scopes, headers or {}, body, timeout)
-            self._answered = True
+            self._answered, self._told = True, ""
             if answer.status in ok and not refused:
                 return answer
             content = answer.document()
@@ -262,7 +263,8 @@ class RegistrySession:
         """
         if not self._answered:
             patience.limit = min(patience.limit, FIRST_CONTACT_PATIENCE)
-        if self._progress is not None:
+        if self._progress is not None and self._told != trouble.problem:
+            self._told = trouble.problem  # once, whatever the number of threads that wait
             self._progress.step(f"waiting for {self.registry}: {trouble.problem}")
         if not patience.pause(trouble.retry_after):
             raise unavailable(purpose, trouble, patience.waited())

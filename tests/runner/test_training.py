@@ -1,0 +1,106 @@
+"""Scripts with channels and results: the toolkit is started for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runner.fake_scheduler import FakeScheduler
+from trainyard.components.train import script
+from trainyard.errors import ConfigError
+from trainyard.runner import Runner
+from trainyard.runner.training import start_toolkits
+from trainyard.schedulers.base import Scheduler
+from trainyard.schedulers.local.scheduler import create_scheduler as create_local
+from trainyard.specs import AppDef, BindMount, Role
+from trainyard.workspace.toolkit import ToolkitPlace
+
+
+class Containers(FakeScheduler):
+    """Runs containers on this machine."""
+
+    is_local = True
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        return ToolkitPlace("/opt/t.pyz")
+
+
+class Elsewhere(Containers):
+    is_local = False
+
+
+class Native(FakeScheduler):
+    reads_training_specs = True
+
+
+def started(app: AppDef, scheduler: Scheduler[object]) -> tuple[Role, dict[str, object]]:
+    start_toolkits(app, scheduler)
+    (role,) = app.roles
+    return role, json.loads(role.env.get("TRAINYARD_JOB", "{}"))
+
+
+def training() -> AppDef:
+    return script(
+        "--lr",
+        "0.1",
+        "a b",
+        script="train.py",
+        num_replicas=2,
+        channel={"training": "/data/set", "testing": "s3://b/p"},
+        output="out",
+        metric={"loss": "loss ([0-9.]+)$"},
+        distribution="mpi",
+        nproc=3,
+    )
+
+
+def test_the_document_says_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    role, document = started(training(), Elsewhere("s"))
+    assert (role.entrypoint, role.args) == ("python3", ["/opt/t.pyz", "train"])
+    assert document == {
+        "version": 1,
+        "name": "${app_id}",
+        "code": ".",
+        "program": "train.py",
+        "arguments": ["--lr", "0.1", "a b"],
+        "host_count": 2,
+        "channels": {"training": "/data/set", "testing": "s3://b/p"},
+        "output": {"uri": str(tmp_path / "out")},
+        "metrics": [{"name": "loss", "regex": "loss ([0-9.]+)$"}],
+        "distribution": {"kind": "mpi", "processes_per_host": 3},
+    }
+    assert role.mounts == []
+
+
+def test_containers_of_this_machine_see_its_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = training()
+    app.roles[0].mounts = [BindMount("/elsewhere", "/data", True)]
+    role, _ = started(app, Containers("s"))
+    out = str(tmp_path / "out")
+    assert role.mounts == [BindMount("/elsewhere", "/data", True), BindMount(out, out, False)]
+    role, _ = started(training(), Containers("s"))
+    assert role.mounts == [BindMount("/data/set", "/data/set", True), BindMount(out, out, False)]
+
+
+def test_a_plain_script_needs_no_toolkit() -> None:
+    role, _ = started(script("--lr", "1", script="train.py"), FakeScheduler("s"))
+    assert (role.entrypoint, role.args) == ("python", ["train.py", "--lr", "1"])
+
+
+def test_schedulers_that_carry_it_out_themselves_are_left_alone() -> None:
+    role, _ = started(training(), Native("s"))
+    assert role.entrypoint == "python"
+    assert role.metadata["train"]["program"] == "train.py"
+
+
+def test_what_cannot_be_brought_is_refused(runner: Runner) -> None:
+    with pytest.raises(ConfigError, match="cannot bring the toolkit"):
+        runner.dryrun(training(), "fake")
+    with pytest.raises(ConfigError, match="cannot be hosts"):
+        start_toolkits(training(), create_local("s"))
+    with pytest.raises(ConfigError, match="without a distribution"):
+        script(script="train.py", nproc=2)

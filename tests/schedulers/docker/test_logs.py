@@ -1,0 +1,144 @@
+"""Logs of containers: what the conformance suite does not ask for."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trainyard.schedulers.base import LogQuery, Stream
+from trainyard.schedulers.docker.logs import Window, open_log, read_timed
+from trainyard.specs import AppState
+
+from .conftest import wait_until
+
+
+def blocks(jobs, app_id, replicas=(("r", 0),), **query) -> bytes:
+    found = jobs.scheduler.log_blocks(app_id, list(replicas), LogQuery(**query))
+    return b"".join(block.data for block in found)
+
+
+def test_nothing_is_thrown_away(jobs):
+    """The driver's default is to keep 100 MB, in parts of 20 MB."""
+    script = (
+        "for i in 1 2 3 4 5 6; do head -c 25000000 /dev/zero | tr '\\0' x | fold -w 10000; echo end $$i; done"
+    )
+    app_id, response = jobs.run(script)
+    assert response.state == AppState.SUCCEEDED
+    assert jobs.container(app_id)["HostConfig"]["LogConfig"]["Type"] == "local"
+    count = lines = 0
+    for block in jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery()):
+        count += block.data.count(b"x")
+        lines += block.data.count(b"end")
+    assert (count, lines) == (150_000_000, 6)
+
+
+def test_since_and_until_are_exact(jobs):
+    app_id, _ = jobs.run("for i in 1 2 3 4; do echo $$i; sleep 0.02; done")
+    params = {"stdout": True, "stderr": True, "timestamps": True}
+    container = jobs.container(app_id)["Id"]
+    with open_log(jobs.engine, container, params) as answer:
+        frames = answer.read()
+    stamps = [frame[:26].decode() for frame in frames.split(b"\n")[:-1] for frame in [frame[8:]]]
+    # to the microsecond, which is what a datetime holds: the moment before the line's, and the one after
+    third = datetime.fromisoformat(stamps[2]).replace(tzinfo=UTC)
+    later = third + timedelta(microseconds=1)
+    assert jobs.log(app_id, since=third) == ["3\n", "4\n"]
+    assert jobs.log(app_id, until=third) == ["1\n", "2\n"]
+    assert jobs.log(app_id, since=later) == ["4\n"]
+    assert jobs.log(app_id, since=third, until=later) == ["3\n"]
+    assert jobs.log(app_id, since=third, until=later, should_tail=True) == ["3\n"]
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5, 100])
+def test_last_lines_are_counted_as_lines(jobs, last):
+    """The daemon counts pieces of lines, of both streams."""
+    script = (
+        "echo one; head -c 50000 /dev/zero | tr '\\0' x; echo; "
+        "for i in 1 2 3 4 5 6 7 8; do echo noise >&2; done; sleep 0.1; echo three"
+    )
+    app_id, _ = jobs.run(script)
+    expected = [b"one\n", b"x" * 50000 + b"\n", b"three\n"][-last:]
+    assert blocks(jobs, app_id, last=last, streams=Stream.STDOUT) == b"".join(expected)
+
+
+def test_last_lines_and_then_what_follows(jobs):
+    app_id = jobs.submit("seq 5; while [ ! -e /go ]; do sleep 0.05; done; seq 6 8")
+    wait_until(lambda: len(jobs.log(app_id)) == 5, "five lines")
+    found = jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(last=2, should_tail=True))
+    first = next(found).data
+    subprocess.run(["docker", "exec", jobs.container(app_id)["Id"], "touch", "/go"], check=True, timeout=50)
+    assert first + b"".join(block.data for block in found) == b"4\n5\n6\n7\n8\n"
+
+
+def test_last_lines_that_match(jobs):
+    app_id, _ = jobs.run("seq 100")
+    assert blocks(jobs, app_id, last=2, regex="5$") == b"85\n95\n"
+
+
+def test_replicas_are_merged_in_order_of_time(jobs):
+    program = "import time\nfor i in range(5): print(time.time_ns(), flush=True); time.sleep(0.05)"
+    app_id, _ = jobs.run(jobs.role("", entrypoint="python3", args=["-c", program], num_replicas=3))
+    replicas = [("r", k) for k in range(3)]
+    assert len(blocks(jobs, app_id, replicas).split()) == 15
+    stamps = []
+    for role, k in replicas:
+        container = jobs.container(app_id, role, k)["Id"]
+        stamps += list(read_timed(jobs.engine, container, Window(LogQuery())))
+    assert blocks(jobs, app_id, replicas) == b"".join(line for _, line in sorted(stamps))
+
+
+def test_following_over_restarts(jobs):
+    """A line of each attempt may have the time of another: nothing is lost or doubled."""
+    script = (
+        "n=$$(cat /n 2>/dev/null || echo 0); echo $$((n+1)) > /n; "
+        "seq $$((n*100+1)) $$((n*100+100)); [ $$n = 3 ]"
+    )
+    app_id = jobs.submit(jobs.role(script, max_retries=5))
+    assert jobs.log(app_id, should_tail=True) == [f"{i}\n" for i in range(1, 401)]
+    response = jobs.end_of(app_id)
+    assert (response.state, response.num_restarts) == (AppState.SUCCEEDED, 3)
+    assert jobs.log(app_id) == [f"{i}\n" for i in range(1, 401)]
+
+
+def test_following_several_over_a_restart_of_all(jobs):
+    script = (
+        "echo attempt; if [ ${replica_id} = 0 ] && [ ! -e /f ]; then touch /f; sleep 1; exit 1; fi; sleep 2"
+    )
+    app_id = jobs.submit(jobs.role(script, num_replicas=2, max_retries=1), grace_period=1)
+    text = blocks(jobs, app_id, [("r", 0), ("r", 1)], should_tail=True)
+    assert text == b"attempt\n" * 4
+
+
+def test_stopping_to_follow(jobs):
+    app_id = jobs.submit(jobs.role("echo up; sleep 600", num_replicas=2))
+    found = jobs.scheduler.log_blocks(app_id, [("r", 0), ("r", 1)], LogQuery(should_tail=True))
+    assert next(found).data == b"up\n"
+    found.close()
+
+
+def test_following_until_a_time(jobs):
+    app_id = jobs.submit("echo up; sleep 600")
+    jobs.wait_for_line(app_id)
+    until = datetime.now(UTC) + timedelta(seconds=0.3)
+    assert jobs.log(app_id, should_tail=True, until=until) == ["up\n"]
+
+
+def test_reading_commands_import_little(jobs):
+    app_id, _ = jobs.run("seq 3")
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from trainyard.schedulers.docker.scheduler import create_scheduler
+from trainyard.schedulers.base import LogQuery
+scheduler = create_scheduler("x")
+assert scheduler.describe({app_id!r}).state.name == "SUCCEEDED"
+assert scheduler.list()
+assert b"".join(b.data for b in scheduler.log_blocks({app_id!r}, [("r", 0)], LogQuery())) == b"1\\n2\\n3\\n"
+heavy = "docker requests http.client email ssl subprocess urllib.parse dataclasses asyncio logging shutil"
+print([name for name in heavy.split() if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert done.stdout == "[]\n"
