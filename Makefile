@@ -48,9 +48,10 @@ $(SAGEMAKER_SDK)/bin/python:
 .PHONY: $(SAGEMAKER_SDK)
 $(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
 
-bench: $(VENV)/.dev $(ORACLE)/bin/train
+bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)
+	$(BIN)/python benchmarks/sagemaker.py --sdk $(SAGEMAKER_SDK)
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

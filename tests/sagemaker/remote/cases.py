@@ -1,7 +1,7 @@
 """Option sets by which our requests are compared with those of the SageMaker SDK's Estimator (v2).
 
-``options`` are ours; the SDK gets the same names and values unless ``sdk`` says otherwise. ``differs`` names the
-places in which the requests differ, with the reason; everywhere else they are equal.
+``options`` are ours; the SDK gets the same names and values unless ``sdk`` says otherwise. ``differs`` names
+the places in which the requests differ, with the reason; everywhere else they are equal.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Cloud:
         self.role_arn: str = answer["Role"]["Arn"]
         self.client("s3").create_bucket(Bucket=self.bucket)
 
-    def keys(self, bucket: str | None = None, prefix: str = "") -> list[str]:
+    def objects(self, bucket: str | None = None, prefix: str = "") -> list[str]:
         pages = self.client("s3").get_paginator("list_objects_v2")
         found = pages.paginate(Bucket=bucket or self.bucket, Prefix=prefix)
         return [item["Key"] for page in found for item in page.get("Contents", [])]
@@ -94,6 +94,15 @@ def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+
+
+@pytest.fixture(autouse=True)
+def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here no agent sends the last lines late, as on AWS."""
+    from trainyard.schedulers.aws import logreplica
+
+    monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+    monkeypatch.setattr(logreplica, "LATE", 0.5)
 
 
 @pytest.fixture(scope="session")

@@ -274,7 +274,8 @@ def private(
     if shutil.which("openssl") is None:
         backends.backend("openssl", available=False, reason="openssl is not installed")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    line = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    line = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    line += " -addext subjectAltName=DNS:localhost"
     subprocess.run(
         [*line.split(), "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True
     )

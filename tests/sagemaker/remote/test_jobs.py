@@ -128,7 +128,7 @@ def test_code_is_uploaded_once_per_content(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
     def uploaded() -> list[str]:
-        return cloud.keys(prefix="trainyard/code/")
+        return cloud.objects(prefix="trainyard/code/")
 
     first = submit(scheduler, script(script="train.py", image="i:1"), options(cloud))
     keys = uploaded()
@@ -162,12 +162,12 @@ def test_role_and_bucket_are_looked_up_and_made(
     assert info.request.job_def["RoleArn"] == cloud.role_arn
     assert info.request.job_def["OutputDataConfig"]["S3OutputPath"] == f"s3://{bucket}/"
     try:
-        assert len(cloud.keys(bucket)) == 2
+        assert len(cloud.objects(bucket)) == 2
         app_id = scheduler.schedule(info)
         assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
-        assert f"{app_id}/output/model.tar.gz" in cloud.keys(bucket)
+        assert f"{app_id}/output/model.tar.gz" in cloud.objects(bucket)
     finally:
-        for key in cloud.keys(bucket):
+        for key in cloud.objects(bucket):
             cloud.client("s3").delete_object(Bucket=bucket, Key=key)
         cloud.client("s3").delete_bucket(Bucket=bucket)
 

@@ -67,12 +67,15 @@ def ours(case: Case) -> dict[str, Any]:
 
 
 def normal(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without what is made anew for each job: its name, and that of the code."""
+    """Return a request without what is made anew for each job (names of job and code), and our marks."""
     text = json.dumps(request)
     text = text.replace(request["TrainingJobName"], "<job>")
     text = text.replace("<job>/source/sourcedir.tar.gz", "<code>")
     text = re.sub(r"trainyard/code/[^/]+/sourcedir.tar.gz", "<code>", text)
     result: dict[str, Any] = json.loads(text)
+    result.get("Environment", {}).pop("TORCHX_ROLE_NAME", None)
+    if not result.get("Environment"):
+        result.pop("Environment", None)
     tags = [tag for tag in result.pop("Tags", []) if not tag["Key"].startswith("trainyard/")]
     if tags:
         result["Tags"] = tags

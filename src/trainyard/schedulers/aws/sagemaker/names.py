@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 
 from trainyard.schedulers.ids import random_id
@@ -44,6 +46,14 @@ def is_job_name(text: str) -> bool:
 def tag_value(text: str) -> str:
     """Return a text as a tag can hold it: other characters become ``_``."""
     return _NO_TAG.sub("_", text)[:256]
+
+
+def current_user() -> str:
+    """Return the name of who submits."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in the password database, as in some containers
+        return str(os.getuid())
 
 
 def default_bucket(region: str, account: str = ACCOUNT) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.command import BOOTSTRAP
+from trainyard.schedulers.aws.sagemaker.programs import ROLE_NAME
 from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, exit_code_of, message_of, reason_of
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
@@ -14,7 +15,6 @@ from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 
-ROLE_NAME = "TORCHX_ROLE_NAME"
 UNNAMED_ROLE = "algo"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +9,6 @@ from trainyard.specs.options import option
 
 FILE = "File"
 INPUT_MODES = (FILE, "FastFile", "Pipe")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 @dataclass
@@ -39,7 +30,7 @@ class AWSSageMakerOpts:
         '[{"name": "a", "type": "ml.m5.large", "count": 1}, ...]; the names of roles where there are several',
         default=None,
     )
-    user: str | None = option("name to tag the job with; the current user by default", factory=_user)
+    user: str | None = option("name to tag the job with; the current user by default", default=None)
     region: str | None = option("AWS region; that of the environment or profile by default", default=None)
     profile: str | None = option("profile of ~/.aws/config; that of the environment by default", default=None)
     base_job_name: str | None = option(

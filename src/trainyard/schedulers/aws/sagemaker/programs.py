@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from trainyard.errors import ConfigError
@@ -33,6 +33,7 @@ from trainyard.specs.substitution import macros
 
 LONGEST_VARIABLE = 512
 DEFAULT_LOG_LEVEL = 20
+ROLE_NAME = "TORCHX_ROLE_NAME"
 #: The SDK's channel for the code of a job without network.
 ISOLATED_CHANNEL = "code"
 
@@ -71,6 +72,7 @@ class Programs:
         hyperparameters: ``HyperParameters``.
         environment: ``Environment``.
         channels: channels by which code and toolkit come, with the URIs that they have.
+        runs: what each role runs, for people.
     """
 
     def __init__(self, job: Building, code: Planned | None) -> None:
@@ -81,10 +83,13 @@ class Programs:
         self.entrypoint: list[str] = []
         self.arguments: list[str] = []
         self.channels: dict[str, str] = {}
+        self.runs: dict[str, list[str]] = {}
         self.hyperparameters: dict[str, str] = encode(self.opts.hyperparameters or {})
         values = macros.Values("", job.job_name, REPLICA if self.several else "0", RANK0)
         roles = [values.apply(role) for role in job.app.roles]
         self.environment, own = self._environment(roles)
+        if len(roles) == 1:
+            self.environment.setdefault(ROLE_NAME, roles[0].name)  # for those who describe the job
         if job.script is not None:
             self._script(roles[0], own[roles[0].name])
         else:
@@ -126,6 +131,8 @@ class Programs:
         programs = {role.name: Program([role.entrypoint, *role.args], own[role.name]) for role in roles}
         if len(roles) == 1 and not self.several:
             self.environment.setdefault(RANK0, "localhost")
+        for name, program in programs.items():
+            self.runs[name] = _shown(program.words or ())
         code = self._code_channels(with_toolkit=False)
         self.entrypoint, self.arguments = container_command(programs, code, several=self.several)
         if self.opts.container_log_level is not None:
@@ -183,6 +190,7 @@ class Programs:
         elif words is not None and given:
             words = [*as_arguments(given), *words]
         program = Program(words, own, toolkit=True)
+        self.runs[role.name] = ["train", script.program, *_shown(words or as_arguments(given))]
         code = self._code_channels(with_toolkit=True)
         self.entrypoint, self.arguments = container_command({role.name: program}, code, several=self.several)
 
@@ -205,6 +213,7 @@ class Programs:
                 f"{LONGEST_VARIABLE} characters, or differs between replicas",
                 hint="Leave toolkit=false out.",
             )
+        self.runs[role.name] = ["train", script.program, *script.arguments]
         if self.code is not None:
             reserved["sagemaker_submit_directory"] = self._submit_directory(self.code)
         return arguments
@@ -216,3 +225,7 @@ class Programs:
             return archive
         self.channels[ISOLATED_CHANNEL] = archive
         return f"/opt/ml/input/data/{ISOLATED_CHANNEL}/{archive.rpartition('/')[2]}"
+
+
+def _shown(words: Sequence[str]) -> list[str]:
+    return [word.replace(REPLICA, f"${REPLICA_INDEX}") for word in words]

@@ -55,6 +55,17 @@ class Needs:
     code_uri: str = ""
     uploads: list[Upload] = field(default_factory=list)
 
+    def steps(self) -> list[str]:
+        """Return in words what will be done."""
+        steps = []
+        if self.role_name:
+            steps.append(f"look up the ARN of the role {self.role_name}")
+        if self.default_bucket:
+            steps.append("make the account's own bucket, unless it is there")
+        if self.code_uri:
+            steps.append(f"upload the code to {self.code_uri}, unless it is there")
+        return steps + [f"upload {upload.path}, unless it is there" for upload in self.uploads]
+
 
 @dataclass
 class AWSSageMakerJob:
@@ -65,18 +76,21 @@ class AWSSageMakerJob:
         job_def: the CreateTrainingJob request.
         images_to_push: images with the workspace, where they are made: name -> repository and tag.
         needs: what has to be done before the request can be sent.
+        runs: what each role runs, for people: the request may have it in pieces.
     """
 
     job_name: str
     job_def: dict[str, Any]
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
     needs: Needs = field(default_factory=Needs)
+    runs: dict[str, list[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return the request as JSON, without secrets."""
+        """Return the request as JSON, without secrets, with what comes before it and what will run."""
         from trainyard.redaction import Redactor
 
-        return json.dumps({"CreateTrainingJob": Redactor().json(self.job_def)}, indent=2)
+        shown = {"before": self.needs.steps(), "CreateTrainingJob": self.job_def, "runs": self.runs}
+        return json.dumps(Redactor().json({key: value for key, value in shown.items() if value}), indent=2)
 
     def __repr__(self) -> str:
         return str(self)
@@ -172,7 +186,7 @@ class _Builder:
         request |= {key: True for key, on in switches.items() if on}
         request |= self._small_configs()
         self.needs.uploads = channels.uploads
-        return AWSSageMakerJob(self.job_name, request, needs=self.needs)
+        return AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
 
     def _role(self) -> str:
         role = self.opts.role
@@ -310,8 +324,9 @@ class _Builder:
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
         tags[names.TAG_VERSION] = trainyard.__version__
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        if self.opts.user:
-            tags[names.TAG_USER] = names.tag_value(self.opts.user)
+        user = names.current_user() if self.opts.user is None else self.opts.user
+        if user:
+            tags[names.TAG_USER] = names.tag_value(user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _code_uri(self, key: str) -> str:

@@ -78,7 +78,8 @@ def _count(group: Mapping[str, Any]) -> int:
         return int(group["InstanceCount"])
     except (TypeError, ValueError):
         raise InvalidRunConfigException(
-            f"instance_groups: the count of {group['InstanceGroupName']} is no number: {group['InstanceCount']!r}",
+            f"instance_groups: the count of {group['InstanceGroupName']} is no number: "
+            f"{group['InstanceCount']!r}",
             "instance_groups",
         ) from None
 

@@ -224,6 +224,18 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if job is not None and not is_terminal(STATE_OF_REASON[reason_of(job)]):
             stop(self._session(*self._place(app_id)), app_id)
 
+    def _delete_existing(self, app_id: str) -> None:
+        """Delete the training job. Its results in S3 and its logs stay."""
+        from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
+
+        job = self._job(app_id)
+        if job is None:
+            return
+        state = STATE_OF_REASON[reason_of(job)]
+        if not is_terminal(state):
+            raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+        self._session(*self._place(app_id)).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
+
     # ---- logs
 
     def log_iter(
