@@ -219,3 +219,16 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
     assert trainyard("drill", "spot", handle).returncode == 0
     assert trainyard("wait", handle).returncode == 0
     assert trainyard("log", handle).stdout.split("\n")[:2] == ["sh/0 ready", "sh/0 first"]
+
+
+def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
+    line = ("run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true")
+    assert trainyard(*line, cwd=tmp_path).returncode == 0
+    assert "processes" in trainyard("doctor", "-s", "sagemaker_local").stdout
+    kept = trainyard("gc", "-s", "sagemaker_local", "--yes")
+    assert kept.returncode == 0, kept.stderr
+    assert len(list((home / "state/sagemaker").iterdir())) == 1
+    gone = trainyard("gc", "-s", "sagemaker_local", "--older-than", "0s", "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert list((home / "state/sagemaker").iterdir()) == []
+    assert list((home / "state/sagemaker-code").iterdir()) == []

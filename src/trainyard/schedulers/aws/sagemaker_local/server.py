@@ -1,8 +1,8 @@
 """The service's endpoint on this machine: HTTP on loopback, for boto3, the AWS CLI and the SageMaker SDK.
 
 Whoever could reach it could start containers as its user, so it answers this user's (and root's) processes
-only: on Linux it looks up whose socket the other end is. Names other than loopback's in ``Host`` are refused, so
-that no web page can reach it by a name of its own.
+only: on Linux it looks up whose socket the other end is. Names other than loopback's in ``Host`` are refused,
+so that no web page can reach it by a name of its own.
 """
 
 from __future__ import annotations

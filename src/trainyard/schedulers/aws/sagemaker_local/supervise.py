@@ -5,7 +5,7 @@ and ends with 0 as soon as the job is attended, or prints on standard error why 
 through standard input, with whatever secrets it holds: on disk it is kept without them.
 
 The guard only waits. Should the runner be killed, the guard ends the hosts and says so in the job's state.
-Should both be killed at once, the sentinel does: a shell that reads from a pipe whose other end they alone hold.
+Should both be killed at once, the sentinel does: a shell that reads from a pipe whose other end only they hold.
 """
 
 from __future__ import annotations
