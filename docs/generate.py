@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 

@@ -204,6 +204,24 @@ time.sleep(600)
         jobs.sagemaker.stop_training_job(TrainingJobName=name)
 
 
+def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
+    """Before the runner has done anything at all: stopped, not failed."""
+    names = [jobs.start("time.sleep(600)") for _ in range(4)]
+    for name in names:
+        jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    late = jobs.start("time.sleep(600)")
+    jobs.sagemaker.stop_training_job(TrainingJobName=late)
+    for name in [*names, late]:
+        assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+
+
+def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
+    """Nothing that the runner does not want to hear is kept from its hosts."""
+    ended = jobs.run("print([s.name for s in signal.Signals if signal.getsignal(s) == signal.SIG_IGN])")
+    lines = jobs.lines(ended["TrainingJobName"])
+    assert lines == ["['SIGPIPE', 'SIGXFSZ']"]  # Python's own
+
+
 def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 
