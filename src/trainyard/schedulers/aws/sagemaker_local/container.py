@@ -98,6 +98,7 @@ class ContainerHost:
         environ = {**cluster.endpoint_variables(dict(os.environ)), **self._environ}
         if self._credentials:
             environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS)
+        address = cluster.addresses.get(self.plan.name)
         definition: dict[str, Any] = {
             "Image": request["AlgorithmSpecification"]["TrainingImage"],
             "Cmd": arguments,
@@ -121,7 +122,7 @@ class ContainerHost:
                 "EndpointsConfig": {
                     cluster.network: {
                         "Aliases": [self.plan.name],
-                        "IPAMConfig": {"IPv4Address": cluster.addresses[self.plan.name]},
+                        "IPAMConfig": {"IPv4Address": address} if address else None,
                     }
                 }
             },

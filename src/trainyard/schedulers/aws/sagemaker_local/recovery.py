@@ -94,6 +94,9 @@ def sweep(job: JobDir) -> bool:
             engine = Engine.from_env()
             try:
                 cluster.sweep(engine, job.path)
+                document = job.read_request() or {}
+                image = document.get("request", {}).get("AlgorithmSpecification", {}).get("TrainingImage", "")
+                cluster.reclaim(engine, image, job.path, job.work)
             finally:
                 engine.close()
         except TrainyardError:

@@ -69,7 +69,7 @@ class TrainingRun:
     def _hear_signals(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self._events.put(("stop", None)))
         signal.signal(signal.SIGUSR1, lambda *_: self._events.put(("interrupt", None)))
-        # SIGIO comes when somebody writes to a file while it is looked at. Not SIG_IGN, which hosts would inherit.
+        # SIGIO comes when somebody writes to a file that is looked at. Hosts would inherit SIG_IGN.
         for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
             signal.signal(signum, lambda *_: None)
 
