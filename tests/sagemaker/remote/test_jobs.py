@@ -157,7 +157,7 @@ def test_role_and_bucket_are_looked_up_and_made(
     info = scheduler.submit_dryrun(app, cfg)
     assert info.request.job_def["RoleArn"] == f"arn:aws:iam::<account>:role/{cloud.role}"
     bucket = "sagemaker-us-east-1-123456789012"
-    assert bucket not in [each["Name"] for each in cloud.client("s3").list_buckets()["Buckets"]]
+    _remove(cloud, bucket)
     scheduler.ship(info)
     assert info.request.job_def["RoleArn"] == cloud.role_arn
     assert info.request.job_def["OutputDataConfig"]["S3OutputPath"] == f"s3://{bucket}/"
@@ -167,9 +167,15 @@ def test_role_and_bucket_are_looked_up_and_made(
         assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
         assert f"{app_id}/output/model.tar.gz" in cloud.objects(bucket)
     finally:
+        _remove(cloud, bucket)
+
+
+def _remove(cloud: Cloud, bucket: str) -> None:
+    client = cloud.client("s3")
+    if bucket in [each["Name"] for each in client.list_buckets()["Buckets"]]:
         for key in cloud.objects(bucket):
-            cloud.client("s3").delete_object(Bucket=bucket, Key=key)
-        cloud.client("s3").delete_bucket(Bucket=bucket)
+            client.delete_object(Bucket=bucket, Key=key)
+        client.delete_bucket(Bucket=bucket)
 
 
 def test_a_dry_run_calls_nothing_and_writes_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,8 @@ def test_the_documents_example_is_the_same_everywhere(
     aws = scheduler == "aws_sagemaker"
     output = f"s3://{cloud.bucket}/out" if aws else str(project.parent / "out")
     name = run(scheduler, project, cloud, image, output)
+    if scheduler == "local_docker":
+        request.addfinalizer(lambda: _remove_container(f"{name}-train-0"))
     places = [path for path in _names(cloud, project) if path.endswith("/output/model.tar.gz")]
     assert places == [f"out/{name}/output/model.tar.gz"]
 
@@ -145,6 +147,13 @@ def test_the_documents_example_is_the_same_everywhere(
     }
     assert variables == EXPECTED
     assert seen["variables"].keys() - EXPECTED.keys() == OF_THE_PLACE
+
+
+def _remove_container(name: str) -> None:
+    """Remove the job's container, and its image, which has the code in it."""
+    own = docker("inspect", "-f", "{{.Image}}", name, check=False).stdout.strip()
+    docker("rm", "-f", name, check=False)
+    docker("rmi", "-f", own, check=False)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> str:
