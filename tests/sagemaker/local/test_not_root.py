@@ -59,13 +59,13 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def as_somebody(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def as_somebody(place: Path, *words: str, mode: str = "always") -> subprocess.CompletedProcess[str]:
     group = str(os.stat(SOCKET).st_gid)
     environ = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(place),
         "TRAINYARD_HOME": str(place / "home"),
-        "TRAINYARD_SAGEMAKER_DOCKER": "always",
+        "TRAINYARD_SAGEMAKER_DOCKER": mode,
         "PYTHONPATH": SOURCE,
     }
     line = ["setpriv", "--reuid", "12345", "--regid", "12345", "--groups", group, *words]
@@ -74,13 +74,29 @@ def as_somebody(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("end", ["well", "kill"])
-def test_nothing_of_roots_is_left(image: str, place: Path, end: str) -> None:
+def require_somebody(place: Path) -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None or not os.path.exists(SOCKET):
         pytest.skip("only root can be somebody else, with setpriv and the daemon's socket")
     if as_somebody(place, PYTHON, "-c", "import trainyard").returncode:
         pytest.skip("the project's files are for its owner only")
-    request: dict[str, Any] = {
+
+
+def test_processes_know_each_others_names(place: Path) -> None:
+    """Without root's rights too, by namespaces of users where the system has them."""
+    require_somebody(place)
+    probe = ("unshare", "--user", "--map-root-user", "--mount", "true")
+    if as_somebody(place, *probe).returncode:
+        pytest.skip("no namespaces for users here")
+    script = "import socket; assert socket.gethostbyname('algo-2') == '127.0.1.2'"
+    request = request_of("none", script, place)
+    request["ResourceConfig"]["InstanceCount"] = 2
+    done = as_somebody(place, PYTHON, "-c", RUN, json.dumps(request), "well", mode="never")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[:2] == ["Completed", ""]
+
+
+def request_of(image: str, work: str, place: Path) -> dict[str, Any]:
+    return {
         "TrainingJobName": f"nobody-{os.urandom(4).hex()}",
         "RoleArn": "arn:aws:iam::123456789012:role/R",
         "AlgorithmSpecification": {
@@ -88,12 +104,19 @@ def test_nothing_of_roots_is_left(image: str, place: Path, end: str) -> None:
             "TrainingInputMode": "File",
             "ContainerEntrypoint": ["python3", "-c", "import os; exec(os.environ['WORK'])"],
         },
-        "Environment": {"WORK": WORK, "WAIT": "1" if end == "kill" else ""},
+        "Environment": {"WORK": work},
         "CheckpointConfig": {"S3Uri": f"file://{place}/checkpoints"},
         "OutputDataConfig": {"S3OutputPath": f"file://{place}/out"},
         "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1, "VolumeSizeInGB": 1},
         "StoppingCondition": {"MaxRuntimeInSeconds": 600},
     }
+
+
+@pytest.mark.parametrize("end", ["well", "kill"])
+def test_nothing_of_roots_is_left(image: str, place: Path, end: str) -> None:
+    require_somebody(place)
+    request = request_of(image, WORK, place)
+    request["Environment"]["WAIT"] = "1" if end == "kill" else ""
     done = as_somebody(place, PYTHON, "-c", RUN, json.dumps(request), end)
     assert done.returncode == 0, done.stderr
     status, reason, _ = json.loads(done.stdout)
