@@ -27,7 +27,9 @@ ROLE = "arn:aws:iam::123456789012:role/Training"
 GROUP = "/aws/sagemaker/TrainingJobs"
 START = 'exec python3 "${SAGEMAKER_BASE_DIR:-/opt/ml}/input/data/script/train.py" "$@"'
 PREAMBLE = "import json, os, signal, sys, time\nBASE = os.environ.get('SAGEMAKER_BASE_DIR', '/opt/ml')\n"
-PREAMBLE += "CONFIG = json.load(open(BASE + '/input/config/resourceconfig.json'))\nHOST = CONFIG['current_host']\n"
+PREAMBLE += (
+    "CONFIG = json.load(open(BASE + '/input/config/resourceconfig.json'))\nHOST = CONFIG['current_host']\n"
+)
 _MOTO = (
     "from moto.server import DomainDispatcherApplication, create_backend_app\n"
     "from werkzeug.serving import make_server\n"

@@ -152,7 +152,9 @@ print(len(orders) > 1, all(sorted(order) == [0, 1, 2] for order in orders))
     assert struct.calcsize("<II") == 8
 
 
-def test_data_that_are_not_there_fail_the_job(jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_data_that_are_not_there_fail_the_job(
+    jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path
+) -> None:
     for uri, words in (
         (bucket.uri("nothing"), "no object is found for the channel 'd'"),
         ("s3://no-such-bucket-anywhere/x", "NoSuchBucket"),

@@ -92,9 +92,7 @@ json.dump({'config': CONFIG, 'peers': {h: socket.gethostbyname(h) for h in CONFI
     ]
     ended = jobs.run(script, ResourceConfig={"InstanceGroups": groups, "VolumeSizeInGB": 5})
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
-    seen = {
-        name: json.loads(data) for name, data in jobs.artifact(ended["TrainingJobName"]).items()
-    }
+    seen = {name: json.loads(data) for name, data in jobs.artifact(ended["TrainingJobName"]).items()}
     assert sorted(seen) == ["algo-1.json", "algo-2.json", "algo-3.json"]
     config = seen["algo-3.json"]["config"]
     assert config["current_host"] == "algo-3"

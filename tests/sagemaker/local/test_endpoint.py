@@ -58,7 +58,10 @@ MISTAKES = {
     "tags": (put("Tags", value=[{"Key": str(i), "Value": "v"} for i in range(51)]), "Tags"),
     "output": (put("OutputDataConfig", "S3OutputPath", value="bucket/prefix"), "S3OutputPath"),
     "role": (put("RoleArn", value="MyRoleNameThatIsLongEnough"), "RoleArn"),
-    "groups": (put("VpcConfig", value={"Subnets": ["s-1"], "SecurityGroupIds": [f"sg-{i}" for i in range(6)]}), "Sec"),
+    "groups": (
+        put("VpcConfig", value={"Subnets": ["s-1"], "SecurityGroupIds": [f"sg-{i}" for i in range(6)]}),
+        "Sec",
+    ),
     "spot without wait": (put("EnableManagedSpotTraining", value=True), "MaxWaitTimeInSeconds is required"),
     "wait without spot": (put("StoppingCondition", "MaxWaitTimeInSeconds", value=9999), "is not"),
     "groups and count": (
@@ -204,8 +207,8 @@ def test_tags(jobs: Jobs, processes: str) -> None:
     jobs.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "b", "Value": "2"}])
     jobs.sagemaker.delete_tags(ResourceArn=arn, TagKeys=["a"])
     assert jobs.sagemaker.list_tags(ResourceArn=arn)["Tags"] == [{"Key": "b", "Value": "2"}]
+    tags = [{"Key": str(i), "Value": ""} for i in range(50)]
     with pytest.raises(botocore.exceptions.ClientError, match="at most 50"):
-        tags = [{"Key": str(i), "Value": ""} for i in range(50)]
         jobs.sagemaker.add_tags(ResourceArn=arn, Tags=tags)
 
 
@@ -213,7 +216,9 @@ def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: Endpoint, processes: 
     """A job goes on while there is no endpoint, and another one knows all of it."""
     import boto3
 
-    name = jobs.start("print('up', flush=True)\nwhile not os.path.exists(BASE + '/output/go'): time.sleep(0.02)")
+    name = jobs.start(
+        "print('up', flush=True)\nwhile not os.path.exists(BASE + '/output/go'): time.sleep(0.02)"
+    )
     jobs.says(name, "up")
     endpoint.shutdown()
     other = Endpoint()
@@ -256,7 +261,10 @@ def test_the_wire_format(endpoint: Endpoint) -> None:
     assert (status, body["__type"]) == (400, "ValidationException")
     assert post("SageMaker.CreateModel", b"{}")[:2] == (
         400,
-        {"__type": "UnknownOperationException", "message": "SageMaker.CreateModel is not carried out on this machine"},
+        {
+            "__type": "UnknownOperationException",
+            "message": "SageMaker.CreateModel is not carried out on this machine",
+        },
     )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "ValidationException"
@@ -270,7 +278,8 @@ def test_other_users_are_not_answered(endpoint: Endpoint) -> None:
         pytest.skip("only root can be somebody else")
     code = (
         "import os, urllib.request, urllib.error; os.setgid(65534); os.setuid(65534)\n"
-        f"r = urllib.request.Request({endpoint.url!r}, b'{{}}', {{'X-Amz-Target': 'SageMaker.ListTrainingJobs'}})\n"
+        "target = {'X-Amz-Target': 'SageMaker.ListTrainingJobs'}\n"
+        f"r = urllib.request.Request({endpoint.url!r}, b'{{}}', target)\n"
         "try:\n    urllib.request.urlopen(r)\n    print('answered')\n"
         "except urllib.error.HTTPError as e:\n    print(e.code)\n"
     )
@@ -295,7 +304,9 @@ def test_the_command_serves(jobs: Jobs, processes: str, home: object) -> None:
     words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        variables = dict(server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(2))
+        variables = dict(
+            server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(2)
+        )
         assert sorted(variables) == ["AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_SAGEMAKER"]
         client = boto3.client("sagemaker", endpoint_url=variables["AWS_ENDPOINT_URL_SAGEMAKER"])
         client.create_training_job(**jobs.request("time.sleep(1); print('x')", name="served"))

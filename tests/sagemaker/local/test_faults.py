@@ -39,7 +39,9 @@ def is_running(pid: int) -> bool:
 
 
 def up(jobs: Jobs, name: str) -> int:
-    line = until(lambda: next((line for s in jobs.streams(name) for line in jobs.lines(name) if line[:2] == "up"), ""))
+    line = until(
+        lambda: next((line for s in jobs.streams(name) for line in jobs.lines(name) if line[:2] == "up"), "")
+    )
     return int(line.split()[1])
 
 
@@ -90,7 +92,9 @@ def test_a_killed_container_fails_the_job(jobs: Jobs, containers: str, home: Pat
     assert leftovers(home) == []
 
 
-def test_a_container_that_is_taken_away_is_this_machines_fault(jobs: Jobs, containers: str, home: Path) -> None:
+def test_a_container_that_is_taken_away_is_this_machines_fault(
+    jobs: Jobs, containers: str, home: Path
+) -> None:
     """InternalServerError, and only then RetryStrategy makes a second attempt."""
     script = """
 if os.path.exists(os.environ['MARK']):
@@ -142,7 +146,9 @@ def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterato
     made.close()
 
 
-def test_an_outage_in_mid_upload_is_waited_for(jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy) -> None:
+def test_an_outage_in_mid_upload_is_waited_for(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
+) -> None:
     proxy.cut_after(5_000_000)
     name = jobs.start(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
     assert proxy.cut.wait(40)
@@ -173,7 +179,9 @@ def test_an_outage_that_does_not_end_fails_the_job(
     assert len(unpack((kept / "model.tar.gz").read_bytes())["weights"]) == 20_000_000
 
 
-def test_an_outage_in_mid_download_is_waited_for(jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy) -> None:
+def test_an_outage_in_mid_download_is_waited_for(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
+) -> None:
     from .conftest import file_channel
 
     for number in range(20):

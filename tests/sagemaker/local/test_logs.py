@@ -105,7 +105,7 @@ def test_logs_that_do_not_exist(jobs: Jobs, processes: str) -> None:
     for group, stream in ((GROUP, "no/such"), ("/other", "x"), (GROUP, "../../x")):
         with pytest.raises(jobs.logs.exceptions.ResourceNotFoundException, match="does not exist"):
             jobs.logs.get_log_events(logGroupName=group, logStreamName=stream)
+    stream = jobs.streams(jobs.run("print('x')")["TrainingJobName"])[0]
     with pytest.raises(botocore.exceptions.ClientError, match="nextToken is invalid") as error:
-        name = jobs.run("print('x')")["TrainingJobName"]
-        jobs.logs.get_log_events(logGroupName=GROUP, logStreamName=jobs.streams(name)[0], nextToken="x")
+        jobs.logs.get_log_events(logGroupName=GROUP, logStreamName=stream, nextToken="x")
     assert error.value.response["Error"]["Code"] == "InvalidParameterException"

@@ -45,7 +45,9 @@ for step in range(3):
     times = [step["StartTime"] for step in ended["SecondaryStatusTransitions"]]
     assert times == sorted(times)
     assert ended["CreationTime"] <= ended["TrainingStartTime"] <= ended["TrainingEndTime"]
-    assert [(m["MetricName"], round(m["Value"], 3)) for m in ended["FinalMetricDataList"]] == [("loss", 0.333)]
+    assert [(m["MetricName"], round(m["Value"], 3)) for m in ended["FinalMetricDataList"]] == [
+        ("loss", 0.333)
+    ]
     uri = ended["ModelArtifacts"]["S3ModelArtifacts"]
     assert uri == bucket.uri(f"results/{name}/output/model.tar.gz")
     assert unpack(bucket.get(f"results/{name}/output/model.tar.gz")) == {"weights": b"w"}
@@ -202,13 +204,33 @@ time.sleep(600)
         jobs.sagemaker.stop_training_job(TrainingJobName=name)
 
 
+def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
+    """Before the runner has done anything at all: stopped, not failed."""
+    names = [jobs.start("time.sleep(600)") for _ in range(4)]
+    for name in names:
+        jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    late = jobs.start("time.sleep(600)")
+    jobs.sagemaker.stop_training_job(TrainingJobName=late)
+    for name in [*names, late]:
+        assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+
+
+def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
+    """Nothing that the runner does not want to hear is kept from its hosts."""
+    ended = jobs.run("print([s.name for s in signal.Signals if signal.getsignal(s) == signal.SIG_IGN])")
+    lines = jobs.lines(ended["TrainingJobName"])
+    assert lines == ["['SIGPIPE', 'SIGXFSZ']"]  # Python's own
+
+
 def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 
     assert Settings().grace == 120
     os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"] = "0.5"
     try:
-        name = jobs.start("signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)")
+        name = jobs.start(
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+        )
     finally:
         del os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"]
     jobs.says(name, "up")
@@ -246,7 +268,7 @@ def test_what_a_process_leaves_running_ends_with_it(jobs: Jobs, processes: str, 
 import subprocess
 child = subprocess.Popen(['sleep', '600'])
 away = subprocess.Popen(['sleep', '600'], start_new_session=True)
-open({str(tmp_path / 'pids')!r}, 'w').write(f'{{child.pid}} {{away.pid}}')
+open({str(tmp_path / "pids")!r}, 'w').write(f'{{child.pid}} {{away.pid}}')
 """
     jobs.run(script)
     for pid in map(int, (tmp_path / "pids").read_text().split()):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
 from trainyard.schedulers.base import Stream
 from trainyard.specs import RetryPolicy
@@ -25,6 +26,11 @@ class TestConformanceOfProcesses(SchedulerConformance):
     retry_policies: ClassVar[tuple[RetryPolicy, ...]] = ()
     streams: ClassVar[tuple[Stream, ...]] = (Stream.COMBINED,)
 
+    def test_success_is_not_retried(self, scheduler: Any) -> None:
+        """SageMaker repeats no job that failed by itself, so nobody is let think so."""
+        with pytest.raises(ConfigError, match="max_retries"):
+            self.submit(scheduler, self.role("true", max_retries=2))
+
     @pytest.fixture
     def scheduler(self, processes: str) -> Any:
         with closing(create_scheduler("test")) as scheduler:
@@ -32,6 +38,8 @@ class TestConformanceOfProcesses(SchedulerConformance):
 
 
 def trainyard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    if cwd is not None:
+        (cwd / "README").touch()  # an empty directory is refused as a workspace
     line = [sys.executable, "-m", "trainyard", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=cwd)
 
@@ -69,7 +77,7 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
     handle = done.stdout.split()[0]
     name = handle.rpartition("/")[2]
     log = trainyard("log", handle)
-    assert log.stdout.count("lr 0.1") == hosts, log.stderr
+    assert log.stdout.count("] lr 0.1") == hosts, log.stderr
     status = json.loads(trainyard("status", "--json", handle).stdout)
     assert status["state"] == "SUCCEEDED"
     replicas = status["roles"][0]["replicas"]
@@ -109,7 +117,19 @@ def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: 
     project = tmp_path / "project"
     project.mkdir()
     (project / "hello.txt").write_text("hello")
-    line = ("run", "-s", "sagemaker_local", "--wait", "--workspace", ".", "utils.sh", "--image", "none", "cat", "hello.txt")
+    line = (
+        "run",
+        "-s",
+        "sagemaker_local",
+        "--wait",
+        "--workspace",
+        ".",
+        "utils.sh",
+        "--image",
+        "none",
+        "cat",
+        "hello.txt",
+    )
     for _ in range(2):
         done = trainyard(*line, cwd=project)
         assert done.returncode == 0, done.stderr + done.stdout
@@ -118,7 +138,9 @@ def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: 
 
 
 def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
-    done = trainyard("run", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600", cwd=tmp_path)
+    done = trainyard(
+        "run", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600", cwd=tmp_path
+    )
     handle = done.stdout.split()[0]
     assert "RUNNING" in trainyard("list").stdout or "PENDING" in trainyard("list").stdout
     assert trainyard("delete", handle).returncode != 0
@@ -132,7 +154,9 @@ def test_a_failure_tells_its_host(processes: str) -> None:
         from trainyard.specs import AppDef, Resource, Role
 
         script = 'test "$TORCHX_REPLICA_IDX" = 1 && { sleep 0.3; echo no such file; exit 3; }; exit 0'
-        role = Role("w", "none", entrypoint="sh", args=["-c", script], num_replicas=2, resource=Resource(1, 0, 64))
+        role = Role(
+            "w", "none", entrypoint="sh", args=["-c", script], num_replicas=2, resource=Resource(1, 0, 64)
+        )
         app_id = scheduler.submit(AppDef("a", [role]), {})
         described = scheduler.wait(app_id, 50)
         assert described is not None
@@ -143,20 +167,32 @@ def test_a_failure_tells_its_host(processes: str) -> None:
 
 
 def test_reading_commands_do_not_load_the_sdk(processes: str, tmp_path: Path) -> None:
-    done = trainyard("run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true", cwd=tmp_path)
+    done = trainyard(
+        "run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true", cwd=tmp_path
+    )
     handle = done.stdout.split()[0]
     code = (
-        "import sys; from trainyard.cli import console_main\n"
-        "sys.argv = ['trainyard', 'status', sys.argv[1]]\n"
-        "try:\n    console_main()\nexcept SystemExit:\n    pass\n"
-        "print([n for n in ('boto3', 'botocore', 'requests', 'docker') if n in sys.modules])"
+        "import sys; from trainyard.cli import main\n"
+        "main(['status', sys.argv[1]])\n"
+        "print([n for n in ('boto3', 'botocore', 'requests', 'docker') if n in sys.modules], file=sys.stderr)"
     )
     shown = subprocess.run([sys.executable, "-c", code, handle], capture_output=True, text=True, check=True)
-    assert shown.stdout.splitlines()[-1] == "[]", shown.stdout
+    assert shown.stderr.splitlines()[-1] == "[]", shown.stderr
 
 
 def test_a_dry_run_writes_nothing(processes: str, tmp_path: Path, home: Path) -> None:
-    line = ("run", "-s", "sagemaker_local", "--dryrun", "--workspace", ".", "utils.sh", "--image", "none", "true")
+    line = (
+        "run",
+        "-s",
+        "sagemaker_local",
+        "--dryrun",
+        "--workspace",
+        ".",
+        "utils.sh",
+        "--image",
+        "none",
+        "true",
+    )
     (tmp_path / "x").write_text("x")
     done = trainyard(*line, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -167,7 +203,7 @@ def test_a_dry_run_writes_nothing(processes: str, tmp_path: Path, home: Path) ->
 
 def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: Path) -> None:
     script = (
-        'b=$SAGEMAKER_BASE_DIR/checkpoints; if [ -f $b/state ]; then cat $b/state; exit 0; fi;'
+        "b=$SAGEMAKER_BASE_DIR/checkpoints; if [ -f $b/state ]; then cat $b/state; exit 0; fi;"
         " echo first > $b/state.tmp; mv $b/state.tmp $b/state; echo ready; sleep 600"
     )
     options = f"use_spot_instances=true,max_run=600,max_wait=900,checkpoint_s3_uri={bucket.uri('c')}"
@@ -183,4 +219,16 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
     assert trainyard("drill", "spot", handle).returncode == 0
     assert trainyard("wait", handle).returncode == 0
     assert trainyard("log", handle).stdout.split("\n")[:2] == ["sh/0 ready", "sh/0 first"]
-    
+
+
+def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
+    line = ("run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true")
+    assert trainyard(*line, cwd=tmp_path).returncode == 0
+    assert "processes" in trainyard("doctor", "-s", "sagemaker_local").stdout
+    kept = trainyard("gc", "-s", "sagemaker_local", "--yes")
+    assert kept.returncode == 0, kept.stderr
+    assert len(list((home / "state/sagemaker").iterdir())) == 1
+    gone = trainyard("gc", "-s", "sagemaker_local", "--older-than", "0s", "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert list((home / "state/sagemaker").iterdir()) == []
+    assert list((home / "state/sagemaker-code").iterdir()) == []

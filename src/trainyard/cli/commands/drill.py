@@ -1,7 +1,7 @@
 """Try out what a job does when something happens to it.
 
-`trainyard drill spot JOB` takes a spot job of `sagemaker_local` its machines away: SIGTERM, two minutes to save
-what is to be saved, SIGKILL. Then it starts anew on other machines, with the checkpoints that it had sent.
+`trainyard drill spot JOB` takes a spot job of `sagemaker_local` its machines away: SIGTERM, two minutes to
+save what is to be saved, SIGKILL. Then it starts anew on other machines, with the checkpoints it had sent.
 """
 
 from __future__ import annotations

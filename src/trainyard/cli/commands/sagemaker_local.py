@@ -20,7 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("action", choices=["serve"], help="serve: answer until Ctrl-C")
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"port; 0 for any that is free (default: {DEFAULT_PORT})"
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        help=f"port; 0 for any that is free (default: {DEFAULT_PORT})",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trainyard.errors import TrainyardError
@@ -18,11 +19,7 @@ from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.local import processes
 
-_SORT = {
-    "Name": lambda row: row["TrainingJobName"],
-    "CreationTime": lambda row: row["CreationTime"],
-    "Status": lambda row: row["TrainingJobStatus"],
-}
+_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50
 
 
@@ -67,7 +64,8 @@ class LocalSageMaker:
         rows = [row for row in map(_summary, store.all_jobs()) if row is not None and _is_wanted(row, params)]
         rows.sort(key=lambda row: row["TrainingJobName"])
         is_descending = params.get("SortOrder", "Descending") == "Descending"
-        rows.sort(key=_SORT[params.get("SortBy", "CreationTime")], reverse=is_descending)
+        key = _SORT[params.get("SortBy", "CreationTime")]
+        rows.sort(key=lambda row: row[key], reverse=is_descending)
         page, token = page_of(rows, params, "MaxResults", 10)
         for row in page:
             if row["TrainingEndTime"] is None:
@@ -79,7 +77,9 @@ class LocalSageMaker:
         validation.check("StopTrainingJob", params)
         job, state = _existing(params["TrainingJobName"])
         if state["status"] in TERMINAL:
-            raise invalid(f"The request was rejected because the training job is in status {state['status']}.")
+            raise invalid(
+                f"The request was rejected because the training job is in status {state['status']}."
+            )
         stop(job, state)
         return {}
 
@@ -224,17 +224,18 @@ def _summary(job: JobDir) -> dict[str, Any] | None:
 
 
 def _is_wanted(row: dict[str, Any], params: dict[str, Any]) -> bool:
-    checks = [
-        ("NameContains", lambda wanted: wanted in row["TrainingJobName"]),
-        ("StatusEquals", lambda wanted: wanted == row["TrainingJobStatus"]),
-        ("CreationTimeAfter", lambda wanted: row["CreationTime"] > seconds_of(wanted)),
-        ("CreationTimeBefore", lambda wanted: row["CreationTime"] < seconds_of(wanted)),
-        ("LastModifiedTimeAfter", lambda wanted: row["LastModifiedTime"] > seconds_of(wanted)),
-        ("LastModifiedTimeBefore", lambda wanted: row["LastModifiedTime"] < seconds_of(wanted)),
-        ("WarmPoolStatusEquals", lambda wanted: False),
-        ("TrainingPlanArnEquals", lambda wanted: False),
-    ]
-    return all(check(params[name]) for name, check in checks if name in params)
+    created, modified = row["CreationTime"], row["LastModifiedTime"]
+    checks: dict[str, Callable[[Any], bool]] = {
+        "NameContains": lambda wanted: wanted in row["TrainingJobName"],
+        "StatusEquals": lambda wanted: wanted == row["TrainingJobStatus"],
+        "CreationTimeAfter": lambda wanted: created > seconds_of(wanted),
+        "CreationTimeBefore": lambda wanted: created < seconds_of(wanted),
+        "LastModifiedTimeAfter": lambda wanted: modified > seconds_of(wanted),
+        "LastModifiedTimeBefore": lambda wanted: modified < seconds_of(wanted),
+        "WarmPoolStatusEquals": lambda wanted: False,
+        "TrainingPlanArnEquals": lambda wanted: False,
+    }
+    return all(check(params[name]) for name, check in checks.items() if name in params)
 
 
 def seconds_of(moment: Any) -> float:

@@ -44,7 +44,13 @@ def pack(entries: list[tuple[str, str]], path: str) -> None:
 
 
 def send(
-    kind: str, entries: list[tuple[str, str]], target: Place, scratch: str, objects: Objects, *, is_packed: bool
+    kind: str,
+    entries: list[tuple[str, str]],
+    target: Place,
+    scratch: str,
+    objects: Objects,
+    *,
+    is_packed: bool,
 ) -> str:
     """Send entries as ``KIND.tar.gz``, or as files below ``KIND/``; returns the URI.
 

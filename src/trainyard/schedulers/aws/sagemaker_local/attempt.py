@@ -1,4 +1,4 @@
-"""One attempt at a job: hosts with fresh directories, from fetching their data to the end of their programs."""
+"""One attempt at a job: hosts with fresh directories, from their data to the end of their programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAST_LINES = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attempt: ``completed``, ``failed``, ``internal`` (this machine's fault) or ``ended``."""
+    """What became of an attempt: ``completed``, ``failed``, ``internal`` (our fault) or ``ended``."""
 
     kind: str
     reason: str = ""
@@ -149,7 +149,12 @@ class Attempt:
         with self._lock:
             self._started.append(running)
         self._journal.host(
-            running.plan.name, state="running", started_at=time.time(), ended_at=None, exit_code=None, reason=""
+            running.plan.name,
+            state="running",
+            started_at=time.time(),
+            ended_at=None,
+            exit_code=None,
+            reason="",
         )
 
     def _wait(self) -> None:
@@ -233,17 +238,21 @@ class Attempt:
         ended = self._exits[name]
         if isinstance(ended, PlatformFailure):
             return Outcome("internal", f"InternalServerError: {ended}")
-        text = read_failure(self.trees[name].part("output", "failure")) or ended.reason or self._last_line(name)
+        text = (
+            read_failure(self.trees[name].part("output", "failure")) or ended.reason or self._last_line(name)
+        )
         where = f", host: {name}" if len(self._hosts) > 1 else ""
         tail = f", exit code: {ended.code}{where}"
         head = "AlgorithmError: "
         return Outcome("failed", head + text[: LONGEST_REASON - len(head) - len(tail)] + tail)
 
     def _last_line(self, name: str) -> str:
-        """Return the last line that a host has written: of a program without a failure file, the best there is."""
+        """Return the last line that a host has written: without a failure file the best there is."""
         stream = next(host for host in self._journal.state["hosts"] if host["name"] == name)["streams"][-1]
         log = Log(log_path(self._run.job, stream))
-        lines = [event.data for event in log.events(log.start_of_last(LAST_LINES, log.size), is_complete=True)]
+        lines = [
+            event.data for event in log.events(log.start_of_last(LAST_LINES, log.size), is_complete=True)
+        ]
         texts = [line.decode("utf-8", "replace").strip() for line in lines]
         return next((text for text in reversed(texts) if text), "")
 
@@ -256,7 +265,9 @@ class Attempt:
 def read_failure(path: str) -> str:
     """Return why a program says it failed; "" if it does not say."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # the program may leave anything there
+        fd = os.open(
+            path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        )  # the program may leave anything there
     except OSError:
         return ""
     with open(fd, encoding="utf-8", errors="replace") as file:

@@ -6,6 +6,7 @@ service does lazily needs a file system of its own.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -59,10 +60,10 @@ class Channels:
                 shown[channel["ChannelName"]] = source
                 continue
             items = self._share(channel, host)
-            in_parallel(lambda item, folder=folder: self._bring(item, folder), items)  # type: ignore[misc]
+            in_parallel(functools.partial(self._bring, folder), items)
         return shown
 
-    def _bring(self, item: Item, folder: str) -> None:
+    def _bring(self, folder: str, item: Item) -> None:
         self._objects.check()
         self._objects.fetch(item, os.path.join(folder, item.path))
 
@@ -88,7 +89,7 @@ class Channels:
                 feeders.append(
                     PipeFeeder(
                         os.path.join(data, channel["ChannelName"]),
-                        lambda epoch, items=items, channel=channel: _shuffled(items, channel, epoch),
+                        functools.partial(_shuffled, items, channel),
                         self._objects,
                         is_gzip=channel.get("CompressionType") == "Gzip",
                         is_record_io=channel.get("RecordWrapperType") == "RecordIO",

@@ -18,8 +18,8 @@ SECONDS_BETWEEN = 0.5
 class Mirror(threading.Thread):
     """Sends the files of a folder once they are complete. Deletions are not mirrored, as on the service.
 
-    A file is complete when nobody has it open for writing, and it was found so twice while the program ran: what
-    was open when the program was killed may be half a file.
+    A file is complete when nobody has it open for writing, and it was found so twice while the program ran:
+    what was open when the program was killed may be half a file.
 
     Args:
         folder: the folder.

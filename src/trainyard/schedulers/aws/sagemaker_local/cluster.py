@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import time
@@ -50,7 +51,11 @@ class Cluster:
         for attempt in range(1, NETWORK_ATTEMPTS + 1):
             self._create_network({})
             facts = self.engine.request("GET", f"/networks/{self.network}")
-            subnet = facts["IPAM"]["Config"][0]["Subnet"]
+            settled = facts["IPAM"]["Config"][0]
+            subnet = settled["Subnet"]
+            if len(hosts) == 1:
+                self.gateway = settled.get("Gateway", "")
+                return
             # A daemon gives addresses that are asked for in networks only whose range was asked for.
             self.remove_network()
             try:
@@ -134,30 +139,31 @@ def _ignoring(status: int, action: Any) -> None:
             raise
 
 
-def reclaim(cluster: Cluster, folder: str) -> None:
+def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
     """Give files that containers have left in a folder to this user, by the image's own ``chown``."""
     if os.geteuid() == 0:
         return
     definition = {
-        "Image": cluster.request["AlgorithmSpecification"]["TrainingImage"],
+        "Image": image,
         "Entrypoint": ["chown", "-R", f"{os.geteuid()}:{os.getegid()}", "/trainyard"],
         "Cmd": [],
         "User": "0:0",
-        "Labels": cluster.labels,
+        "Labels": {LABEL: job_dir},
         "HostConfig": {
             "Mounts": [{"Type": "bind", "Source": folder, "Target": "/trainyard"}],
             "NetworkMode": "none",
         },
     }
-    engine = cluster.engine
-    created = engine.request("POST", "/containers/create", json=definition)["Id"]
+    created = ""
     try:
+        created = engine.request("POST", "/containers/create", json=definition)["Id"]
         engine.request("POST", f"/containers/{created}/start")
         engine.request("POST", f"/containers/{created}/wait")
     except EngineError:  # an image without chown: what cannot be read is missed later, and named
         pass
     finally:
-        engine.request("DELETE", f"/containers/{created}", params={"force": True})
+        if created:
+            remove_container(engine, created)
 
 
 def remove_container(engine: Engine, container_id: str) -> None:
@@ -166,13 +172,14 @@ def remove_container(engine: Engine, container_id: str) -> None:
     while True:
         try:
             engine.request("DELETE", f"/containers/{container_id}", params={"force": True, "v": True})
-            return
         except EngineError as error:
             if error.status == 404:
                 return
             if error.status != 409 or time.monotonic() > deadline:  # 409: somebody else is at it
                 raise
             time.sleep(0.1)
+        else:
+            return
 
 
 def sweep(engine: Engine, job_dir: str) -> None:
@@ -186,4 +193,4 @@ def sweep(engine: Engine, job_dir: str) -> None:
     for item in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
         remove_container(engine, item["Id"])
     for item in engine.request("GET", "/networks", params={"filters": filters}):
-        _ignoring(404, lambda: engine.request("DELETE", f"/networks/{item['Id']}"))
+        _ignoring(404, functools.partial(engine.request, "DELETE", f"/networks/{item['Id']}"))

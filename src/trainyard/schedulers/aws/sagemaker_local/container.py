@@ -98,6 +98,7 @@ class ContainerHost:
         environ = {**cluster.endpoint_variables(dict(os.environ)), **self._environ}
         if self._credentials:
             environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS)
+        address = cluster.addresses.get(self.plan.name)
         definition: dict[str, Any] = {
             "Image": request["AlgorithmSpecification"]["TrainingImage"],
             "Cmd": arguments,
@@ -121,7 +122,7 @@ class ContainerHost:
                 "EndpointsConfig": {
                     cluster.network: {
                         "Aliases": [self.plan.name],
-                        "IPAMConfig": {"IPv4Address": cluster.addresses[self.plan.name]},
+                        "IPAMConfig": {"IPv4Address": address} if address else None,
                     }
                 }
             },
@@ -261,7 +262,7 @@ class ContainerHost:
     # ---- its log
 
     def _read_log(self) -> None:
-        """Copy the log while it grows, and then what a follower has missed: the daemon may leave out the end."""
+        """Copy the log while it grows, and then its end, which the daemon may keep from a follower."""
         writer = LineWriter(self._log_path)
         try:
             self._copy_log(writer, follow=True)
@@ -275,7 +276,6 @@ class ContainerHost:
         while True:
             try:
                 self._copy_once(writer, follow=follow)
-                return
             except EngineError:
                 return
             except EngineUnavailableError:
@@ -283,6 +283,8 @@ class ContainerHost:
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.2)
+            else:
+                return
 
     def _copy_once(self, writer: LineWriter, *, follow: bool) -> None:
         params = {"follow": follow, "stdout": True, "stderr": True}

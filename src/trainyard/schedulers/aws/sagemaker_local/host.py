@@ -133,8 +133,7 @@ class ProcessHost:
         """Start its program, which writes to the log itself."""
         command = self._command
         if self._names:
-            bind = 'mount --bind "$0" /etc/hosts && exec "$@"'
-            command = ["unshare", "--mount", "sh", "-c", bind, self._names, *command]
+            command = _with_names(self._names, command)
         log = os.open(f"{self._log_path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._process = subprocess.Popen(
@@ -205,9 +204,25 @@ def _command(request: dict[str, Any], environ: dict[str, str]) -> list[str]:
     return [sys.executable, "-m", "trainyard_toolkit", *arguments]
 
 
+def _with_names(path: str, command: list[str]) -> list[str]:
+    """Return a command in a mount namespace of its own, with another ``/etc/hosts``."""
+    bind = 'mount --bind "$0" /etc/hosts && exec "$@"'
+    if os.geteuid() == 0:
+        return ["unshare", "--mount", "sh", "-c", bind, path, *command]
+    # Another user may mount as root of a namespace of users, and is itself again in one within it.
+    again = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bind, path, *again, *command]
+
+
 def hosts_file(hosts: list[Host], path: str) -> str:
     """Write an ``/etc/hosts`` in which each host has a loopback address; "" where it cannot be shown."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None or len(hosts) < 2:
+    if len(hosts) < 2 or shutil.which("unshare") is None:
+        return ""
+    try:
+        probe = subprocess.run(_with_names("/etc/hosts", ["true"]), capture_output=True, check=False)
+    except OSError:
+        return ""
+    if probe.returncode:
         return ""
     try:
         with open("/etc/hosts", encoding="utf-8", errors="replace") as file:

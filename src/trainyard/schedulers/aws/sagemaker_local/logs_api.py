@@ -35,7 +35,7 @@ class LocalLogs:
         if params.get("descending"):
             rows.reverse()
         page, token = page_of(rows, params, "limit", 50)
-        return {"logStreams": page, **{"nextToken": value for value in token.values()}}
+        return {"logStreams": page, **_lower(token)}
 
     def get_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
         """GetLogEvents. A token is the place in the log up to which it has been read."""
@@ -79,7 +79,7 @@ class LocalLogs:
         return {
             "events": page,
             "searchedLogStreams": [],
-            **{"nextToken": value for value in token.values()},
+            **_lower(token),
         }
 
 
@@ -90,6 +90,11 @@ def _check_group(operation: str, params: dict[str, Any]) -> None:
         raise ApiError("InvalidParameterException", error.message) from None
     if params.get("logGroupName", params.get("logGroupIdentifier", "").rpartition("log-group:")[2]) != GROUP:
         raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
+
+
+def _lower(token: dict[str, str]) -> dict[str, str]:
+    """Return the token of the next page as this service names it."""
+    return {"nextToken": token["NextToken"]} if token else {}
 
 
 def _words(pattern: str) -> list[str]:
@@ -107,9 +112,11 @@ def _streams(prefix: str) -> list[tuple[JobDir, str]]:
     jobs = [job for job in store.all_jobs() if (job.name == name if slash else job.name.startswith(name))]
     found = []
     for job in jobs:
-        for file in sorted(os.listdir(job.file("logs"))):
-            if file.endswith(".log") and file.startswith(rest):
-                found.append((job, file.removesuffix(".log")))
+        found += [
+            (job, file.removesuffix(".log"))
+            for file in sorted(os.listdir(job.file("logs")))
+            if file.endswith(".log") and file.startswith(rest)
+        ]
     return found
 
 

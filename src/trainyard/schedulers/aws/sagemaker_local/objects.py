@@ -155,14 +155,20 @@ class Objects:
                 for block in answer["Body"].iter_chunks(BLOCK):
                     done += len(block)
                     yield block
-                return
             except Exception as error:
                 if not _is_outage(error):
                     raise StoreFailure(f"cannot {where}: {error}") from error
-            span = {"Range": f"bytes={done}-", "IfMatch": tag}
-            answer = self.persist(
-                where, lambda: self._client.get_object(Bucket=place.bucket, Key=place.key, **span)
-            )
+            else:
+                return
+            answer = self._rest_of(place, done, tag)
+
+    def _rest_of(self, place: Place, done: int, tag: str) -> Any:
+        """Ask for what is still missing of an object, if it still is the same one."""
+        span = {"Range": f"bytes={done}-", "IfMatch": tag}
+        return self.persist(
+            f"fetch {place.uri}",
+            lambda: self._client.get_object(Bucket=place.bucket, Key=place.key, **span),
+        )
 
     def fetch(self, item: Item, path: str) -> None:
         """Fetch an object to a file, which appears whole or not at all."""

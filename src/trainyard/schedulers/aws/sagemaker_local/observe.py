@@ -31,7 +31,7 @@ def layout(job: JobDir) -> list[tuple[str, int, str]]:
 
 def _as_boto(description: dict[str, Any]) -> dict[str, Any]:
     """Return a description with its times as boto3 gives them."""
-    times = {
+    times: dict[str, Any] = {
         key: datetime.fromtimestamp(description[key], UTC)
         for key in ("CreationTime", "TrainingStartTime", "TrainingEndTime", "LastModifiedTime")
         if key in description

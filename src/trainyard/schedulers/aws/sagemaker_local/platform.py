@@ -101,7 +101,9 @@ class Platform:
         from trainyard.schedulers.aws.sagemaker_local.cluster import ensure_image
 
         try:
-            ensure_image(self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", ""))
+            ensure_image(
+                self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", "")
+            )
             if not self.cluster.network:
                 self.cluster.make_network(hosts)
         except TrainyardError as error:
@@ -169,7 +171,12 @@ class Platform:
         if self.cluster is not None:
             from trainyard.schedulers.aws.sagemaker_local.cluster import reclaim
 
-            reclaim(self.cluster, self._job.work)
+            reclaim(
+                self.cluster.engine,
+                self._request["AlgorithmSpecification"]["TrainingImage"],
+                self._job.path,
+                self._job.work,
+            )
 
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""

@@ -70,7 +70,9 @@ class Selection:
         if pattern is None:
             return data
         return b"".join(
-            line for line in iter_lines(data) if pattern.search(line.decode("utf-8", "replace").rstrip("\r\n"))
+            line
+            for line in iter_lines(data)
+            if pattern.search(line.decode("utf-8", "replace").rstrip("\r\n"))
         )
 
     @property

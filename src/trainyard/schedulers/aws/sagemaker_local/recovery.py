@@ -52,6 +52,9 @@ def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict
         reason: why it failed, if that is known.
         by_guard: whether the guard does it, who is then known to attend.
     """
+    state = job.read_state()
+    if state is None or (state["status"] in TERMINAL and state["swept"]):
+        return state
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -91,6 +94,9 @@ def sweep(job: JobDir) -> bool:
             engine = Engine.from_env()
             try:
                 cluster.sweep(engine, job.path)
+                document = job.read_request() or {}
+                image = document.get("request", {}).get("AlgorithmSpecification", {}).get("TrainingImage", "")
+                cluster.reclaim(engine, image, job.path, job.work)
             finally:
                 engine.close()
         except TrainyardError:

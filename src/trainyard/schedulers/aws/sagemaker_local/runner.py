@@ -51,6 +51,8 @@ class TrainingRun:
     """
 
     def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
+        self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
+        self._hear_signals()  # before anybody can know which process to send them to
         self.job = job
         self.request: dict[str, Any] = plan["request"]
         self.settings = Settings(**plan["settings"])
@@ -63,12 +65,13 @@ class TrainingRun:
         self._lock = threading.RLock()
         self._kill_at = 0.0
         self._is_concluding = False
-        self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
+
+    def _hear_signals(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self._events.put(("stop", None)))
         signal.signal(signal.SIGUSR1, lambda *_: self._events.put(("interrupt", None)))
-        # SIGIO comes when somebody writes to a file while it is looked at
+        # SIGIO comes when somebody writes to a file that is looked at. Hosts would inherit SIG_IGN.
         for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
-            signal.signal(signum, signal.SIG_IGN)
+            signal.signal(signum, lambda *_: None)
 
     # ---- the main thread
 

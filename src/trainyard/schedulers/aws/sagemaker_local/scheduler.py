@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
+    from trainyard.schedulers.base import Check, Leftover
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
@@ -160,6 +161,26 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         except OSError as error:
             raise BackendError(f"cannot remove {job.path}: {error.strerror or error}") from error
 
+    # ---- keeping house
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Look what hosts would be made of."""
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
+        return housekeeping.doctor()
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return jobs that ended, and code that was last used, at least so many seconds ago."""
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
+        return housekeeping.leftovers(older_than)
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
+        """Remove them."""
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
+        housekeeping.remove(ids)
+
     # ---- logs
 
     def log_iter(
@@ -214,5 +235,3 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:
     """Make the scheduler. Takes no options of its own."""
     return SageMakerLocalScheduler(session_name)
-
-

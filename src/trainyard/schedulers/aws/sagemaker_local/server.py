@@ -1,8 +1,8 @@
-"""The service's endpoint on this machine: HTTP on loopback, as boto3, the AWS CLI and the SageMaker SDK speak it.
+"""The service's endpoint on this machine: HTTP on loopback, for boto3, the AWS CLI and the SageMaker SDK.
 
-Whoever could reach it could start containers as its user, so it answers this user's (and root's) processes only:
-on Linux it looks up whose socket the other end is. Names other than loopback's in ``Host`` are refused, so that no
-web page can reach it by a name of its own.
+Whoever could reach it could start containers as its user, so it answers this user's (and root's) processes
+only: on Linux it looks up whose socket the other end is. Names other than loopback's in ``Host`` are refused,
+so that no web page can reach it by a name of its own.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Endpoint(ThreadingHTTPServer):
             return self.sagemaker.create_training_job(params, region)
         found = OPERATIONS.get(target)
         if found is None:
-            raise ApiError("UnknownOperationException", f"{target or 'this'} is not carried out on this machine")
+            raise ApiError(
+                "UnknownOperationException", f"{target or 'this'} is not carried out on this machine"
+            )
         owner = self.sagemaker if service == "SageMaker" else self.logs
         result: dict[str, Any] = getattr(owner, found)(params)
         return result
@@ -126,7 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
         name = name if name.endswith("]") else name.rpartition(":")[0] or name
         address = self.server.server_address[0]
         if name not in LOOPBACK_NAMES and name != address:
-            raise ApiError("AccessDeniedException", f"this endpoint does not answer to the name {name!r}", 403)
+            raise ApiError(
+                "AccessDeniedException", f"this endpoint does not answer to the name {name!r}", 403
+            )
         if not is_own_peer(self.client_address[0], self.client_address[1]):
             raise ApiError("AccessDeniedException", "this endpoint answers the user who started it only", 403)
 

@@ -108,8 +108,12 @@ class JobDir:
             pass
 
     def remove(self) -> None:
-        """Remove all that is kept of the job."""
-        shutil.rmtree(self.path)
+        """Remove all that is kept of the job; at once for who looks."""
+        import tempfile
+
+        aside = tempfile.mkdtemp(prefix=".old-", dir=os.path.dirname(self.path))
+        os.rename(self.path, aside)  # in place of the empty directory
+        shutil.rmtree(aside)
 
 
 def create(name: str, request: dict[str, Any], state: dict[str, Any], tags: dict[str, str]) -> JobDir:

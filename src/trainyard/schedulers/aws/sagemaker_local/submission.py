@@ -188,6 +188,7 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
         launch(job.job_def, region=region, settings=settings, app=app)
     except FileExistsError:
         raise BackendError(
-            f"there is a training job {job.job_name} already", hint=f"It is in {store.JobDir.of(job.job_name).path}."
+            f"there is a training job {job.job_name} already",
+            hint=f"It is in {store.JobDir.of(job.job_name).path}.",
         ) from None
     return job.job_name

@@ -1,11 +1,11 @@
 """Program of the processes that outlive whoever starts a job: launcher -> guard -> runner -> hosts.
 
-``python -m trainyard.schedulers.aws.sagemaker_local.supervise`` reads a plan from standard input, detaches, and
-ends with 0 as soon as the job is attended, or prints on standard error why it is not. The request comes through
-standard input, with whatever secrets it holds: on disk it is kept without them.
+``python -m trainyard.schedulers.aws.sagemaker_local.supervise`` reads a plan from standard input, detaches,
+and ends with 0 as soon as the job is attended, or prints on standard error why it is not. The request comes
+through standard input, with whatever secrets it holds: on disk it is kept without them.
 
-The guard only waits. Should the runner be killed, the guard ends the hosts and says so in the job's state. Should
-both be killed at once, the sentinel does: a shell that reads from a pipe whose other end they alone hold.
+The guard only waits. Should the runner be killed, the guard ends the hosts and says so in the job's state.
+Should both be killed at once, the sentinel does: a shell that reads from a pipe whose other end they hold.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     linux.become_subreaper()
     linux.set_title(f"trainyard: guard of {job.name}")
     for signum in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)
+        signal.signal(signum, lambda *_: None)  # not SIG_IGN, which hosts would inherit
     guard = myself()
     lifeline, _kept_open = os.pipe()
     runner = os.fork()

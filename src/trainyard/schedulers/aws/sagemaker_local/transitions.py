@@ -93,7 +93,13 @@ def advance(state: dict[str, Any], secondary: str, now: float, message: str = ""
 
 
 def finish(
-    state: dict[str, Any], status: str, now: float, *, secondary: str = "", reason: str = "", message: str = ""
+    state: dict[str, Any],
+    status: str,
+    now: float,
+    *,
+    secondary: str = "",
+    reason: str = "",
+    message: str = "",
 ) -> None:
     """End the job, in place. Does nothing to one that has ended."""
     if state["status"] in TERMINAL:

@@ -100,14 +100,19 @@ def _rules(request: dict[str, Any]) -> list[str]:
 def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
     channels = request.get("InputDataConfig") or []
     names = [channel["ChannelName"] for channel in channels]
-    problems = [f"the channel {name!r} is given twice" for name in sorted(set(names)) if names.count(name) > 1]
+    problems = [
+        f"the channel {name!r} is given twice" for name in sorted(set(names)) if names.count(name) > 1
+    ]
     for channel in channels:
         sources = channel["DataSource"]
         if len(sources) != 1:
             problems.append(f"the channel {channel['ChannelName']!r} needs exactly one data source")
-        for group in sources.get("S3DataSource", {}).get("InstanceGroupNames") or ():
-            if group not in groups:
-                problems.append(f"the channel {channel['ChannelName']!r} is for {group!r}, which is no group")
+        name = channel["ChannelName"]
+        problems += [
+            f"the channel {name!r} is for {group!r}, which is no group"
+            for group in sources.get("S3DataSource", {}).get("InstanceGroupNames") or ()
+            if group not in groups
+        ]
     return problems
 
 
