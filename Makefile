@@ -39,9 +39,19 @@ $(ORACLE)/bin/train:
 	$(PYTHON) -m venv $(ORACLE)
 	$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check 'sagemaker-training==5.1.4'
 
-bench: $(VENV)/.dev $(ORACLE)/bin/train
+# The SageMaker SDK, to compare requests with.
+SAGEMAKER_SDK := .venv-sagemaker-sdk
+$(SAGEMAKER_SDK)/bin/python:
+	$(PYTHON) -m venv $(SAGEMAKER_SDK)
+	$(SAGEMAKER_SDK)/bin/python -m pip install --quiet --disable-pip-version-check 'sagemaker==2.230.0' || \
+	  { rm -rf $(SAGEMAKER_SDK); exit 1; }
+.PHONY: $(SAGEMAKER_SDK)
+$(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
+
+bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)
+	$(BIN)/python benchmarks/sagemaker.py --sdk $(SAGEMAKER_SDK)
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

@@ -11,11 +11,10 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trainyard.cli.catalog import COMMANDS
+from trainyard.cli.catalog import COMMANDS, load_command
 from trainyard.cli.parser import Parser, add_common_options
 from trainyard.components.component import Component
 from trainyard.components.finder import BUILTINS, get_component
@@ -128,7 +127,7 @@ def commands() -> Iterator[str]:
     add_common_options(common)
     known = {option for action in common._actions for option in action.option_strings}
     for name in COMMANDS:
-        command = import_module(f"trainyard.cli.commands.{name}")
+        command = load_command(name)
         parser = Parser(f"trainyard {name}", command.__doc__ or "")
         command.add_arguments(parser)
         yield from ("", f"## {name}", "", *described(parser.description or ""), "")

@@ -44,6 +44,20 @@ def _registry() -> str:
     return _program("docker-registry")() or _module("bcrypt")()
 
 
+SAGEMAKER_SDK = os.path.abspath(os.environ.get("TRAINYARD_SAGEMAKER_SDK", ".venv-sagemaker-sdk"))
+
+
+def sagemaker_sdk() -> str:
+    """Return the Python that has the SageMaker SDK; skips without one."""
+    need("sagemaker_sdk")
+    return os.path.join(SAGEMAKER_SDK, "bin", "python")
+
+
+def _sagemaker_sdk() -> str:
+    python = os.path.join(SAGEMAKER_SDK, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(SAGEMAKER_SDK)})"
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "botocore": _module("botocore"),
@@ -53,6 +67,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "registry": _registry,
+    "sagemaker_sdk": _sagemaker_sdk,
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from trainyard.plugins import EntryPoint
 
-# In the order in which the help shows them. The module's name is the command's.
+# In the order in which the help shows them. The module's name is the command's, with _ for -.
 COMMANDS: dict[str, str] = {
     "run": "start a job",
     "status": "show the state of a job and its replicas",
@@ -27,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "runopts": "show the options of schedulers",
     "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",
+    "drill": "try out what a job does when its machines are taken away",
+    "sagemaker-local": "answer SageMaker's API on this machine",
     "gc": "remove what old jobs left behind",
     "completion": "print the completion script of a shell",
 }
@@ -59,7 +61,7 @@ def load_command(name: str) -> Any:
     from importlib import import_module
 
     if name in COMMANDS:
-        return import_module(f"trainyard.cli.commands.{name}")
+        return import_module(f"trainyard.cli.commands.{name.replace('-', '_')}")
     plugins = plugin_commands()
     if name in plugins:
         return plugins[name].load()()

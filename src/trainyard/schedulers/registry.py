@@ -27,6 +27,8 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "local_cwd": "trainyard.schedulers.local.scheduler",
     "local_docker": "trainyard.schedulers.docker.scheduler",
     "aws_batch": "trainyard.schedulers.aws.batch.scheduler",
+    "aws_sagemaker": "trainyard.schedulers.aws.sagemaker.scheduler",
+    "sagemaker_local": "trainyard.schedulers.aws.sagemaker_local.scheduler",
 }
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "docker": "docker", "lightkube": "kubernetes"}

@@ -32,6 +32,8 @@ _PATHS = {
     "resource_config_file_dir": "resource_config",
 }
 
+#: Beginning of the names of channels that the launcher makes for itself.
+LAUNCHER_CHANNELS = "trainyard_"
 # Flags among the framework parameters that ask for a distributed run.
 DISTRIBUTION_FLAGS = (
     "sagemaker_mpi_enabled",
@@ -245,9 +247,13 @@ def read_hyperparameters(layout: Layout | None = None) -> dict[str, Any]:
 
 
 def read_input_data_config(layout: Layout | None = None) -> dict[str, Any]:
-    """The content of ``inputdataconfig.json``: channel name -> its settings."""
+    """The content of ``inputdataconfig.json``: channel name -> its settings.
+
+    Channels by which the launcher brings code and toolkit are none of the script's, and left out.
+    """
     path = (layout or Layout()).input_data_config
-    return config.read_object(path, "the input channels")
+    channels = config.read_object(path, "the input channels")
+    return {name: value for name, value in channels.items() if not name.startswith(LAUNCHER_CHANNELS)}
 
 
 def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:

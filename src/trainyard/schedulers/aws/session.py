@@ -177,7 +177,8 @@ class AwsSession:
             user_agent_extra=f"trainyard/{__version__}",
         )
         client = session.create_client(service, region_name=self._region, config=config)
-        client.meta.events.register("before-parse", _check_length)
+        if service != "s3":  # answers to HEAD announce a length, and have no body
+            client.meta.events.register("before-parse", _check_length)
         return client
 
 

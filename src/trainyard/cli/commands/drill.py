@@ -1,0 +1,63 @@
+"""Try out what a job does when something happens to it.
+
+`trainyard drill spot JOB` takes a spot job of `sagemaker_local` its machines away: SIGTERM, two minutes to
+save what is to be saved, SIGKILL. Then it starts anew on other machines, with the checkpoints it had sent.
+"""
+
+from __future__ import annotations
+
+from trainyard.cli.console import note
+from trainyard.cli.parser import add_handle_argument
+from trainyard.errors import EXIT_OK, BackendError, ConfigError, UnknownAppException
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+SCHEDULER = "sagemaker_local"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("what", choices=["spot"], help="spot: the interruption of spot instances")
+    add_handle_argument(parser)
+    parser.add_argument(
+        "--absence",
+        default="0s",
+        metavar="TIME",
+        help="how long there are no other machines: 30s, 5m (default: 0s)",
+    )
+
+
+def run(args: Namespace) -> int:
+    """Run the command."""
+    from trainyard.cli.times import parse_duration
+    from trainyard.schedulers.aws.sagemaker_local import api, recovery, store
+    from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+
+    absence = parse_duration(args.absence)
+    job = store.find(_app_id(args.handle))
+    state = None if job is None else recovery.current_state(job)
+    if job is None or state is None:
+        raise UnknownAppException(f"{SCHEDULER} knows no job {args.handle!r}")
+    try:
+        api.interrupt(job, state, absence)
+    except ApiError as error:
+        raise ConfigError(error.message) from error
+    except OSError as error:
+        raise BackendError(f"cannot interrupt {job.name}: {error}") from error
+    note(f"{job.name}: its machines are taken away")
+    return EXIT_OK
+
+
+def _app_id(text: str | None) -> str:
+    """Return a job's name: as it is given, if it is one, or that of the handle that it stands for."""
+    from trainyard.schedulers.aws.sagemaker_local import store
+
+    if text and store.find(text) is not None:
+        return text
+    from trainyard.runner import get_runner
+
+    with get_runner() as runner:
+        handle = runner.resolve_handle(text or "")
+    return handle.rpartition("/")[2]

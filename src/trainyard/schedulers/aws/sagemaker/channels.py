@@ -1,0 +1,161 @@
+"""Input data: a URI with settings becomes an entry of ``InputDataConfig``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from trainyard.errors import ConfigError, did_you_mean
+
+S3_SCHEMES = ("s3://", "https://")
+FILE_SYSTEMS = {"fsx": "FSxLustre", "efs": "EFS"}
+MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
+RESERVED = "trainyard_"
+
+#: Setting -> member of the channel, or of its source in S3.
+_OF_CHANNEL = {
+    "mode": "InputMode",
+    "content_type": "ContentType",
+    "compression": "CompressionType",
+    "record_wrapper": "RecordWrapperType",
+}
+_OF_S3 = {"distribution": "S3DataDistributionType", "data_type": "S3DataType"}
+_LISTS = {"attributes": "AttributeNames", "groups": "InstanceGroupNames"}
+_SETTINGS = {*_OF_CHANNEL, *_OF_S3, *_LISTS, "shuffle_seed"}
+_FILE_SYSTEM_SETTINGS = {"access", "content_type", "mode"}
+
+
+@dataclass
+class Upload:
+    """A path of this machine that has to be in S3 before the job is created.
+
+    Attributes:
+        path: a file or a directory, absolute.
+        uri: the ``file://`` URI that stands for it in the request until it is uploaded.
+    """
+
+    path: str
+    uri: str
+
+
+@dataclass
+class Channels:
+    """The channels of a job, as the request has them, and what has to be uploaded for them."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    uploads: list[Upload] = field(default_factory=list)
+
+    def add(self, name: str, given: Any, **members: Any) -> None:
+        """Add a channel.
+
+        Args:
+            name: its name.
+            given: a URI with settings, or the job document's object.
+            members: further members of the entry.
+
+        Raises:
+            ConfigError: there is one of this name, or the URI or a setting cannot be read.
+        """
+        if any(entry["ChannelName"] == name for entry in self.entries):
+            raise ConfigError(f"the channel {name!r} is given twice")
+        uri, settings = _split(name, given)
+        scheme = uri.partition("://")[0] if "://" in uri else ""
+        entry: dict[str, Any] = {"ChannelName": name}
+        if scheme in FILE_SYSTEMS:
+            entry["DataSource"] = {"FileSystemDataSource": _file_system(name, uri, scheme, settings)}
+        elif scheme in ("s3", "https"):
+            entry["DataSource"] = {"S3DataSource": _s3(uri, settings)}
+        elif scheme in ("", "file"):
+            upload = local_path(uri)
+            self.uploads.append(upload)
+            entry["DataSource"] = {"S3DataSource": _s3(upload.uri, settings)}
+        else:
+            raise ConfigError(
+                f"channel {name!r}: SageMaker reads no {scheme}:// URIs",
+                hint="Give s3://bucket/prefix, fsx://fs-ID/path, efs://fs-ID/path or a path of this machine.",
+            )
+        entry |= {_OF_CHANNEL[key]: value for key, value in settings.items() if key in _OF_CHANNEL}
+        if "shuffle_seed" in settings:
+            entry["ShuffleConfig"] = {"Seed": _number(name, settings["shuffle_seed"])}
+        self.entries.append(entry | members)
+
+
+def local_path(uri: str) -> Upload:
+    """Return a path of this machine, given as such or as a ``file://`` URI, as something to upload."""
+    path = os.path.abspath(os.path.expanduser(uri.removeprefix("file://")))
+    return Upload(path, f"file://{path}")
+
+
+def is_s3(uri: str) -> bool:
+    """Tell whether a URI is one of S3."""
+    return uri.startswith(S3_SCHEMES)
+
+
+def _split(name: str, given: Any) -> tuple[str, dict[str, str]]:
+    if isinstance(given, Mapping):
+        settings = {str(key): str(value) for key, value in given.items() if key != "uri"}
+        if settings.get("mode") in ("link", "copy"):  # the toolkit's own ways; here data is always copied
+            del settings["mode"]
+        uri = str(given.get("uri", ""))
+    else:
+        uri, settings = _split_text(name, str(given))
+    if not uri:
+        raise ConfigError(f"channel {name!r} has no URI")
+    known = _FILE_SYSTEM_SETTINGS if uri.partition("://")[0] in FILE_SYSTEMS else _SETTINGS
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"channel {name!r} has no setting {key!r}", hint=did_you_mean(key, known))
+    return uri, settings
+
+
+def _split_text(name: str, text: str) -> tuple[str, dict[str, str]]:
+    """Cut the settings off; a ``?`` that no setting follows belongs to the key."""
+    uri, mark, query = text.rpartition("?")
+    if not mark or "=" not in query.partition("/")[0]:
+        return text, {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        raise ConfigError(
+            f"channel {name!r}: cannot read the settings {query!r}",
+            hint="Settings are written as s3://bucket/prefix?mode=FastFile&distribution=ShardedByS3Key.",
+        ) from None
+    return uri, dict(pairs)
+
+
+def _s3(uri: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    source: dict[str, Any] = {
+        "S3DataType": "S3Prefix",
+        "S3Uri": uri,
+        "S3DataDistributionType": "FullyReplicated",
+    }
+    source |= {_OF_S3[key]: value for key, value in settings.items() if key in _OF_S3}
+    return source | {
+        _LISTS[key]: [item for item in value.split(",") if item]
+        for key, value in settings.items()
+        if key in _LISTS
+    }
+
+
+def _file_system(name: str, uri: str, scheme: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    identity, _, path = uri.partition("://")[2].partition("/")
+    if not identity:
+        raise ConfigError(
+            f"channel {name!r}: {uri} names no file system", hint=f"{scheme}://fs-0123456789/path"
+        )
+    return {
+        "FileSystemId": identity,
+        "FileSystemType": FILE_SYSTEMS[scheme],
+        "DirectoryPath": f"/{path}",
+        "FileSystemAccessMode": settings.get("access", "ro"),
+    }
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"channel {name!r}: the shuffle_seed {text!r} is no whole number") from None

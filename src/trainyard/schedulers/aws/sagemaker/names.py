@@ -1,0 +1,86 @@
+"""Names, tags and addresses of training jobs."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+
+from trainyard.schedulers.ids import random_id
+
+BACKEND = "aws_sagemaker"
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+LONGEST_NAME = 63
+
+#: Tags that say that a job is ours.
+TAG_VERSION = "trainyard/version"
+TAG_APP_NAME = "trainyard/app-name"
+TAG_USER = "trainyard/user"
+#: Names the submission, so that a job whose answer was lost is known again.
+TAG_TOKEN = "trainyard/client-token"
+#: The job's roles in order, as name:count, for reading commands.
+TAG_ROLES = "trainyard/roles"
+#: The predecessor's, by which its jobs are known.
+TAG_PREDECESSOR = "torchx.pytorch.org/version"
+
+#: Stands for the account until somebody has asked AWS for it.
+ACCOUNT = "<account>"
+#: Stands for the content of a repository until it has been cloned.
+CONTENT = "<content>"
+
+_NO_TAG = re.compile(r"[^\w\s.:/=+\-@]")
+
+
+def make_job_name(base: str) -> str:
+    """Return a new, valid name: letters, digits and single hyphens, at most 63 of them."""
+    suffix = random_id()
+    text = re.sub(r"[^A-Za-z0-9]+", "-", base).strip("-")
+    return f"{text[: LONGEST_NAME - len(suffix) - 1].rstrip('-') or 'job'}-{suffix}"
+
+
+def is_job_name(text: str) -> bool:
+    """Tell whether the service could have a job of this name."""
+    return re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", text) is not None
+
+
+def tag_value(text: str) -> str:
+    """Return a text as a tag can hold it: other characters become ``_``."""
+    return _NO_TAG.sub("_", text)[:256]
+
+
+def current_user() -> str:
+    """Return the name of who submits."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in the password database, as in some containers
+        return str(os.getuid())
+
+
+def default_bucket(region: str, account: str = ACCOUNT) -> str:
+    """Return the name of the bucket that results and code go to by default, the one that the SDK uses."""
+    return f"sagemaker-{region}-{account}"
+
+
+def split_s3(uri: str) -> tuple[str, str]:
+    """Return bucket and key of an ``s3://`` URI; the key without slashes around it."""
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key.strip("/")
+
+
+def join_s3(bucket: str, *parts: str) -> str:
+    """Return the ``s3://`` URI of a bucket and the parts of a key."""
+    key = "/".join(part.strip("/") for part in parts if part.strip("/"))
+    return f"s3://{bucket}/{key}" if key else f"s3://{bucket}/"
+
+
+def console_url(arn: str) -> str | None:
+    """Return where a browser shows a training job."""
+    parts = arn.split(":")
+    if len(parts) < 6 or parts[0] != "arn":
+        return None
+    domain = {
+        "aws-cn": "console.amazonaws.cn",
+        "aws-us-gov": "console.amazonaws-us-gov.com",
+    }.get(parts[1], "console.aws.amazon.com")
+    region, name = parts[3], arn.rpartition("/")[2]
+    return f"https://{region}.{domain}/sagemaker/home?region={region}#/jobs/{name}"

@@ -1,0 +1,151 @@
+"""What SageMaker says of a job, as states of a job and its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.sagemaker.command import BOOTSTRAP
+from trainyard.schedulers.aws.sagemaker.programs import ROLE_NAME
+from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, exit_code_of, message_of, reason_of
+from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
+from trainyard.specs.app import Role
+from trainyard.specs.named_resources_aws import INSTANCE_TYPE
+from trainyard.specs.resources import Resource
+from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+
+UNNAMED_ROLE = "algo"
+
+
+def layout(job: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Return role, index and host of every replica.
+
+    Hosts are ``algo-1``, ``algo-2``, .... Which of them are in which group SageMaker tells in the containers
+    only; they are taken to come in the order of the groups.
+    """
+    config = job.get("ResourceConfig") or {}
+    groups = config.get("InstanceGroups") or []
+    only = (job.get("Environment") or {}).get(ROLE_NAME)
+    if only or not groups:
+        count = sum(group["InstanceCount"] for group in groups) if groups else config.get("InstanceCount", 1)
+        roles = [only or UNNAMED_ROLE] * count
+    else:
+        roles = [group["InstanceGroupName"] for group in groups for _ in range(group["InstanceCount"])]
+    places, seen = [], dict.fromkeys(roles, 0)
+    for number, role in enumerate(roles, 1):
+        places.append((role, seen[role], f"algo-{number}"))
+        seen[role] += 1
+    return places
+
+
+def describe(app_id: str, job: Mapping[str, Any]) -> DescribeAppResponse:
+    """Return a job as SageMaker describes it."""
+    state = STATE_OF_REASON[reason_of(job)]
+    return DescribeAppResponse(
+        app_id,
+        state,
+        num_restarts=_restarts(job),
+        msg=message_of(job),
+        ui_url=names.console_url(job.get("TrainingJobArn", "")),
+        metadata=_facts(job),
+        roles_statuses=_statuses(job, state),
+        roles=_roles(job),
+    )
+
+
+def listed(job: Mapping[str, Any]) -> ListAppResponse:
+    """Return a job as SageMaker lists it."""
+    name = job["TrainingJobName"]
+    tags = {tag["Key"]: tag["Value"] for tag in job.get("Tags") or []}
+    row = ListAppResponse(
+        name,
+        STATE_OF_REASON[reason_of(job)],
+        name=tags.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name,
+    )
+    row.submitted_at = _seconds(job.get("CreationTime"))
+    row.ended_at = _seconds(job.get("TrainingEndTime"))
+    return row
+
+
+def _restarts(job: Mapping[str, Any]) -> int:
+    """Return how often the job began anew, after spot instances were taken back or a fault of the service."""
+    transitions = job.get("SecondaryStatusTransitions") or []
+    return sum(each.get("Status") in ("Interrupted", "Restarting") for each in transitions)
+
+
+def _statuses(job: Mapping[str, Any], state: AppState) -> list[RoleStatus]:
+    places = layout(job)
+    started = _seconds(job.get("TrainingStartTime"))
+    ended = _seconds(job.get("TrainingEndTime")) if is_terminal(state) else None
+    code = exit_code_of(job) if is_terminal(state) else None
+    # of several instances SageMaker does not say which one failed
+    known = code if code == 0 or len(places) == 1 else None
+    roles: dict[str, list[ReplicaStatus]] = {}
+    for role, index, host in places:
+        status = ReplicaStatus(
+            index,
+            state,
+            role,
+            host,
+            exit_code=known,
+            started_at=started,
+            ended_at=ended,
+            restarts=_restarts(job),
+        )
+        roles.setdefault(role, []).append(status)
+    return [RoleStatus(role, replicas) for role, replicas in roles.items()]
+
+
+def _facts(job: Mapping[str, Any]) -> dict[str, str]:
+    """Return what else there is to know of a job, as texts."""
+    output = (job.get("OutputDataConfig") or {}).get("S3OutputPath", "").rstrip("/")
+    facts: dict[str, Any] = {
+        "arn": job.get("TrainingJobArn"),
+        "secondary_status": job.get("SecondaryStatus"),
+        "transitions": " -> ".join(
+            str(each.get("Status")) for each in job.get("SecondaryStatusTransitions") or []
+        ),
+        "model_artifacts": (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts"),
+        "output": f"{output}/{job.get('TrainingJobName')}/output" if output else None,
+        "checkpoints": (job.get("CheckpointConfig") or {}).get("S3Uri"),
+        "training_seconds": job.get("TrainingTimeInSeconds"),
+        "billable_seconds": job.get("BillableTimeInSeconds"),
+    }
+    for metric in job.get("FinalMetricDataList") or []:
+        facts[f"metric:{metric.get('MetricName')}"] = metric.get("Value")
+    return {key: str(value) for key, value in facts.items() if value not in (None, "")}
+
+
+def _roles(job: Mapping[str, Any]) -> list[Role]:
+    algorithm = job.get("AlgorithmSpecification") or {}
+    config = job.get("ResourceConfig") or {}
+    types = {
+        group["InstanceGroupName"]: group["InstanceType"] for group in config.get("InstanceGroups") or []
+    }
+    entrypoint = list(algorithm.get("ContainerEntrypoint") or [])
+    arguments = list(algorithm.get("ContainerArguments") or [])
+    if entrypoint[: len(BOOTSTRAP)] == BOOTSTRAP:  # ours; the program is in the script somewhere
+        arguments = ["".join([*entrypoint[len(BOOTSTRAP) :], *arguments])]
+        entrypoint = BOOTSTRAP[:2]
+    counts: dict[str, int] = {}
+    for name, _, _ in layout(job):
+        counts[name] = counts.get(name, 0) + 1
+    roles = []
+    for name, count in counts.items():
+        kind = types.get(name) or config.get("InstanceType", "")
+        role = Role(
+            name,
+            algorithm.get("TrainingImage", ""),
+            entrypoint=entrypoint[0] if entrypoint else "train",
+            args=[*entrypoint[1:], *arguments],
+            env=dict(job.get("Environment") or {}),
+            num_replicas=count,
+            resource=Resource(-1, -1, -1, capabilities={INSTANCE_TYPE: kind.removeprefix("ml.")}),
+        )
+        roles.append(role)
+    return roles
+
+
+def _seconds(time: Any) -> float | None:
+    return None if time is None else float(time.timestamp())

@@ -1,0 +1,185 @@
+"""Options that do not go together, refused with the reason before anything is read, uploaded or asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.errors import InvalidRunConfigException
+from trainyard.schedulers.aws.sagemaker.channels import FILE_SYSTEMS, is_s3
+from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.resources import check_counts, given_groups, role_problems
+from trainyard.specs.app import AppDef
+
+DEFAULT_MAX_RUN = 24 * 60 * 60
+GIT_KEYS = {"repo", "branch", "commit", "2FA_enabled", "username", "password", "token"}
+#: Regions in which SageMaker Debugger is not offered, of the SDK's list.
+WITHOUT_DEBUGGER = frozenset(
+    {
+        "us-iso-east-1",
+        "us-isob-east-1",
+        "ap-southeast-3",
+        "ap-southeast-4",
+        "eu-south-2",
+        "me-central-1",
+        "ap-south-2",
+        "eu-central-2",
+        "us-gov-east-1",
+    }
+)
+_VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", local: bool = False) -> None:
+    """Refuse what is inconsistent; everything that is wrong is said at once.
+
+    Args:
+        app: the job.
+        opts: its options.
+        region: where it is to run, if that is known.
+        local: whether it runs on this machine, where paths stand in for S3.
+
+    Raises:
+        InvalidRunConfigException: something is.
+    """
+    problems = [
+        *role_problems(app),
+        *check_counts(app, opts),
+        *_time(opts),
+        *_network(opts),
+        *_results(opts, local=local),
+        *_input(opts),
+        *_code(opts),
+        *_program(app, opts),
+    ]
+    if opts.debugger_hook_config and region in WITHOUT_DEBUGGER:
+        problems.append(f"debugger_hook_config is given, but {region} has no SageMaker Debugger")
+    if problems:
+        text = "".join(f"\n  - {problem}" for problem in problems)
+        raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")
+
+
+def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
+    max_run = DEFAULT_MAX_RUN if opts.max_run is None else opts.max_run
+    if opts.max_run is not None and opts.max_run < 1:
+        yield f"max_run is {opts.max_run}, it must be at least 1 second"
+    if opts.use_spot_instances:
+        if opts.max_wait is None:
+            yield "use_spot_instances needs max_wait: how many seconds the job may take with all waiting"
+        elif opts.max_wait < max_run:
+            default = " (the default)" if opts.max_run is None else ""
+            yield f"max_wait is {opts.max_wait}, less than max_run, which is {max_run}{default}"
+        if opts.keep_alive_period_in_seconds:
+            yield "keep_alive_period_in_seconds keeps no spot instances: a warm pool needs on-demand ones"
+    elif opts.max_wait is not None:
+        yield "max_wait is given without use_spot_instances, which alone wait"
+    if opts.keep_alive_period_in_seconds and given_groups(opts):
+        yield "keep_alive_period_in_seconds keeps no instance_groups: a warm pool is of one type"
+    if opts.max_retry_attempts is not None and not 1 <= opts.max_retry_attempts <= 30:
+        yield f"max_retry_attempts is {opts.max_retry_attempts}, it must be from 1 to 30"
+    if opts.volume_size is not None and opts.volume_size < 1:
+        yield f"volume_size is {opts.volume_size}, it must be at least 1 GB"
+
+
+def _network(opts: AWSSageMakerOpts) -> Iterator[str]:
+    if bool(opts.subnets) != bool(opts.security_group_ids):
+        there, missing = ("subnets", "security_group_ids")[:: 1 if opts.subnets else -1]
+        yield f"{there} are given without {missing}; a VPC needs both"
+    mode, provider = (
+        opts.training_repository_access_mode,
+        opts.training_repository_credentials_provider_arn,
+    )
+    if provider and mode != "Vpc":
+        yield (
+            "training_repository_credentials_provider_arn is given, but training_repository_access_mode is "
+            f"{mode or 'not'}: logins are for registries in a VPC (access mode Vpc)"
+        )
+    if mode == "Vpc" and not opts.subnets:
+        yield "training_repository_access_mode is Vpc, but no subnets and security_group_ids are given"
+
+
+def _results(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
+    if opts.checkpoint_local_path and not opts.checkpoint_s3_uri:
+        yield "checkpoint_local_path is given without checkpoint_s3_uri: nothing would be kept"
+    if local:
+        return
+    for name in ("output_path", "checkpoint_s3_uri", "code_location"):
+        value = getattr(opts, name)
+        if value and not is_s3(value):
+            yield f"{name} is {value!r}, but SageMaker writes to s3://bucket/prefix only"
+
+
+def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
+    if opts.input_mode is not None and opts.input_mode not in INPUT_MODES:
+        yield f"input_mode is {opts.input_mode!r}, it must be one of {', '.join(INPUT_MODES)}"
+    if opts.model_channel_name and not opts.model_uri:
+        yield "model_channel_name is given without model_uri"
+    for name, uri in (opts.channels or {}).items():
+        scheme = uri.partition("://")[0]
+        if scheme in FILE_SYSTEMS and not opts.subnets:
+            yield f"the channel {name} is a file system, which needs subnets and security_group_ids"
+        if scheme in FILE_SYSTEMS and opts.input_mode == "FastFile":
+            yield f"the channel {name} is a file system ({scheme}), which input_mode FastFile cannot read"
+    for metric in opts.metric_definitions or []:
+        yield from _regex_problems(metric)
+
+
+def _regex_problems(metric: Mapping[str, str]) -> Iterator[str]:
+    for name, regex in metric_pairs(metric):
+        try:
+            groups = re.compile(regex).groups
+        except re.error as error:
+            yield f"metric_definitions: the regex of {name!r} is none: {error}"
+            continue
+        if not groups:
+            yield f"metric_definitions: the regex of {name!r} has no group around the value: ([0-9.]+)"
+
+
+def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
+    source = opts.source_dir or ""
+    if opts.dependencies and is_s3(source):
+        yield "dependencies cannot be put into the archive of source_dir, which is in S3 already"
+    if opts.git_config is None:
+        return
+    unknown = sorted(set(opts.git_config) - GIT_KEYS)
+    if unknown:
+        yield f"git_config has no {', '.join(unknown)}; known: {', '.join(sorted(GIT_KEYS))}"
+    repo = opts.git_config.get("repo", "")
+    if not repo:
+        yield "git_config has no repo"
+    elif repo.startswith("http://"):
+        yield "git_config: the repo is read over http, without encryption; give https://, ssh:// or git@..."
+    if is_s3(source):
+        yield "git_config and a source_dir in S3 are both given: the code can come from one only"
+    for name in [source, *(opts.dependencies or [])]:
+        if name.startswith(("/", "~")) or ".." in name.split("/"):
+            yield f"{name} is not in the repository of git_config"
+
+
+def _program(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
+    for key in opts.hyperparameters or {}:
+        if not key or key.startswith("sagemaker_"):
+            yield f"hyperparameters: the name {key!r} is SageMaker's own"
+    names: dict[str, Any] = dict.fromkeys(opts.environment or {})
+    for role in app.roles:
+        names |= dict.fromkeys(role.env)
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            yield f"the environment variable {name!r} has characters that SageMaker does not take"
+
+
+def metric_pairs(metric: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return names and regexes of a metric definition: ``{"Name", "Regex"}``, or ``{name: regex}``."""
+    folded = {key.lower(): value for key, value in metric.items()}
+    if set(folded) == {"name", "regex"}:
+        return [(folded["name"], folded["regex"])]
+    return list(metric.items())
+
+
+def tag_pairs(tag: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return keys and values of a tag: ``{"Key", "Value"}``, or ``{key: value}``."""
+    folded = {key.lower(): value for key, value in tag.items()}
+    if set(folded) == {"key", "value"}:
+        return [(folded["key"], folded["value"])]
+    return list(tag.items())

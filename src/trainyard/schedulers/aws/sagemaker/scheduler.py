@@ -1,0 +1,340 @@
+"""`aws_sagemaker`: jobs as SageMaker training jobs. The id of a job is the training job's name."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.errors import ConfigError, UnknownAppException, UsageError
+from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.session import AwsSession
+from trainyard.schedulers.base import (
+    DescribeAppResponse,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+)
+from trainyard.specs.status import is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from trainyard.schedulers.aws.sagemaker.code import CodePackage
+    from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
+    from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
+    from trainyard.specs.app import AppDef
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
+
+
+class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
+    """Runs jobs on AWS SageMaker. See ``docs/schedulers/aws_sagemaker.md``.
+
+    Args:
+        session_name: name of the runner's session.
+        client: a SageMaker client of boto3 or botocore to use; made from the environment by default.
+        docker_client: a client of docker-py, by which images are patched.
+        clients: further clients, by service: ``s3``, ``sts``, ``iam``, ``logs``.
+    """
+
+    ships_by_default = True
+    reads_training_specs = True
+    list_filters = frozenset({"states", "since", "all"})
+
+    def __init__(
+        self,
+        session_name: str,
+        client: Any | None = None,
+        docker_client: Any | None = None,
+        clients: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(names.BACKEND, session_name)
+        self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
+        self._docker_client = docker_client
+        self._sessions: dict[tuple[str, str], AwsSession] = {}
+        self._places: dict[str, tuple[str, str]] = {}
+
+    def close(self) -> None:
+        """Close the connections. May be called more than once."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if not self._given:
+                session.close()
+
+    @property
+    def opts_class(self) -> type[Any]:  # type: ignore[override]
+        """The options dataclass, imported when it is asked for."""
+        from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+
+        return AWSSageMakerOpts
+
+    # ---- submitting
+
+    def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
+        from trainyard.schedulers.aws.sagemaker.rules import check_options
+
+        opts = self.opts_class(**cfg)
+        check_options(app, opts, region=self._region(cfg))
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
+        from trainyard.schedulers.aws.sagemaker.code import plan_code
+        from trainyard.schedulers.aws.sagemaker.images import ImageMaker, goes_into_image
+
+        opts = self.opts_class(**cfg)
+        if goes_into_image(app, workspace, opts):
+            return ImageMaker(self._docker_client).plan_shipment(app, workspace, cfg)
+        return plan_code(app, workspace, opts)
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[AWSSageMakerJob]:
+        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.request import check_request, make_job
+        from trainyard.specs.dryrun import AppDryRunInfo
+
+        code = shipment if isinstance(shipment, CodePackage) else None
+        job = make_job(
+            app,
+            self.opts_class(**cfg),
+            code=code.planned if code is not None else None,
+            region=self._region(cfg),
+        )
+        if shipment is not None and code is None:
+            image = app.roles[0].image
+            repository, _, tag = image.rpartition(":")
+            job.images_to_push = {image: (repository, tag)}
+        check_request(job.job_def)
+        info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
+        info.app_id = job.job_name
+        return info
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:
+        return self._make_request(app, cfg, None)
+
+    def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
+        """Upload code and data, look the role up, make the bucket; images are pushed.
+
+        Raises:
+            ConfigError: something cannot be read, or the role does not exist.
+            AwsError: AWS refused or could not be reached. No job is started, and nothing is half uploaded.
+        """
+        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.side_effects import carry_out
+        from trainyard.workspace.progress import Silent
+
+        cfg: Mapping[str, Any] = info.cfg
+        code: CodePackage | None = None
+        if isinstance(info.shipment, CodePackage):
+            code = info.shipment
+            info.record["images"] = {}
+        else:
+            super().ship(info, progress)
+        told = Silent() if progress is None or cfg.get("quiet") else progress
+        try:
+            carry_out(info.request, code, self._session_of(cfg), self._region(cfg), told)
+        finally:
+            if code is not None:
+                code.close()
+
+    def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
+        """Create the training job, once.
+
+        Raises:
+            ConfigError: the request is not valid.
+            AwsError: SageMaker refused it or could not be reached.
+        """
+        from trainyard.schedulers.aws.sagemaker.calls import create
+        from trainyard.schedulers.aws.sagemaker.request import Needs, check_request
+
+        job, cfg = dryrun_info.request, dryrun_info.cfg
+        if job.needs != Needs():
+            self.ship(dryrun_info)
+        check_request(job.job_def)
+        arn = create(self._session_of(cfg), job.job_def)
+        profile = cfg.get("profile") or ""
+        self._places[job.job_name] = (_region_of(arn), profile)
+        dryrun_info.record["native_id"] = f"{arn} profile={profile}" if profile else arn
+        return job.job_name
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what SageMaker says of a job: state, why, replicas, results, times and final metrics."""
+        from trainyard.schedulers.aws.sagemaker import observe
+
+        job = self._job(app_id)
+        return None if job is None else observe.describe(app_id, job)
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe several jobs, a few at a time."""
+        from trainyard.schedulers.aws.sagemaker import observe
+        from trainyard.schedulers.aws.sagemaker.calls import describe_jobs
+
+        wanted = builtins.list(app_ids)
+        found: dict[str, DescribeAppResponse | None] = dict.fromkeys(wanted)
+        places: dict[tuple[str, str], builtins.list[str]] = {}
+        for app_id in filter(names.is_job_name, wanted):
+            places.setdefault(self._place(app_id), []).append(app_id)
+        for place, own in places.items():
+            for app_id, job in describe_jobs(self._session(*place), own).items():
+                found[app_id] = None if job is None else observe.describe(app_id, job)
+        return found
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return our jobs, and the predecessor's, complete, the oldest first.
+
+        Args:
+            cfg: ``region`` and ``profile``, ``name`` (a part of the job's name), and the filters of
+                `list_filters`.
+        """
+        from trainyard.schedulers.aws.sagemaker import observe
+        from trainyard.schedulers.aws.sagemaker.calls import list_jobs
+
+        cfg = cfg or {}
+        jobs = list_jobs(
+            self._session_of(cfg), cfg.get("since"), cfg.get("name") or "", everything=bool(cfg.get("all"))
+        )
+        rows = [observe.listed(job) for job in jobs]
+        states = cfg.get("states")
+        rows = rows if states is None else [row for row in rows if row.state in states]
+        return sorted(rows, key=lambda row: row.submitted_at or 0.0)
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a job of this name."""
+        return self._job(app_id) is not None
+
+    # ---- ending
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop; does nothing if it has ended or does not exist.
+
+        SageMaker sends SIGTERM, and SIGKILL 120 seconds later; what the job has saved is still uploaded.
+        """
+        from trainyard.schedulers.aws.sagemaker.calls import stop
+        from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
+
+        job = self._job(app_id)
+        if job is not None and not is_terminal(STATE_OF_REASON[reason_of(job)]):
+            stop(self._session(*self._place(app_id)), app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        """Delete the training job. Its results in S3 and its logs stay."""
+        from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
+
+        job = self._job(app_id)
+        if job is None:
+            return
+        state = STATE_OF_REASON[reason_of(job)]
+        if not is_terminal(state):
+            raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+        self._session(*self._place(app_id)).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
+
+    # ---- logs
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of a replica, of all its starts in sequence."""
+        from trainyard.schedulers.lines import iter_lines
+
+        query = LogQuery(regex, since, until, should_tail, streams)
+        blocks = self.log_blocks(app_id, [(role_name, k)], query)
+        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas, read by one poller."""
+        from trainyard.schedulers.aws.sagemaker.logs import read_logs
+        from trainyard.schedulers.aws.sagemaker.observe import layout
+        from trainyard.schedulers.lines import compile_regex
+
+        if query.streams not in (None, Stream.COMBINED):
+            raise UsageError(
+                f"AWSSageMakerScheduler only supports the COMBINED log stream, not {query.streams}",
+                hint="CloudWatch keeps stdout and stderr as one stream.",
+            )
+        if query.regex is not None:
+            compile_regex(query.regex)
+        job = self._job(app_id)
+        if job is None:
+            raise UnknownAppException(f"SageMaker knows no training job {app_id!r}")
+        known = [(role, index) for role, index, _ in layout(job)]
+        for role, k in replicas:
+            if (role, k) not in known:
+                there = ", ".join(f"{name}/{index}" for name, index in known[:20])
+                raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
+        return read_logs(self._session(*self._place(app_id)), job, replicas, query)
+
+    # ---- where jobs are
+
+    def _job(self, app_id: str) -> dict[str, Any] | None:
+        from trainyard.schedulers.aws.sagemaker.calls import describe_job
+
+        if not names.is_job_name(app_id):
+            return None
+        return describe_job(self._session(*self._place(app_id)), app_id)
+
+    def _place(self, app_id: str) -> tuple[str, str]:
+        """Return region and profile of a job; where the history does not know them, those configured."""
+        if app_id not in self._places:
+            arn, _, profile = (self.recall(app_id) or "").partition(" profile=")
+            self._places[app_id] = (_region_of(arn), profile)
+        return self._places[app_id]
+
+    def _session(self, region: str | None, profile: str | None) -> AwsSession:
+        configured = {} if region and profile else self.configured()
+        key = (region or configured.get("region") or "", profile or configured.get("profile") or "")
+        if key not in self._sessions:
+            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
+        return self._sessions[key]
+
+    def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
+        return self._session(cfg.get("region"), cfg.get("profile"))
+
+    def _region(self, cfg: Mapping[str, Any]) -> str:
+        """Return the region of a new job.
+
+        Raises:
+            ConfigError: none is known.
+        """
+        meta = getattr(self._given.get("sagemaker"), "meta", None)
+        region = cfg.get("region") or (meta.region_name if meta is not None else "")
+        region = region or self._session_of(cfg).region
+        if not region:
+            raise ConfigError(
+                "no AWS region is given for the training job",
+                hint="Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile.",
+            )
+        return str(region)
+
+
+def _region_of(arn: str) -> str:
+    parts = arn.split(":")
+    return parts[3] if len(parts) > 5 else ""
+
+
+def create_scheduler(
+    session_name: str,
+    client: Any | None = None,
+    docker_client: Any | None = None,
+    clients: Mapping[str, Any] | None = None,
+    **kwargs: object,
+) -> AWSSageMakerScheduler:
+    """Make the scheduler; see `AWSSageMakerScheduler`."""
+    return AWSSageMakerScheduler(session_name, client, docker_client, clients)

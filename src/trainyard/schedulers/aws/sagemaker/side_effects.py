@@ -1,0 +1,171 @@
+"""What comes before a request: the role looked up, the bucket made, code and data uploaded."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.sagemaker.code import CodePackage
+from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
+from trainyard.schedulers.aws.sagemaker.storage import Storage
+from trainyard.schedulers.aws.session import AwsSession
+from trainyard.workspace.errors import WorkspaceChangedError
+
+if TYPE_CHECKING:
+    from trainyard.workspace.progress import Progress
+
+#: How often code that is being written to is read anew.
+ATTEMPTS = 3
+
+
+def carry_out(
+    job: AWSSageMakerJob, code: CodePackage | None, session: AwsSession, region: str, progress: Progress
+) -> None:
+    """Do what a job needs, and put what came of it into its request. Does nothing the second time.
+
+    Args:
+        job: the job.
+        code: its code, if it has some.
+        session: of the region and profile that the job is for.
+        region: that region.
+        progress: is told of the steps.
+
+    Raises:
+        ConfigError: the code or the data cannot be read, or the role does not exist.
+        AwsError: AWS refuses or cannot be reached.
+    """
+    needs = job.needs
+    replacements: dict[str, str] = {}
+    if needs.role_name:
+        planned = job.job_def["RoleArn"]
+        replacements[planned] = role_arn(session, needs.role_name)
+    if code is not None:
+        code.resolve(progress)
+        if needs.code_uri and names.CONTENT in needs.code_uri:
+            replacements[names.CONTENT] = code.key
+    bucket = ""
+    if needs.default_bucket:
+        account = account_of(session)
+        replacements[names.ACCOUNT] = account
+        bucket = names.default_bucket(region, account)
+        ensure_bucket(session, bucket, region, account)
+    settled = settle(job.job_def, replacements)
+    output = settled["OutputDataConfig"]
+    output_bucket = names.split_s3(output["S3OutputPath"])[0]
+    storage = Storage(session, output.get("KmsKeyId"), output_bucket)
+    if code is not None and needs.code_uri:
+        uri = next(iter(settle({"uri": needs.code_uri}, replacements).values()))
+        settled = settle(settled, {uri: upload_code(code, storage, uri, progress)})
+    uploads = {
+        upload.uri: storage.put_local(upload.path, f"s3://{output_bucket}/trainyard/data", progress)
+        for upload in needs.uploads
+    }
+    for entry in settled.get("InputDataConfig", []):
+        source = entry["DataSource"].get("S3DataSource")
+        if source is not None and source["S3Uri"] in uploads:
+            source["S3Uri"] = uploads[source["S3Uri"]]
+    job.job_def = settled
+    job.needs = Needs()
+
+
+def role_arn(session: AwsSession, name: str) -> str:
+    """Return the ARN of a role.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    try:
+        return str(session.call("iam", "GetRole", RoleName=name)["Role"]["Arn"])
+    except AwsForbiddenError as error:
+        raise AwsForbiddenError(
+            f"the ARN of the role {name!r} cannot be looked up: {error.message}",
+            hint="Give the role's ARN: -cfg role=arn:aws:iam::ACCOUNT:role/NAME.",
+            operation=error.operation,
+            code=error.code,
+        ) from None
+    except AwsError as error:
+        if error.code != "NoSuchEntity":
+            raise
+        raise ConfigError(
+            f"there is no IAM role {name!r}", hint="Give another name, or the role's ARN."
+        ) from None
+
+
+def account_of(session: AwsSession) -> str:
+    """Return the number of the account."""
+    return str(session.call("sts", "GetCallerIdentity")["Account"])
+
+
+def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -> None:
+    """Make the account's own bucket unless it is there.
+
+    Raises:
+        AwsError: it is another account's, or cannot be made.
+    """
+    if _has_bucket(session, bucket, account):
+        return
+    params: dict[str, Any] = {"Bucket": bucket}
+    if region != "us-east-1":
+        params["CreateBucketConfiguration"] = {"LocationConstraint": region}
+    try:
+        session.call("s3", "CreateBucket", **params)
+    except AwsError as error:
+        if error.code != "BucketAlreadyOwnedByYou":  # another submission was faster
+            raise
+
+
+def _has_bucket(session: AwsSession, bucket: str, account: str) -> bool:
+    try:
+        session.call("s3", "HeadBucket", Bucket=bucket, ExpectedBucketOwner=account)
+    except AwsError as error:
+        if error.code in ("404", "NoSuchBucket", "NotFound"):
+            return False
+        if error.code not in ("403", "AccessDenied", "Forbidden"):
+            raise
+        raise AwsForbiddenError(
+            f"the bucket {bucket} cannot be used: it is another account's, or s3:ListBucket is missing",
+            hint="Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
+            operation=error.operation,
+            code=error.code,
+        ) from None
+    return True
+
+
+def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progress) -> str:
+    """Upload the code unless it is there; returns the "directory" that it is in.
+
+    It is another one than was planned if the files have been changed since.
+
+    Raises:
+        WorkspaceChangedError: they are changed again and again.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _upload(code, storage, uri, progress)
+        except WorkspaceChangedError:
+            planned = code.key
+            if attempt == ATTEMPTS or not code.reread():
+                raise
+            progress.step("the code has changed; reading it anew")
+            uri = uri.replace(planned, code.key)
+        else:
+            code.keep()
+            return uri
+    raise AssertionError("unreachable")
+
+
+def _upload(code: CodePackage, storage: Storage, uri: str, progress: Progress) -> None:
+    missing = [name for name in code.file_names() if not storage.has(uri + name)]
+    if not missing:
+        progress.done(f"the code is in S3 already: {uri}")
+        return
+    progress.step(f"uploading the code to {uri}")
+    with tempfile.TemporaryDirectory(prefix="trainyard-code-") as directory:
+        for path in code.write(directory):
+            if path.name in missing:
+                storage.put(path, uri + path.name, progress)
+    for warning in code.report.warnings():
+        progress.done(warning)

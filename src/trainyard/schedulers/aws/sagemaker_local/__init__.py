@@ -1,0 +1,1 @@
+"""SageMaker training jobs on this machine: `CreateTrainingJob` requests, carried out here."""

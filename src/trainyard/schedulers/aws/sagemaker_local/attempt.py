@@ -1,0 +1,280 @@
+"""One attempt at a job: hosts with fresh directories, from their data to the end of their programs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainyard.schedulers.aws.sagemaker_local import checkpoints
+from trainyard.schedulers.aws.sagemaker_local.channels import Channels
+from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, Running, StartFailure
+from trainyard.schedulers.aws.sagemaker_local.layout import Host, Tree, hosts_of
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
+from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Place, StoreFailure, in_parallel
+from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
+from trainyard.schedulers.aws.sagemaker_local.transitions import LONGEST_REASON
+
+if TYPE_CHECKING:
+    from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
+
+NOT_FOUND = 127
+LAST_LINES = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an attempt: ``completed``, ``failed``, ``internal`` (our fault) or ``ended``."""
+
+    kind: str
+    reason: str = ""
+
+
+class Attempt:
+    """One attempt.
+
+    Args:
+        run: the job's run.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+        self._journal = run.journal
+        self._hosts = hosts_of(run.request)
+        self.trees: dict[str, Tree] = {}
+        self.started_at = 0.0
+        self.ended_at: float | None = None
+        self._running: list[Running] = []
+        self._started: list[Running] = []
+        self._mirrors: list[checkpoints.Mirror] = []
+        self._pipes: list[PipeFeeder] = []
+        self._exits: dict[str, Exit | PlatformFailure] = {}
+        self._first_failure = ""
+        self._lock = threading.Lock()
+        self._timekeeper: Timekeeper | None = None
+
+    @property
+    def seconds(self) -> float:
+        """For how long its hosts have run."""
+        return (self.ended_at or time.time()) - self.started_at if self.started_at else 0.0
+
+    def run(self) -> Outcome:
+        """Make the attempt."""
+        try:
+            shown = self._prepare()
+            self._start(shown)
+            self._wait()
+            return self._outcome()
+        except Cancelled:
+            return Outcome("ended")
+        except StoreFailure as error:
+            return Outcome("failed", f"ClientError: Data download failed: {error}")
+        except StartFailure as error:
+            return Outcome("failed", f"AlgorithmError: {error}, exit code: {NOT_FOUND}")
+        except PlatformFailure as error:
+            return Outcome("internal", f"InternalServerError: {error}")
+        finally:
+            self._finish()
+
+    # ---- before
+
+    def _prepare(self) -> dict[str, dict[str, str]]:
+        run, platform = self._run, self._run.platform
+        platform.choose()
+        run.check()
+        self._journal.move("Downloading")
+        platform.prepare(self._hosts)
+        run.check()
+        channels = Channels(run.request, self._hosts, run.objects)
+        shown: dict[str, dict[str, str]] = {}
+        first: Tree | None = None
+        for host in self._hosts:
+            tree = platform.tree(host)
+            tree.make(run.request, self._hosts, host)
+            self.trees[host.name] = tree
+            data = tree.part("input", "data")
+            if first is not None:
+                channels.copy_between(host, first.part("input", "data"), data)
+            shown[host.name] = channels.prepare(host, data)
+            self._restore(host, tree)
+            self._pipes += channels.pipes(host, data)
+            first = first or tree
+        return shown
+
+    def _restore(self, host: Host, tree: Tree) -> None:
+        config = self._run.request.get("CheckpointConfig")
+        if config:
+            folder, place = tree.part("checkpoints"), Place.parse(config["S3Uri"])
+            checkpoints.restore(folder, place, self._run.objects)
+            mirror = checkpoints.Mirror(folder, place, self._run.objects, lambda: self._is_alive(host))
+            self._mirrors.append(mirror)
+
+    def _is_alive(self, host: Host) -> bool:
+        return all(running.is_alive() for running in list(self._running) if running.plan == host)
+
+    # ---- while it runs
+
+    def _start(self, shown: dict[str, dict[str, str]]) -> None:
+        self._timekeeper = Timekeeper()
+        for host in self._hosts:
+            stream = stream_name(host.name)
+            path = log_path(self._run.job, stream)
+            with open(f"{path}.log", "ab"):
+                pass
+            self._timekeeper.add(path)
+            self._journal.stream(host.name, stream)
+            running = self._run.platform.host(
+                host, self._hosts, self.trees[host.name], path, shown[host.name]
+            )
+            self._running.append(running)
+        self._run.check()
+        for feeder in [*self._mirrors, *self._pipes]:
+            feeder.start()
+        now = time.time()
+        self.started_at = now
+        start = self._journal.state["training_start"] or now
+        self._journal.set(training_start=start, attempt_start=now)
+        self._journal.move("Training")
+        self._run.look_at_the_clock()
+        in_parallel(self._start_host, self._running)
+        if self._run.cancelled.is_set():  # the wish may have come between two of them
+            self.terminate()
+
+    def _start_host(self, running: Running) -> None:
+        if self._run.cancelled.is_set():
+            return
+        running.start()
+        with self._lock:
+            self._started.append(running)
+        self._journal.host(
+            running.plan.name,
+            state="running",
+            started_at=time.time(),
+            ended_at=None,
+            exit_code=None,
+            reason="",
+        )
+
+    def _wait(self) -> None:
+        threads = [
+            threading.Thread(target=self._wait_for, args=(running,), name=f"wait-{running.plan.name}")
+            for running in self._started
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _wait_for(self, running: Running) -> None:
+        name = running.plan.name
+        try:
+            ended: Exit | PlatformFailure = running.wait()
+        except PlatformFailure as error:
+            ended = error
+        except Exception as error:  # a fault of ours must not leave the job waiting for ever
+            ended = PlatformFailure(f"lost sight of {name}: {error}")
+        failed = not (isinstance(ended, Exit) and ended.code == 0)
+        with self._lock:
+            self._exits[name] = ended
+            if failed and not self._first_failure and not self._run.cancelled.is_set():
+                self._first_failure = name
+        if isinstance(ended, Exit):
+            self._journal.host(
+                name, state="exited", exit_code=ended.code, reason=ended.reason, ended_at=time.time()
+            )
+        else:
+            self._journal.host(name, state="lost", reason=str(ended), ended_at=time.time())
+        if failed:
+            self._run.host_failed(self)
+
+    def terminate(self) -> None:
+        """Ask all hosts to end."""
+        for running in list(self._running):
+            running.terminate()
+
+    def kill(self) -> None:
+        """End all hosts."""
+        for running in list(self._running):
+            running.kill()
+
+    # ---- after
+
+    def _finish(self) -> None:
+        """Stop what goes on beside the hosts, and the hosts themselves if they could not all be started."""
+        left = [running for running in self._started if running.plan.name not in self._exits]
+        for running in left:
+            running.kill()
+        for running in left:
+            self._wait_for(running)
+        if self.started_at:
+            self.ended_at = time.time()
+        for feeder in self._pipes:
+            feeder.stop()
+        if self._timekeeper is not None:
+            self._timekeeper.close()
+
+    def _outcome(self) -> Outcome:
+        was_killed = any(isinstance(ended, Exit) and ended.was_killed for ended in self._exits.values())
+        self.ended_at = time.time()
+        self._run.platform.reclaim()
+        for mirror in self._mirrors:
+            try:
+                mirror.finish(was_killed=was_killed)
+            except StoreFailure as error:
+                if not self._first_failure:
+                    return Outcome("failed", f"ClientError: Checkpoint upload failed: {error}")
+        problems = [feeder.problem for feeder in self._pipes if feeder.problem]
+        if self._first_failure:
+            return self._failure(self._first_failure)
+        if any(not (isinstance(ended, Exit) and ended.code == 0) for ended in self._exits.values()):
+            return Outcome("ended")
+        if problems:
+            return Outcome("failed", f"ClientError: Data download failed: {problems[0]}")
+        return Outcome("completed")
+
+    def _failure(self, name: str) -> Outcome:
+        ended = self._exits[name]
+        if isinstance(ended, PlatformFailure):
+            return Outcome("internal", f"InternalServerError: {ended}")
+        text = (
+            read_failure(self.trees[name].part("output", "failure")) or ended.reason or self._last_line(name)
+        )
+        where = f", host: {name}" if len(self._hosts) > 1 else ""
+        tail = f", exit code: {ended.code}{where}"
+        head = "AlgorithmError: "
+        return Outcome("failed", head + text[: LONGEST_REASON - len(head) - len(tail)] + tail)
+
+    def _last_line(self, name: str) -> str:
+        """Return the last line that a host has written: without a failure file the best there is."""
+        stream = next(host for host in self._journal.state["hosts"] if host["name"] == name)["streams"][-1]
+        log = Log(log_path(self._run.job, stream))
+        lines = [
+            event.data for event in log.events(log.start_of_last(LAST_LINES, log.size), is_complete=True)
+        ]
+        texts = [line.decode("utf-8", "replace").strip() for line in lines]
+        return next((text for text in reversed(texts) if text), "")
+
+    def remove(self) -> None:
+        """Remove the hosts. Their files stay until the next attempt or the end of the job."""
+        for running in self._running:
+            running.remove()
+
+
+def read_failure(path: str) -> str:
+    """Return why a program says it failed; "" if it does not say."""
+    try:
+        fd = os.open(
+            path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        )  # the program may leave anything there
+    except OSError:
+        return ""
+    with open(fd, encoding="utf-8", errors="replace") as file:
+        try:
+            return file.read(LONGEST_REASON).strip()
+        except OSError:
+            return ""
+
+
+__all__ = ["Attempt", "Host", "Outcome", "read_failure"]

@@ -1,0 +1,152 @@
+"""Folders that are kept in step with a store while a job runs: checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable
+
+from trainyard.schedulers.aws.sagemaker_local.objects import Objects, Place, StoreFailure, in_parallel
+
+Stamp = tuple[int, int, int]
+SECONDS_BETWEEN = 0.5
+
+
+class Mirror(threading.Thread):
+    """Sends the files of a folder once they are complete. Deletions are not mirrored, as on the service.
+
+    A file is complete when nobody has it open for writing, and it was found so twice while the program ran:
+    what was open when the program was killed may be half a file.
+
+    Args:
+        folder: the folder.
+        place: where its files go.
+        objects: the store.
+        is_alive: tells whether the program that writes there still runs.
+    """
+
+    def __init__(self, folder: str, place: Place, objects: Objects, is_alive: Callable[[], bool]) -> None:
+        super().__init__(name="checkpoints", daemon=True)
+        self._folder = folder
+        self._place = place
+        self._objects = objects
+        self._is_alive = is_alive
+        self._sent = _stamps(folder)
+        self._complete: dict[str, Stamp] = dict(self._sent)
+        self._closing = threading.Event()
+        #: Why what changed last could not be sent; "" if it could.
+        self.problem = ""
+
+    def run(self) -> None:
+        """Send what changes until `finish`."""
+        while not self._closing.wait(SECONDS_BETWEEN):
+            now = _stamps(self._folder)
+            complete = {
+                path: stamp
+                for path, stamp in now.items()
+                if self._sent.get(path) == stamp or not _has_writer(os.path.join(self._folder, path))
+            }
+            if not self._is_alive():
+                return
+            rested = [path for path, stamp in complete.items() if self._complete.get(path) == stamp]
+            self._complete = complete
+            self._send_all(rested, now)
+
+    def finish(self, *, was_killed: bool) -> None:
+        """Send what is left; of a killed program, what was complete before.
+
+        Raises:
+            StoreFailure: it cannot be sent.
+        """
+        self._closing.set()
+        if self.is_alive():
+            self.join()
+        now = _stamps(self._folder)
+        paths = [path for path, stamp in now.items() if not was_killed or self._complete.get(path) == stamp]
+        self._send_all(paths, now)
+        if self.problem:
+            raise StoreFailure(self.problem)
+
+    def _send_all(self, paths: list[str], now: dict[str, Stamp]) -> None:
+        self.problem = ""
+        try:
+            in_parallel(self._send, [path for path in paths if self._sent.get(path) != now[path]])
+        except StoreFailure as error:
+            self.problem = str(error)
+
+    def _send(self, path: str) -> None:
+        full = os.path.join(self._folder, path)
+        before = _stamp(full)
+        if before is None:
+            return
+        # A copy of our own: what is sent is one state of the file, whatever happens to it meanwhile.
+        frozen = os.path.join(
+            os.path.dirname(self._folder), f".{os.path.basename(self._folder)}.{abs(hash(path))}.sending"
+        )
+        try:
+            shutil.copyfile(full, frozen)
+            if _stamp(full) != before:
+                return
+            self._objects.store(frozen, self._place.join(path))
+        except (FileNotFoundError, PermissionError):  # gone, or not ours before the end
+            return
+        finally:
+            if os.path.exists(frozen):
+                os.unlink(frozen)
+        self._sent[path] = before
+
+
+def restore(folder: str, place: Place, objects: Objects) -> int:
+    """Bring earlier checkpoints into an empty folder; returns how many files there were.
+
+    Raises:
+        StoreFailure: they cannot be fetched.
+        Cancelled: the job is to end.
+    """
+    os.makedirs(folder, exist_ok=True)
+    if not place.bucket and not os.path.isdir(place.key):
+        return 0
+    items = [item for item in objects.listing(place) if not item.path.endswith(".partial")]
+    in_parallel(lambda item: objects.fetch(item, os.path.join(folder, item.path)), items)
+    return len(items)
+
+
+def _has_writer(path: str) -> bool:
+    """Tell whether somebody has a file open for writing; False where the system does not say.
+
+    A lease for reading is granted only while nobody has (fcntl(2), F_SETLEASE).
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+    return False
+
+
+def _stamp(path: str) -> Stamp | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _stamps(folder: str) -> dict[str, Stamp]:
+    found = {}
+    for where, _, names in os.walk(folder):
+        for name in names:
+            full = os.path.join(where, name)
+            stamp = _stamp(full)
+            if stamp is not None and os.path.isfile(full):
+                found[os.path.relpath(full, folder)] = stamp
+    return found

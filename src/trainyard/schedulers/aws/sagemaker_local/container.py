@@ -1,0 +1,314 @@
+"""Hosts that are containers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from trainyard.docker.engine import EngineError, EngineUnavailableError
+from trainyard.schedulers.aws.sagemaker_local.cluster import DAEMON_SECONDS, Cluster, remove_container
+from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
+from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
+from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
+from trainyard.schedulers.local.processes import signal_name
+
+#: Of a program that SIGKILL has ended, and how long after it its container's removal would begin.
+KILLED = 137
+REMOVAL_SECONDS = 1.0
+CREDENTIALS = "/run/trainyard/credentials"
+_FRAME_HEAD = 8
+
+
+class ContainerHost:
+    """A host that is a container.
+
+    Args:
+        plan: which host.
+        tree: its files.
+        cluster: its network.
+        environ: the variables of its program.
+        log_path: of its log, without the ending.
+        shown: FastFile channels that are shown from where they lie: name -> directory.
+        credentials: file with credentials, in memory; "" without any.
+    """
+
+    def __init__(
+        self,
+        plan: Host,
+        tree: Tree,
+        cluster: Cluster,
+        environ: dict[str, str],
+        log_path: str,
+        shown: dict[str, str],
+        credentials: str,
+    ) -> None:
+        self.plan = plan
+        self._tree = tree
+        self._cluster = cluster
+        self._engine = cluster.engine
+        self._environ = environ
+        self._log_path = log_path
+        self._shown = shown
+        self._credentials = credentials
+        self._id = ""
+        self._is_started = False
+        self._hears_term = True
+        self._copied = 0
+        self._pid = 0
+        self._is_killed = False
+        self._reader: threading.Thread | None = None
+
+    # ---- starting
+
+    def start(self) -> None:
+        """Create and start the container.
+
+        Raises:
+            StartFailure: the daemon refuses it: no such program in the image, for instance.
+            PlatformFailure: no daemon answers.
+        """
+        try:
+            self._create_and_start()
+        except EngineError as error:
+            raise StartFailure(f"cannot start the container: {error.message}") from error
+        except EngineUnavailableError as error:
+            raise PlatformFailure(error.message) from error
+        self._is_started = True
+        self._pid = self._first_process()
+        self._reader = threading.Thread(target=self._read_log, name=f"log-{self.plan.name}", daemon=True)
+        self._reader.start()
+
+    def _create_and_start(self) -> None:
+        try:
+            self._id = self._engine.request("POST", "/containers/create", json=self._definition())["Id"]
+            self._engine.request("POST", f"/containers/{self._id}/start")
+        except EngineError as error:
+            if not (self._cluster.has_init and "docker-init" in error.message):
+                raise
+            self._cluster.has_init = False  # the daemon names its init, and does not have it
+            self.remove()
+            self._create_and_start()
+
+    def _definition(self) -> dict[str, Any]:
+        cluster, request = self._cluster, self._cluster.request
+        entrypoint, arguments = command_of(request)
+        environ = {**cluster.endpoint_variables(dict(os.environ)), **self._environ}
+        if self._credentials:
+            environ.setdefault("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS)
+        address = cluster.addresses.get(self.plan.name)
+        definition: dict[str, Any] = {
+            "Image": request["AlgorithmSpecification"]["TrainingImage"],
+            "Cmd": arguments,
+            "Env": [f"{name}={value}" for name, value in environ.items()],
+            "Hostname": self.plan.name,
+            "Labels": cluster.labels,
+            "HostConfig": {
+                "Mounts": self._mounts(),
+                "NetworkMode": cluster.network,
+                "ExtraHosts": [
+                    f"{name}:{address}"
+                    for name, address in cluster.addresses.items()
+                    if name != self.plan.name
+                ],
+                "ShmSize": cluster.shared_memory,
+                "Init": cluster.has_init,
+                # Whole, whatever the daemon's own limits are.
+                "LogConfig": {"Type": "json-file", "Config": {"max-size": "1000g", "compress": "false"}},
+            },
+            "NetworkingConfig": {
+                "EndpointsConfig": {
+                    cluster.network: {
+                        "Aliases": [self.plan.name],
+                        "IPAMConfig": {"IPv4Address": address} if address else None,
+                    }
+                }
+            },
+        }
+        if entrypoint is not None:
+            definition["Entrypoint"] = entrypoint
+        if cluster.has_gpus and self.plan.instance_type.startswith(("ml.g", "ml.p")):
+            definition["HostConfig"]["DeviceRequests"] = [{"Count": -1, "Capabilities": [["gpu"]]}]
+        return definition
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        tree = self._tree
+        checkpoints = checkpoint_path(self._cluster.request)
+        pairs = [(tree.part(name), f"{BASE}/{name}", False) for name in ("input", "model", "output")]
+        pairs.append((tree.config, f"{BASE}/input/config", False))
+        if checkpoints:
+            pairs.append((tree.part("checkpoints"), checkpoints, False))
+        for name, source in self._shown.items():
+            pairs.append((source, f"{BASE}/input/data/{name}", True))
+        if self._credentials:
+            pairs.append((self._credentials, CREDENTIALS, True))
+        return [
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": is_fixed}
+            for source, target, is_fixed in pairs
+        ]
+
+    # ---- its end
+
+    def wait(self) -> Exit:
+        """Wait for its end and the end of its log.
+
+        Raises:
+            PlatformFailure: the daemon stays away, or the container was removed by somebody else.
+        """
+        state = self._wait_state()
+        if self._reader is not None:
+            self._reader.join()
+        code = int(state["ExitCode"])
+        if state.get("OOMKilled"):
+            return Exit(code, "the kernel ended a process of it for want of memory", was_killed=True)
+        if state.get("Error"):
+            return Exit(code, str(state["Error"]))
+        signum = code - 128 if code > 128 and code - 128 in set(signal.Signals) else 0
+        # One who handles SIGTERM and says so with 143 has written what it wanted to write.
+        was_killed = bool(signum) and not (signum == signal.SIGTERM and self._hears_term)
+        return Exit(code, f"ended by {signal_name(signum)}" if signum else "", was_killed)
+
+    def _wait_state(self) -> dict[str, Any]:
+        deadline = 0.0
+        while True:
+            try:
+                # The connection stays silent for as long as the container runs.
+                with self._engine.stream("POST", f"/containers/{self._id}/wait") as answer:
+                    answer.read()
+                state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+                if not state["Running"]:
+                    if state["ExitCode"] == KILLED and not self._is_killed and not state.get("OOMKilled"):
+                        self._see_whether_removed()
+                    return dict(state)
+            except EngineError as error:
+                if error.status == 404:
+                    raise PlatformFailure(f"the container of {self.plan.name} was removed") from error
+                raise PlatformFailure(error.message) from error
+            except EngineUnavailableError as error:
+                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                if time.monotonic() > deadline:
+                    raise PlatformFailure(error.message) from error
+                time.sleep(0.2)
+            else:
+                deadline = 0.0
+
+    def _see_whether_removed(self) -> None:
+        """Find out whether somebody removes a container that was killed: who removes one kills it first.
+
+        Raises:
+            EngineError: 404, it is gone.
+        """
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while time.monotonic() < deadline:
+            state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+            if state.get("Status") in ("removing", "dead") or state.get("Dead"):
+                raise EngineError(404, "it is being removed")
+            time.sleep(0.1)
+
+    def terminate(self) -> None:
+        """Send SIGTERM. A first process that has no handler for it and no init before it is ended."""
+        if not self._is_started:
+            return
+        self._hears_term = self._has_handler()
+        self._signal("SIGTERM")
+        if not self._cluster.has_init and not self._hears_term:
+            self._is_killed = True
+            self._signal("SIGKILL")  # the kernel drops SIGTERM for a first process without a handler
+
+    def _first_process(self) -> int:
+        """Return the number of the program's process on this machine; 0 where it cannot be seen."""
+        try:
+            pid = int(self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"])
+            if self._cluster.has_init and pid:
+                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                    pid = int(file.read().split()[0])
+        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+            return 0
+        return pid if self._engine.is_local else 0
+
+    def is_alive(self) -> bool:
+        """Tell whether its program runs."""
+        return not self._pid or is_running(self._pid)
+
+    def _has_handler(self) -> bool:
+        """Tell whether the program has a handler for SIGTERM; True where that cannot be seen."""
+        try:
+            with open(f"/proc/{self._pid}/status", encoding="utf-8", errors="replace") as file:
+                fields = dict(line.split(":", 1) for line in file if ":" in line)
+            return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
+        except (OSError, KeyError, ValueError):
+            return True
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        if self._is_started:
+            self._is_killed = True
+            self._signal("SIGKILL")
+
+    def _signal(self, name: str) -> None:
+        try:
+            self._engine.request("POST", f"/containers/{self._id}/kill", params={"signal": name})
+        except (EngineError, EngineUnavailableError):  # it has ended, or the daemon is away: `wait` tells
+            pass
+
+    def remove(self) -> None:
+        """Remove the container."""
+        if self._id:
+            remove_container(self._engine, self._id)
+            self._id = ""
+
+    # ---- its log
+
+    def _read_log(self) -> None:
+        """Copy the log while it grows, and then its end, which the daemon may keep from a follower."""
+        writer = LineWriter(self._log_path)
+        try:
+            self._copy_log(writer, follow=True)
+            self._copy_log(writer, follow=False)
+        finally:
+            writer.close()
+
+    def _copy_log(self, writer: LineWriter, *, follow: bool) -> None:
+        """Copy what has not been copied yet; begins anew after a broken connection."""
+        deadline = 0.0
+        while True:
+            try:
+                self._copy_once(writer, follow=follow)
+            except EngineError:
+                return
+            except EngineUnavailableError:
+                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.2)
+            else:
+                return
+
+    def _copy_once(self, writer: LineWriter, *, follow: bool) -> None:
+        params = {"follow": follow, "stdout": True, "stderr": True}
+        held, skip = b"", self._copied
+        with self._engine.stream("GET", f"/containers/{self._id}/logs", params=params) as answer:
+            while data := answer.read1():
+                held += data
+                frames, held = _frames(held)
+                for stream, content in frames:
+                    if skip >= len(content):
+                        skip -= len(content)
+                        continue
+                    writer.write(stream, content[skip:])
+                    self._copied += len(content) - skip
+                    skip = 0
+
+
+def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+    """Split what came into frames; returns them, and what is left of one that has not come whole."""
+    found, place = [], 0
+    while len(data) - place >= _FRAME_HEAD:
+        end = place + _FRAME_HEAD + int.from_bytes(data[place + 4 : place + _FRAME_HEAD], "big")
+        if end > len(data):
+            break
+        found.append((data[place], data[place + _FRAME_HEAD : end]))
+        place = end
+    return found, data[place:]

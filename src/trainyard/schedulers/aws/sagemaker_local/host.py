@@ -1,0 +1,235 @@
+"""What a host is to the runner, and hosts that are processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainyard.processes import stat_fields
+from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
+from trainyard.schedulers.local.processes import JOB_VARIABLE, exit_code_of, signal_name
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a host's program ended.
+
+    Attributes:
+        code: its exit code; 128 + N after signal N.
+        reason: what is known beyond that, in words; "" if nothing.
+        was_killed: whether a signal ended it, so that it may have left half-written files.
+    """
+
+    code: int
+    reason: str = ""
+    was_killed: bool = False
+
+
+class PlatformFailure(Exception):
+    """This machine failed, not the program: the service would say InternalServerError."""
+
+
+class StartFailure(Exception):
+    """A host's program could not be started: the image or the command is wrong."""
+
+
+class Running(Protocol):
+    """A host of an attempt. Its methods may be called by any thread."""
+
+    plan: Host
+
+    def start(self) -> None:
+        """Start its program."""
+        ...
+
+    def wait(self) -> Exit:
+        """Wait for its end, and for its log to be complete."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Tell whether its program runs, as far as can be seen at once; True before it has been started."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask its program to end, if it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End its program, if it runs."""
+        ...
+
+    def remove(self) -> None:
+        """Remove what there is of it beside its files."""
+        ...
+
+
+def platform_variables(request: dict[str, Any], arn: str, region: str) -> dict[str, str]:
+    """Return the variables that every program gets: the platform's, and above them the request's."""
+    return {
+        "TRAINING_JOB_NAME": request["TrainingJobName"],
+        "TRAINING_JOB_ARN": arn,
+        "AWS_REGION": region,
+        **(request.get("Environment") or {}),
+    }
+
+
+class ProcessHost:
+    """A host that is a process of this machine, in a session of its own.
+
+    Its base directory is told by ``SAGEMAKER_BASE_DIR``. Where this process may make namespaces, the names of
+    the job's hosts resolve; each has a loopback address of its own.
+
+    Args:
+        plan: which host.
+        tree: its files.
+        request: the request.
+        environ: its environment.
+        log_path: of its log, without the ending.
+        names: an ``/etc/hosts`` for it; "" where there are no namespaces.
+        job_dir: the job's directory, by which its processes are marked.
+    """
+
+    def __init__(
+        self,
+        plan: Host,
+        tree: Tree,
+        request: dict[str, Any],
+        environ: dict[str, str],
+        log_path: str,
+        names: str,
+        job_dir: str,
+    ) -> None:
+        self.plan = plan
+        self._command = _command(request, environ)
+        self._names = names
+        self._cwd = tree.part("code") if os.path.isdir(tree.part("code")) else tree.path
+        self._log_path = log_path
+        self._environ = {
+            **environ,
+            "SAGEMAKER_BASE_DIR": tree.path,
+            "TRAINYARD_CURRENT_HOST": plan.name,
+            JOB_VARIABLE: job_dir,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link_checkpoints(tree, request)
+
+    @staticmethod
+    def _link_checkpoints(tree: Tree, request: dict[str, Any]) -> None:
+        """Let checkpoints be found where the request wants them, if that is below the base directory."""
+        wanted = checkpoint_path(request)
+        if not wanted.startswith(f"{BASE}/"):
+            return
+        path = tree.part(os.path.relpath(wanted, BASE))
+        if path != tree.part("checkpoints") and not os.path.lexists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(tree.part("checkpoints"), path)
+
+    def start(self) -> None:
+        """Start its program, which writes to the log itself."""
+        command = self._command
+        if self._names:
+            command = _with_names(self._names, command)
+        log = os.open(f"{self._log_path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self._cwd,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartFailure(f"cannot start {command[0]}: {error.strerror}") from error
+        finally:
+            os.close(log)
+
+    def wait(self) -> Exit:
+        """Wait for its end, and end what it has left running."""
+        if self._process is None:
+            return Exit(127, "it was never started")
+        pid = self._process.pid
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        _signal_session(pid, signal.SIGKILL)  # before its number can be given to another one
+        status = self._process.wait()
+        code, signum = (128 - status, -status) if status < 0 else exit_code_of(status << 8)
+        return Exit(code, f"ended by {signal_name(signum)}" if signum else "", bool(signum))
+
+    def is_alive(self) -> bool:
+        """Tell whether its process runs."""
+        return self._process is None or is_running(self._process.pid)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to its process group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to its process group."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, signum: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            _signal_session(self._process.pid, signum)
+
+    def remove(self) -> None:
+        """Nothing is left of it."""
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is a process of this number that is no zombie."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in "ZX"
+
+
+def _signal_session(leader: int, signum: int) -> None:
+    try:
+        os.killpg(leader, signum)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _command(request: dict[str, Any], environ: dict[str, str]) -> list[str]:
+    """Return the command line; without an entry point that of the toolkit."""
+    entrypoint, arguments = command_of(request)
+    if entrypoint is not None:
+        return [*entrypoint, *arguments]
+    if arguments and shutil.which(arguments[0], path=environ.get("PATH")):
+        return arguments
+    return [sys.executable, "-m", "trainyard_toolkit", *arguments]
+
+
+def _with_names(path: str, command: list[str]) -> list[str]:
+    """Return a command in a mount namespace of its own, with another ``/etc/hosts``."""
+    bind = 'mount --bind "$0" /etc/hosts && exec "$@"'
+    if os.geteuid() == 0:
+        return ["unshare", "--mount", "sh", "-c", bind, path, *command]
+    # Another user may mount as root of a namespace of users, and is itself again in one within it.
+    again = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bind, path, *again, *command]
+
+
+def hosts_file(hosts: list[Host], path: str) -> str:
+    """Write an ``/etc/hosts`` in which each host has a loopback address; "" where it cannot be shown."""
+    if len(hosts) < 2 or shutil.which("unshare") is None:
+        return ""
+    try:
+        probe = subprocess.run(_with_names("/etc/hosts", ["true"]), capture_output=True, check=False)
+    except OSError:
+        return ""
+    if probe.returncode:
+        return ""
+    try:
+        with open("/etc/hosts", encoding="utf-8", errors="replace") as file:
+            lines = [file.read().rstrip("\n")]
+    except OSError:
+        lines = ["127.0.0.1 localhost"]
+    lines += [f"127.0.{1 + host.number // 250}.{1 + host.number % 250} {host.name}" for host in hosts]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    return path

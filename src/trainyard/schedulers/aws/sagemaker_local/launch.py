@@ -1,0 +1,158 @@
+"""Starting a job: its directory first, then its runner, which takes it from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import trainyard
+from trainyard.errors import BackendError, ConfigError
+from trainyard.processes import myself
+from trainyard.redaction import Redactor
+from trainyard.schedulers.aws.sagemaker_local import layout, store
+from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
+from trainyard.schedulers.local.processes import JOB_VARIABLE
+from trainyard.schedulers.local.store import machine
+
+MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
+ACCOUNT = "000000000000"
+DEFAULT_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How jobs are carried out on this machine.
+
+    Attributes:
+        docker: ``always``, ``never``, or ``auto``: containers where a daemon answers.
+        grace: seconds between SIGTERM and SIGKILL.
+        patience: seconds for which a store may be out of reach before a job fails for it.
+    """
+
+    docker: str = "auto"
+    grace: float = 120.0
+    patience: float = 300.0
+
+    @classmethod
+    def from_env(cls) -> Settings:
+        """Read ``TRAINYARD_SAGEMAKER_DOCKER``, ``..._GRACE_SECONDS`` and ``..._PATIENCE_SECONDS``.
+
+        Raises:
+            ConfigError: one of them makes no sense.
+        """
+        docker = os.environ.get("TRAINYARD_SAGEMAKER_DOCKER", cls.docker)
+        if docker not in ("auto", "always", "never"):
+            raise ConfigError(
+                f"TRAINYARD_SAGEMAKER_DOCKER is {docker!r}", hint="It may be auto, always or never."
+            )
+        return cls(docker, _seconds("GRACE", cls.grace), _seconds("PATIENCE", cls.patience))
+
+
+def _seconds(name: str, default: float) -> float:
+    variable = f"TRAINYARD_SAGEMAKER_{name}_SECONDS"
+    text = os.environ.get(variable, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{variable} is {text!r}", hint="It is a number of seconds.")
+    return value
+
+
+def region_of_environment() -> str:
+    """Return the region that the environment names."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+
+
+def arn_of(name: str, region: str) -> str:
+    """Return the ARN of a job."""
+    return f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}"
+
+
+def launch(
+    request: dict[str, Any], *, region: str = "", settings: Settings | None = None, app: Any = None
+) -> JobDir:
+    """Carry out a valid CreateTrainingJob request; the job is under way when this returns.
+
+    Args:
+        request: the request.
+        region: region of the job's ARN; the environment's by default.
+        settings: how to carry it out; the environment's by default.
+        app: what it was made of, as JSON, where a scheduler made it.
+
+    Raises:
+        FileExistsError: there is a job of this name.
+        StateStoreError: the state directory cannot be written.
+        BackendError: the runner could not be started; nothing is left of the job.
+    """
+    settings = settings or Settings.from_env()
+    region = region or region_of_environment()
+    name = request["TrainingJobName"]
+    now = time.time()
+    kept = {key: value for key, value in request.items() if key != "Tags"}
+    document = {
+        "request": _without_secrets(kept),
+        "arn": arn_of(name, region),
+        "region": region,
+        "created_at": now,
+        "submitter": list(myself()),
+        "submitted_from": machine(),
+        "app": Redactor().json(app),
+    }
+    hosts = [
+        {"name": host.name, "group": host.group, "index": host.index} for host in layout.hosts_of(request)
+    ]
+    tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or ()}
+    job = store.create(name, document, first_state(hosts, now), tags)
+    plan = {
+        "job_dir": job.path,
+        "request": request,
+        "region": region,
+        "arn": document["arn"],
+        "settings": asdict(settings),
+    }
+    try:
+        problem = _start(plan)
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        job.remove()
+        raise BackendError(
+            f"the job {name} was not started: {problem}",
+            hint="Nothing of it runs. Mend the cause and submit it again.",
+        )
+    return job
+
+
+def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
+    redacted: dict[str, Any] = Redactor().json(request)
+    # Redaction looks at texts too; what describes the job but is no secret stays as it is.
+    for key in request:
+        if key not in ("Environment", "HyperParameters", "AlgorithmSpecification"):
+            redacted[key] = request[key]
+    return redacted
+
+
+def _start(plan: dict[str, Any]) -> str:
+    source = os.path.dirname(os.path.dirname(os.path.abspath(trainyard.__file__)))
+    environ = {key: value for key, value in os.environ.items() if key != JOB_VARIABLE}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=environ,
+    )
+    _, problem = process.communicate(json.dumps(plan).encode("utf-8", "surrogateescape"))
+    if process.returncode == 0:
+        return ""
+    return problem.decode("utf-8", "replace").strip() or "its runner ended before it was ready"

@@ -1,0 +1,157 @@
+"""Hosts, groups, and the files under ``/opt/ml`` that the platform writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+#: What the service calls the only group of a job without groups.
+ONLY_GROUP = "homogeneousCluster"
+BASE = "/opt/ml"
+CHECKPOINTS = "/opt/ml/checkpoints"
+INTERFACE = "eth0"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a job.
+
+    Attributes:
+        name: ``algo-1``.
+        number: position among all hosts, from 0.
+        group: its group's name.
+        index: position within its group, from 0.
+        instance_type: such as ``ml.m5.large``.
+    """
+
+    name: str
+    number: int
+    group: str
+    index: int
+    instance_type: str
+
+
+def hosts_of(request: dict[str, Any]) -> list[Host]:
+    """Return the hosts that a request asks for, numbered through all groups in their order."""
+    config = request["ResourceConfig"]
+    groups = config.get("InstanceGroups") or [
+        {
+            "InstanceGroupName": ONLY_GROUP,
+            "InstanceType": config.get("InstanceType", ""),
+            "InstanceCount": config.get("InstanceCount", 1),
+        }
+    ]
+    hosts: list[Host] = []
+    for group in groups:
+        for index in range(group["InstanceCount"]):
+            number = len(hosts)
+            name = f"algo-{number + 1}"
+            hosts.append(Host(name, number, group["InstanceGroupName"], index, group["InstanceType"]))
+    return hosts
+
+
+def resource_config(hosts: list[Host], current: Host) -> dict[str, Any]:
+    """Return ``resourceconfig.json`` of a host. Hosts are sorted as text: algo-10 comes before algo-2."""
+    groups: dict[str, list[Host]] = {}
+    for host in hosts:
+        groups.setdefault(host.group, []).append(host)
+    return {
+        "current_host": current.name,
+        "current_instance_type": current.instance_type,
+        "current_group_name": current.group,
+        "hosts": sorted(host.name for host in hosts),
+        "instance_groups": [
+            {
+                "instance_group_name": name,
+                "instance_type": members[0].instance_type,
+                "hosts": sorted(host.name for host in members),
+            }
+            for name, members in groups.items()
+        ],
+        "network_interface_name": INTERFACE,
+    }
+
+
+def input_mode(request: dict[str, Any], channel: dict[str, Any]) -> str:
+    """Return how a channel's data come: File, FastFile or Pipe."""
+    return str(channel.get("InputMode") or request["AlgorithmSpecification"]["TrainingInputMode"])
+
+
+def channels_of(request: dict[str, Any], host: Host) -> list[dict[str, Any]]:
+    """Return the channels that a host gets: all but those that are for other groups."""
+    found = []
+    for channel in request.get("InputDataConfig") or ():
+        names = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames") or [host.group]
+        if host.group in names:
+            found.append(channel)
+    return found
+
+
+def input_data_config(request: dict[str, Any], host: Host) -> dict[str, Any]:
+    """Return ``inputdataconfig.json`` of a host."""
+    config = {}
+    for channel in channels_of(request, host):
+        source = channel["DataSource"].get("S3DataSource", {})
+        entry = {
+            "TrainingInputMode": input_mode(request, channel),
+            "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+            "RecordWrapperType": channel.get("RecordWrapperType", "None"),
+        }
+        if channel.get("ContentType"):
+            entry["ContentType"] = channel["ContentType"]
+        config[channel["ChannelName"]] = entry
+    return config
+
+
+class Tree:
+    """The files of one host.
+
+    Args:
+        path: its directory, which stands for ``/opt/ml``.
+        config: directory of the configuration files, which may hold secrets; in memory.
+    """
+
+    def __init__(self, path: str, config: str) -> None:
+        self.path = path
+        self.config = config
+
+    def part(self, *names: str) -> str:
+        """Return the path of one of its directories or files."""
+        return os.path.join(self.path, *names)
+
+    def make(self, request: dict[str, Any], hosts: list[Host], host: Host) -> None:
+        """Make the directories and write the configuration."""
+        for name in ("input/data", "model", "output/data"):
+            os.makedirs(self.part(name), exist_ok=True)
+        if request.get("CheckpointConfig"):
+            os.makedirs(self.part("checkpoints"), exist_ok=True)
+        os.makedirs(self.config, exist_ok=True)
+        link = self.part("input", "config")
+        if not os.path.lexists(link):
+            os.symlink(self.config, link)
+        documents = {
+            "hyperparameters": request.get("HyperParameters") or {},
+            "inputdataconfig": input_data_config(request, host),
+            "resourceconfig": resource_config(hosts, host),
+        }
+        for name, document in documents.items():
+            with open(os.path.join(self.config, f"{name}.json"), "w", encoding="utf-8") as file:
+                json.dump(document, file)
+
+
+def command_of(request: dict[str, Any]) -> tuple[list[str] | None, list[str]]:
+    """Return entry point and arguments of the container; None for the image's own entry point."""
+    algorithm = request["AlgorithmSpecification"]
+    entrypoint = algorithm.get("ContainerEntrypoint")
+    arguments = algorithm.get("ContainerArguments")
+    if entrypoint:
+        return list(entrypoint), list(arguments or ())
+    return None, list(arguments or ["train"])
+
+
+def checkpoint_path(request: dict[str, Any]) -> str:
+    """Return where checkpoints lie in the container; "" without a checkpoint configuration."""
+    config = request.get("CheckpointConfig")
+    return (config.get("LocalPath") or CHECKPOINTS) if config else ""

@@ -1,0 +1,313 @@
+"""Where channels come from and results go: S3, or a folder of this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+T = TypeVar("T")
+
+BLOCK = 1 << 20
+THREADS = 8
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+_FICLONE = 0x40049409  # linux/fs.h
+
+
+class StoreFailure(Exception):
+    """What was wanted of a store could not be had. The message is meant for a job's failure reason."""
+
+
+class Cancelled(Exception):
+    """The job is to end, so what was under way has been given up."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a store: a bucket ("" for this machine's files) and a key or an absolute path."""
+
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, uri: str) -> Place:
+        """Read ``s3://bucket/key``, ``file:///path`` or ``/path``.
+
+        Raises:
+            StoreFailure: it is something else.
+        """
+        if uri.startswith("s3://"):
+            bucket, _, key = uri[5:].partition("/")
+            if bucket:
+                return cls(bucket, key)
+        elif uri.startswith("file://"):
+            return cls("", os.path.abspath(unquote(uri[7:])))
+        elif uri.startswith("/"):
+            return cls("", os.path.abspath(uri))
+        raise StoreFailure(f"{uri!r} is neither s3://bucket/key nor file:///path")
+
+    def join(self, *parts: str) -> Place:
+        """Return a place below this one."""
+        return Place(self.bucket, "/".join([self.key.rstrip("/"), *parts]) if self.key else "/".join(parts))
+
+    @property
+    def uri(self) -> str:
+        """The place as a URI."""
+        return f"s3://{self.bucket}/{self.key}" if self.bucket else f"file://{self.key}"
+
+
+@dataclass(frozen=True)
+class Item:
+    """An object: where it is, how large, and its path below what was listed."""
+
+    place: Place
+    size: int
+    path: str
+
+
+class Objects:
+    """Reads and writes objects, with patience where a store does not answer.
+
+    Args:
+        cancelled: set when the job is to end; what is being fetched is then given up.
+        patience: seconds for which a store may be out of reach.
+        region: region of S3 where the environment has none.
+    """
+
+    def __init__(self, cancelled: threading.Event, patience: float, region: str) -> None:
+        self.cancelled = cancelled
+        self.patience = patience
+        self._region = region
+        self._lock = threading.Lock()
+        self._made: Any = None
+
+    @property
+    def _client(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                try:
+                    import boto3
+                    from botocore.config import Config
+                except ImportError:
+                    raise StoreFailure("s3:// needs boto3: pip install 'trainyard[aws]'") from None
+                settings = Config(
+                    max_pool_connections=2 * THREADS,
+                    connect_timeout=5,
+                    read_timeout=30,
+                    retries={"mode": "standard", "max_attempts": 2},
+                )
+                session = boto3.Session()
+                region = session.region_name or self._region
+                self._made = session.client("s3", config=settings, region_name=region)
+            return self._made
+
+    # ---- reading
+
+    def listing(self, place: Place) -> list[Item]:
+        """Return what lies below a place, or the one object there, sorted by path.
+
+        In S3, where nothing lies below it, all objects whose keys begin with it.
+        """
+        if not place.bucket:
+            return sorted(_files(place.key), key=lambda item: item.path)
+        found = self._keys(place)
+        folder = f"{place.key.rstrip('/')}/" if place.key else ""
+        below = [(key, size, key[len(folder) :]) for key, size in found if key.startswith(folder)]
+        if not below:
+            cut = place.key.rfind("/") + 1
+            below = [(key, size, key[cut:]) for key, size in found]
+        return sorted(
+            (Item(Place(place.bucket, key), size, _safe(path, key)) for key, size, path in below),
+            key=lambda item: item.path,
+        )
+
+    def _keys(self, place: Place) -> list[tuple[str, int]]:
+        def pages() -> list[tuple[str, int]]:
+            paginator = self._client.get_paginator("list_objects_v2")
+            return [
+                (entry["Key"], entry["Size"])
+                for page in paginator.paginate(Bucket=place.bucket, Prefix=place.key.rstrip("/"))
+                for entry in page.get("Contents", ())
+                if not entry["Key"].endswith("/")
+            ]
+
+        return self.persist(f"list {place.uri}", pages)
+
+    def chunks(self, place: Place) -> Iterator[bytes]:
+        """Yield the content of an object."""
+        if not place.bucket:
+            with open(place.key, "rb") as file:
+                while block := file.read(BLOCK):
+                    yield block
+            return
+        where = f"fetch {place.uri}"
+        answer = self.persist(where, lambda: self._client.get_object(Bucket=place.bucket, Key=place.key))
+        done, tag = 0, answer["ETag"]
+        while True:
+            try:
+                for block in answer["Body"].iter_chunks(BLOCK):
+                    done += len(block)
+                    yield block
+            except Exception as error:
+                if not _is_outage(error):
+                    raise StoreFailure(f"cannot {where}: {error}") from error
+            else:
+                return
+            answer = self._rest_of(place, done, tag)
+
+    def _rest_of(self, place: Place, done: int, tag: str) -> Any:
+        """Ask for what is still missing of an object, if it still is the same one."""
+        span = {"Range": f"bytes={done}-", "IfMatch": tag}
+        return self.persist(
+            f"fetch {place.uri}",
+            lambda: self._client.get_object(Bucket=place.bucket, Key=place.key, **span),
+        )
+
+    def fetch(self, item: Item, path: str) -> None:
+        """Fetch an object to a file, which appears whole or not at all."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        partial = f"{path}.partial"
+        try:
+            if not item.place.bucket:
+                copy_file(item.place.key, partial)
+            else:
+                with open(partial, "wb") as file:
+                    for block in self.chunks(item.place):
+                        self.check()
+                        file.write(block)
+                if os.path.getsize(partial) != item.size:
+                    raise StoreFailure(
+                        f"{item.place.uri} changed while it was fetched:"
+                        f" {os.path.getsize(partial)} bytes came instead of {item.size}"
+                    )
+            os.replace(partial, path)
+        except OSError as error:
+            raise StoreFailure(f"cannot fetch {item.place.uri}: {error}") from error
+        finally:
+            if os.path.exists(partial):
+                os.unlink(partial)
+
+    # ---- writing
+
+    def store(self, path: str, place: Place) -> None:
+        """Store a file, which appears there whole or not at all. Is not given up when the job is to end."""
+        if not place.bucket:
+            partial = f"{place.key}.{os.getpid()}.{threading.get_native_id()}.partial"
+            try:
+                os.makedirs(os.path.dirname(place.key), exist_ok=True)
+                copy_file(path, partial)
+                os.replace(partial, place.key)
+            except OSError as error:
+                raise StoreFailure(f"cannot store {place.uri}: {error}") from error
+            finally:
+                if os.path.exists(partial):
+                    os.unlink(partial)
+            return
+        # An upload in parts becomes an object with its last request, and not before.
+        self.persist(
+            f"store {place.uri}",
+            lambda: self._client.upload_file(path, place.bucket, place.key),
+            may_cancel=False,
+        )
+
+    # ---- patience
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the job is to end."""
+        if self.cancelled.is_set():
+            raise Cancelled
+
+    def persist(self, what: str, action: Callable[[], T], *, may_cancel: bool = True) -> T:
+        """Do something, again and again while the store is out of reach, for as long as there is patience."""
+        deadline = time.monotonic() + self.patience
+        pause = FIRST_PAUSE
+        while True:
+            if may_cancel:
+                self.check()
+            try:
+                return action()
+            except StoreFailure:
+                raise
+            except Exception as error:
+                left = deadline - time.monotonic()
+                if not _is_outage(error) or left <= 0:
+                    raise StoreFailure(f"cannot {what}: {_plain(error)}") from error
+            if may_cancel:
+                self.cancelled.wait(min(pause, left))
+            else:
+                time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def in_parallel(work: Callable[[T], None], items: Iterable[T]) -> None:
+    """Do the work for every item on a few threads; the first error is raised, the rest dropped."""
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="objects") as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file's content and times; shares the blocks where the file system can."""
+    with open(source, "rb") as old, open(target, "wb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError:
+            shutil.copyfileobj(old, new, BLOCK)
+    shutil.copystat(source, target)
+
+
+def _files(path: str) -> list[Item]:
+    if os.path.isfile(path):
+        return [Item(Place("", path), os.path.getsize(path), os.path.basename(path))]
+    if not os.path.isdir(path):
+        raise StoreFailure(f"there is no file or directory {path}")
+    found = []
+    for where, _, names in os.walk(path, followlinks=True):
+        for name in names:
+            full = os.path.join(where, name)
+            if os.path.isfile(full):
+                found.append(Item(Place("", full), os.path.getsize(full), os.path.relpath(full, path)))
+    return found
+
+
+def _safe(path: str, key: str) -> str:
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts or not parts:
+        raise StoreFailure(f"the key {key!r} cannot be the name of a file")
+    return "/".join(parts)
+
+
+def _is_outage(error: Exception) -> bool:
+    """Tell whether a store may be there again if it is asked later."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict) and "ResponseMetadata" in response:
+        status = response["ResponseMetadata"].get("HTTPStatusCode", 0)
+        return bool(status >= 500 or status == 429)
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import HTTPClientError, IncompleteReadError, NoCredentialsError
+
+    if isinstance(error, Boto3Error):  # of an upload in parts: wraps what happened
+        cause = error.__cause__ or error.__context__
+        return _is_outage(cause) if isinstance(cause, Exception) else False
+    if isinstance(error, NoCredentialsError):
+        return False
+    if isinstance(error, (HTTPClientError, IncompleteReadError, ConnectionError, TimeoutError)):
+        return True
+    return type(error).__module__.startswith("urllib3")
+
+
+def _plain(error: Exception) -> str:
+    return " ".join(str(error).split())

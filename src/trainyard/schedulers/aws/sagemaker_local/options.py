@@ -1,0 +1,28 @@
+"""Options of SageMaker jobs on this machine: those of SageMaker, fewer of them required."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.specs.options import option
+
+
+@dataclass
+class SageMakerLocalOpts(AWSSageMakerOpts):
+    """How a job runs. What only AWS has a use for is kept in the request and otherwise does nothing."""
+
+    role: str = option("IAM role, which nothing here asks for", default="local")
+    instance_type: str | None = option(
+        "what the hosts are told to be; ml.m5.large, unless groups or resources say something else",
+        default=None,
+    )
+    output_path: str | None = option(
+        "where results go: a directory of this machine or s3://bucket/prefix; a directory beside the job's "
+        "state by default",
+        default=None,
+    )
+    checkpoint_s3_uri: str | None = option(
+        "where checkpoints go and come back from: a directory of this machine or s3://bucket/prefix",
+        default=None,
+    )

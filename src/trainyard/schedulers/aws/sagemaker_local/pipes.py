@@ -1,0 +1,138 @@
+"""Pipe channels: a fifo ``CHANNEL_EPOCH`` for every epoch, which is made before the one before it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Item, Objects, StoreFailure
+
+#: https://mxnet.apache.org/versions/master/architecture/note_data_loading - the magic number of RecordIO
+_MAGIC = 0xCED7230A
+_OPEN_PAUSE = 0.02
+
+
+class PipeFeeder(threading.Thread):
+    """Writes a channel's objects into its fifos, one epoch after the other, for as long as somebody reads.
+
+    Args:
+        path: of the fifos, without ``_EPOCH``.
+        items_of: gives the objects of an epoch, in order.
+        objects: the store.
+        is_gzip: whether the objects are decompressed on their way.
+        is_record_io: whether each is wrapped as a record.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        items_of: Callable[[int], list[Item]],
+        objects: Objects,
+        *,
+        is_gzip: bool = False,
+        is_record_io: bool = False,
+    ) -> None:
+        super().__init__(name=f"pipe-{os.path.basename(path)}", daemon=True)
+        self._path = path
+        self._items_of = items_of
+        self._objects = objects
+        self._is_gzip = is_gzip
+        self._is_record_io = is_record_io
+        self._stopping = threading.Event()
+        #: What went wrong; "" so far.
+        self.problem = ""
+        self._make(0)
+
+    def _make(self, epoch: int) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        fifo = f"{self._path}_{epoch}"
+        if os.path.lexists(fifo):
+            os.unlink(fifo)
+        os.mkfifo(fifo)
+        os.chmod(fifo, 0o666)  # the container may run as anybody
+
+    def stop(self) -> None:
+        """Stop feeding."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Feed."""
+        epoch = 0
+        try:
+            while not self._stopping.is_set():
+                fd = self._open(epoch)
+                if fd < 0:
+                    return
+                self._make(epoch + 1)
+                try:
+                    self._write(fd, self._content(epoch))
+                finally:
+                    os.close(fd)
+                    os.unlink(f"{self._path}_{epoch}")
+                epoch += 1
+        except (StoreFailure, OSError) as error:
+            self.problem = str(error)
+        except Cancelled:
+            pass
+
+    def _open(self, epoch: int) -> int:
+        """Open a fifo when somebody has opened it to read; -1 if nobody will."""
+        while not self._stopping.is_set():
+            try:
+                return os.open(f"{self._path}_{epoch}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+            self._stopping.wait(_OPEN_PAUSE)
+        return -1
+
+    def _write(self, fd: int, pieces: Iterable[bytes]) -> None:
+        import select
+
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                if self._stopping.is_set():
+                    return
+                if not poll.poll(200):
+                    continue
+                try:
+                    view = view[os.write(fd, view) :]
+                except BlockingIOError:
+                    continue
+                except BrokenPipeError:  # it has read enough of this epoch
+                    return
+
+    def _content(self, epoch: int) -> Iterator[bytes]:
+        for item in self._items_of(epoch):
+            chunks = self._objects.chunks(item.place)
+            if self._is_gzip:
+                chunks = _gunzip(chunks, item)
+            if self._is_record_io:
+                chunks = _record(b"".join(chunks))
+            yield from chunks
+
+
+def _gunzip(chunks: Iterable[bytes], item: Item) -> Iterator[bytes]:
+    decoder = zlib.decompressobj(31)
+    try:
+        for chunk in chunks:
+            while chunk:
+                yield decoder.decompress(chunk)
+                chunk = decoder.unused_data
+                if decoder.eof:
+                    decoder = zlib.decompressobj(31)
+    except zlib.error as error:
+        raise StoreFailure(f"{item.place.uri} is not gzip: {error}") from None
+
+
+def _record(data: bytes) -> Iterator[bytes]:
+    yield struct.pack("<II", _MAGIC, len(data) & ((1 << 29) - 1))
+    yield data
+    yield b"\0" * (-len(data) % 4)

@@ -1,0 +1,237 @@
+"""`sagemaker_local`: SageMaker jobs on this machine. Same options, same request, carried out here."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from trainyard.errors import BackendError, ConfigError, UnknownAppException, UsageError
+from trainyard.schedulers.aws.sagemaker_local import recovery, store
+from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+from trainyard.schedulers.base import (
+    DescribeAppResponse,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import Any
+
+    from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
+    from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
+    from trainyard.schedulers.base import Check, Leftover
+    from trainyard.specs.app import AppDef
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.shipment import Shipment
+
+BACKEND = "sagemaker_local"
+
+
+class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
+    """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
+
+    is_local = True
+    ships_by_default = True
+    reads_training_specs = True
+
+    def __init__(self, session_name: str) -> None:
+        super().__init__(BACKEND, session_name)
+
+    @property
+    def opts_class(self) -> type[Any]:  # type: ignore[override]
+        """The options dataclass, imported when it is asked for."""
+        from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
+
+        return SageMakerLocalOpts
+
+    # ---- submitting
+
+    def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
+        from trainyard.schedulers.aws.sagemaker_local import submission
+
+        submission.check(app, self.opts_class(**cfg))
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan how the code travels: as a channel of the job, from a directory of this machine."""
+        from trainyard.schedulers.aws.sagemaker.code import plan_code
+
+        return plan_code(app, workspace, self.opts_class(**cfg), local=True)
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[AWSSageMakerJob]:
+        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker_local import submission
+        from trainyard.specs.dryrun import AppDryRunInfo
+
+        code = shipment if isinstance(shipment, CodePackage) else None
+        job = submission.make_request(app, self.opts_class(**cfg), code)
+        info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
+        info.app_id = job.job_name
+        return info
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:
+        return self._make_request(app, cfg, None)
+
+    def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
+        """Put the code where the job finds it: into a directory named by its content."""
+        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker_local import submission
+        from trainyard.workspace.progress import Silent
+
+        if not isinstance(info.shipment, CodePackage):
+            return
+        info.record["images"] = {}
+        quiet = progress is None or info.cfg.get("quiet")
+        submission.ship(info.request, info.shipment, Silent() if quiet or progress is None else progress)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
+        """Start the job's runner; the job is under way when this returns.
+
+        Raises:
+            ConfigError: the request is not valid.
+            BackendError: the runner could not be started, or there is a job of this name.
+        """
+        from trainyard.schedulers.aws.sagemaker_local import submission
+
+        return submission.submit(dryrun_info)
+
+    # ---- observing
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Return what is known of a job: state, why, every host, results, times and final metrics."""
+        from trainyard.schedulers.aws.sagemaker_local import observe
+
+        job = store.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        return None if job is None or state is None else observe.describe(job, state)
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all training jobs of this machine's user, the oldest first."""
+        from trainyard.schedulers.aws.sagemaker_local import observe
+
+        rows = []
+        for job in store.all_jobs():
+            state = recovery.current_state(job)
+            if state is not None:
+                rows.append(observe.listed(job, state))
+        return sorted(rows, key=lambda row: row.submitted_at or 0.0)
+
+    def exists(self, app_id: str) -> bool:
+        """Tell whether there is a job of this name."""
+        return store.find(app_id) is not None
+
+    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
+        """Block until the job ends: until its runner does."""
+        from trainyard.schedulers.aws.sagemaker_local.observe import wait_for_end
+
+        job = store.find(app_id)
+        if job is None:
+            return None
+        wait_for_end(job, timeout)
+        return self.describe(app_id)
+
+    # ---- ending
+
+    def cancel(self, app_id: str) -> None:
+        """Ask the job to stop: SIGTERM, and SIGKILL 120 seconds later. What it has saved is kept."""
+        from trainyard.schedulers.aws.sagemaker_local import api
+
+        job = store.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is not None and state is not None and state["status"] not in TERMINAL:
+            api.stop(job, state)
+
+    def _delete_existing(self, app_id: str) -> None:
+        job = JobDir.of(app_id)
+        state = recovery.current_state(job)
+        if state is not None and state["status"] not in TERMINAL:
+            raise ConfigError(
+                f"{app_id} is {state['status']}, so it cannot be deleted", hint="Cancel it first."
+            )
+        try:
+            job.remove()
+        except OSError as error:
+            raise BackendError(f"cannot remove {job.path}: {error.strerror or error}") from error
+
+    # ---- keeping house
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Look what hosts would be made of."""
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
+        return housekeeping.doctor()
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return jobs that ended, and code that was last used, at least so many seconds ago."""
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
+        return housekeeping.leftovers(older_than)
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
+        """Remove them."""
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
+        housekeeping.remove(ids)
+
+    # ---- logs
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the lines of a replica, of all its starts in sequence; times are kept to 50 ms."""
+        from trainyard.schedulers.lines import iter_lines
+
+        query = LogQuery(regex, since, until, should_tail, streams)
+        blocks = self.log_blocks(app_id, [(role_name, k)], query)
+        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the lines of several replicas in order of time, read by one thread."""
+        from trainyard.schedulers.aws.sagemaker_local import observe, reading
+        from trainyard.schedulers.lines import compile_regex
+
+        if query.streams not in (None, Stream.COMBINED):
+            raise UsageError(
+                f"{BACKEND} has one log of both streams, not {query.streams}",
+                hint="SageMaker keeps stdout and stderr as one stream, and so does this.",
+            )
+        if query.regex is not None:
+            compile_regex(query.regex)
+        job = store.find(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        known = {(role, index): host for role, index, host in observe.layout(job)}
+        for role, k in replicas:
+            if (role, k) not in known:
+                there = ", ".join(f"{name}/{index}" for name, index in builtins.list(known)[:20])
+                raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
+        hosts = {key: reading.HostLog(job, known[key]) for key in replicas}
+
+        def look() -> tuple[dict[str, Any], bool]:
+            state = recovery.current_state(job) or {"status": "Failed", "hosts": []}
+            return state, state["status"] in TERMINAL
+
+        return reading.read(hosts, query, look)
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:
+    """Make the scheduler. Takes no options of its own."""
+    return SageMakerLocalScheduler(session_name)

@@ -1,0 +1,194 @@
+"""From a job and options to a training job of this machine: the request that AWS would get, and its code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import BackendError, ConfigError
+from trainyard.paths import make_private_dir, state_dir, state_error
+from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
+from trainyard.schedulers.aws.sagemaker.rules import check_options
+from trainyard.schedulers.aws.sagemaker_local import store, validation
+from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
+from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
+from trainyard.specs.named_resources_aws import INSTANCE_TYPE
+
+if TYPE_CHECKING:
+    from trainyard.schedulers.aws.sagemaker.code import CodePackage
+    from trainyard.specs.app import AppDef
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.workspace.progress import Progress
+
+NO_IMAGE = "<NONE>"
+PROCESS_IMAGE = "this-machine"
+DEFAULT_TYPE = "ml.m5.large"
+CODE_ATTEMPTS = 3
+
+
+def code_dir() -> str:
+    """Return the directory of code that jobs were given, by content."""
+    return os.path.join(state_dir(), "sagemaker-code")
+
+
+def default_output() -> str:
+    """Return the directory of results that nobody wanted elsewhere."""
+    return os.path.join(state_dir(), "sagemaker-results")
+
+
+def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
+    """Refuse what is inconsistent.
+
+    Raises:
+        InvalidRunConfigException: something is.
+    """
+    if opts.image_repo:
+        raise ConfigError(
+            "image_repo is given, but code travels to jobs of this machine without an image of its own",
+            hint="Leave image_repo out.",
+        )
+    if not _uses_docker(app):
+        _name_image(app)
+    check_options(app, _completed(app, opts), region=opts.region or region_of_environment(), local=True)
+
+
+def _uses_docker(app: AppDef) -> bool:
+    """Tell whether hosts will be containers. The daemon is asked only if that matters: without an image."""
+    settings = Settings.from_env()
+    if settings.docker != "auto" or all(role.image not in ("", NO_IMAGE) for role in app.roles):
+        return settings.docker != "never"
+    from trainyard.docker.engine import Engine
+    from trainyard.errors import TrainyardError
+
+    try:
+        engine = Engine.from_env()
+        try:
+            return bool(engine.api_version)
+        finally:
+            engine.close()
+    except TrainyardError:
+        return False
+
+
+def _name_image(app: AppDef) -> None:
+    """Give roles without an image a name for it: processes need none, the request does."""
+    for role in app.roles:
+        if role.image in ("", NO_IMAGE):
+            role.image = PROCESS_IMAGE
+
+
+def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
+    """Return the options with what AWS would want to be given."""
+    changes: dict[str, Any] = {}
+    typed = all(INSTANCE_TYPE in role.resource.capabilities for role in app.roles)
+    if opts.instance_type is None and opts.instance_groups is None and not typed:
+        changes["instance_type"] = DEFAULT_TYPE
+    spec = app.roles[0].metadata.get("train") or {}
+    if not opts.output_path and not (spec.get("output") or {}).get("uri"):
+        changes["output_path"] = f"file://{default_output()}"
+    if opts.code_location:
+        changes["code_location"] = None
+    return dataclasses.replace(opts, **changes)
+
+
+def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None) -> AWSSageMakerJob:
+    """Return the job, with the request that AWS would get but for places of this machine.
+
+    Raises:
+        ConfigError: the request would be refused.
+    """
+    region = opts.region or region_of_environment()
+    planned = code.planned if code is not None else None
+    job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
+    replacements = {names.ACCOUNT: ACCOUNT}
+    if job.needs.code_uri:
+        here = f"file://{code_dir()}/{planned.key if planned is not None else ''}/"
+        replacements = {job.needs.code_uri: here, **replacements}
+        job.needs.code_uri = here
+    job.job_def = settle(job.job_def, replacements)
+    _check(settle(job.job_def, {names.CONTENT: "content"}))
+    return job
+
+
+def _check(request: dict[str, Any]) -> None:
+    try:
+        validation.check_request(request)
+    except ApiError as error:
+        from trainyard.redaction import redact_text
+
+        raise ConfigError(f"SageMaker would refuse the job: {redact_text(error.message)}") from None
+
+
+def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
+    """Put the code into its directory, whole or not at all, and its content's name into the request.
+
+    Raises:
+        StateStoreError: it cannot be written.
+        WorkspaceChangedError: the files are changed again and again.
+    """
+    from trainyard.workspace.errors import WorkspaceChangedError
+
+    uri = job.needs.code_uri
+    if not uri:
+        return
+    try:
+        code.resolve(progress)
+        for attempt in range(1, CODE_ATTEMPTS + 1):
+            try:
+                _write(code)
+                break
+            except WorkspaceChangedError:
+                if attempt == CODE_ATTEMPTS or not code.reread():
+                    raise
+        job.job_def = settle(job.job_def, {uri: f"file://{code_dir()}/{code.key}/"})
+        job.needs = Needs()
+    finally:
+        code.close()
+
+
+def _write(code: CodePackage) -> None:
+    target = os.path.join(code_dir(), code.key)
+    if os.path.isdir(target):
+        os.utime(target)
+        return
+    make_private_dir(code_dir())
+    try:
+        staged = tempfile.mkdtemp(prefix=".new-", dir=code_dir())
+        try:
+            code.write(staged)
+            try:
+                os.rename(staged, target)
+            except OSError:
+                if not os.path.isdir(target):  # somebody was quicker with the same content
+                    raise
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    except OSError as error:
+        raise state_error("write the job's code to", target, error) from error
+    code.keep()
+
+
+def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
+    """Start a job's runner; returns the job's id."""
+    from trainyard.specs.serialize import to_json
+
+    job = info.request
+    _check(job.job_def)
+    settings = Settings.from_env()
+    if job.job_def["AlgorithmSpecification"].get("TrainingImage") == PROCESS_IMAGE:
+        settings = dataclasses.replace(settings, docker="never")
+    region = info.cfg.get("region") or region_of_environment()
+    app = to_json(info.app) if info.app is not None else None
+    try:
+        launch(job.job_def, region=region, settings=settings, app=app)
+    except FileExistsError:
+        raise BackendError(
+            f"there is a training job {job.job_name} already",
+            hint=f"It is in {store.JobDir.of(job.job_name).path}.",
+        ) from None
+    return job.job_name

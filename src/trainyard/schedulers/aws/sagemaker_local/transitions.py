@@ -1,0 +1,171 @@
+"""The state of a training job, and the steps that it goes through.
+
+The steps and their words are the service's:
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_SecondaryStatusTransition.html
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from trainyard.processes import Process, myself
+from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
+from trainyard.schedulers.local.store import machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+
+LONGEST_REASON = 1024
+
+MESSAGES = {
+    "Starting": "Preparing the instances for training",
+    "Downloading": "Downloading the training image and the input data",
+    "Training": "Training image download completed. Training in progress.",
+    "Interrupted": "Training job interrupted: its spot instances were taken away",
+    "Restarting": "Restarting the training job after an internal error",
+    "Uploading": "Uploading generated training model",
+    "Stopping": "Stopping the training job",
+    "Stopped": "Training job stopped",
+    "MaxRuntimeExceeded": "Training job runtime exceeded MaxRuntimeInSeconds provided",
+    "MaxWaitTimeExceeded": "Training job exceeded MaxWaitTimeInSeconds provided",
+    "Completed": "Training job completed",
+    "Failed": "Training job failed",
+}
+
+
+def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
+    """Return the state of a job that has just been accepted.
+
+    Args:
+        hosts: ``name``, ``group`` and ``index`` within the group of every host.
+        now: seconds since the epoch.
+    """
+    state = {
+        "status": "InProgress",
+        "secondary": "",
+        "transitions": [],
+        "failure_reason": "",
+        "created_at": now,
+        "modified_at": now,
+        "training_start": None,
+        "training_end": None,
+        "training_seconds": 0.0,
+        "artifacts": "",
+        "metrics": [],
+        "restarts": 0,
+        "runner": None,
+        "guard": None,
+        "swept": True,
+        "hosts": [
+            {
+                **host,
+                "state": "pending",
+                "exit_code": None,
+                "reason": "",
+                "started_at": None,
+                "ended_at": None,
+                "streams": [],
+            }
+            for host in hosts
+        ],
+        **machine(),
+    }
+    advance(state, "Starting", now)
+    return state
+
+
+def advance(state: dict[str, Any], secondary: str, now: float, message: str = "") -> None:
+    """Go on to another step, in place."""
+    text = message or MESSAGES.get(secondary, "")
+    steps = state["transitions"]
+    state["modified_at"] = now
+    if steps and steps[-1]["Status"] == secondary:
+        steps[-1]["StatusMessage"] = text
+        return
+    if steps:
+        steps[-1].setdefault("EndTime", now)
+    steps.append({"Status": secondary, "StartTime": now, "StatusMessage": text})
+    state["secondary"] = secondary
+
+
+def finish(
+    state: dict[str, Any],
+    status: str,
+    now: float,
+    *,
+    secondary: str = "",
+    reason: str = "",
+    message: str = "",
+) -> None:
+    """End the job, in place. Does nothing to one that has ended."""
+    if state["status"] in TERMINAL:
+        return
+    advance(state, secondary or status, now, message or (reason if status == "Failed" else ""))
+    state["transitions"][-1]["EndTime"] = now
+    state["status"] = status
+    state["failure_reason"] = reason[:LONGEST_REASON]
+    state["training_end"] = now if state["training_start"] is not None else None
+    for host in state["hosts"]:
+        if host["state"] in ("pending", "running"):
+            host.update(state="lost" if host["state"] == "running" else "never", ended_at=now)
+
+
+class Journal:
+    """The state of the job that this process runs. Every change is on disk when its method returns.
+
+    Args:
+        job: the job's directory.
+        guard: the process that ends the job should this one be killed.
+    """
+
+    def __init__(self, job: JobDir, guard: Process) -> None:
+        self.job = job
+        self._lock = threading.RLock()
+        state = job.read_state()
+        if state is None:
+            raise ValueError(f"there is no job in {job.path}")
+        self.state: dict[str, Any] = state
+        self._change(runner=list(myself()), guard=list(guard), swept=False)
+
+    def _change(self, **fields: Any) -> None:
+        with self._lock:
+            self.state.update(fields)
+            self.job.write_state(self.state)
+
+    def move(self, secondary: str, message: str = "", *, status: str = "") -> None:
+        """Go on to another step."""
+        with self._lock:
+            if status:
+                self.state["status"] = status
+            advance(self.state, secondary, time.time(), message)
+            self.job.write_state(self.state)
+
+    def set(self, **fields: Any) -> None:
+        """Note facts of the job."""
+        with self._lock:
+            self.state["modified_at"] = time.time()
+            self._change(**fields)
+
+    def host(self, name: str, **fields: Any) -> None:
+        """Note facts of a host."""
+        with self._lock:
+            host = next(host for host in self.state["hosts"] if host["name"] == name)
+            host.update(fields)
+            self.job.write_state(self.state)
+
+    def stream(self, name: str, stream: str) -> None:
+        """Note the log of a host's new attempt."""
+        with self._lock:
+            host = next(host for host in self.state["hosts"] if host["name"] == name)
+            host["streams"].append(stream)
+            self.job.write_state(self.state)
+
+    def end(self, status: str, *, secondary: str = "", reason: str = "", message: str = "") -> None:
+        """End the job."""
+        with self._lock:
+            finish(self.state, status, time.time(), secondary=secondary, reason=reason, message=message)
+            self._change(swept=True)

@@ -1,0 +1,135 @@
+"""What is checked before a job is accepted: the service's own model and rules, and what is possible here."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.validate import problems_of
+
+#: Local places where the service takes S3 alone. For the model they look like S3's.
+_STAND_IN = "s3://this-machine/"
+
+
+def check_request(request: dict[str, Any]) -> None:
+    """Check a CreateTrainingJob request.
+
+    Raises:
+        ApiError: ValidationException, with all problems.
+    """
+    check("CreateTrainingJob", _with_stand_ins(request))
+    problems = [*_rules(request), *_not_here(request)]
+    if problems:
+        raise invalid("; ".join(problems))
+
+
+def check(operation: str, params: dict[str, Any], service: str = "sagemaker") -> None:
+    """Check the parameters of an operation against the service's model.
+
+    Raises:
+        ApiError: ValidationException, with all problems.
+    """
+    problems = problems_of(service, operation, params)
+    if problems:
+        count = len(problems)
+        raise invalid(f"{count} validation error{'s' if count > 1 else ''} detected: {'; '.join(problems)}")
+
+
+def _with_stand_ins(request: dict[str, Any]) -> dict[str, Any]:
+    copied = copy.deepcopy(request)
+    for where, key in _places(copied):
+        uri = where[key]
+        if isinstance(uri, str) and uri.startswith(("file://", "/")):
+            where[key] = _STAND_IN + uri.removeprefix("file://").lstrip("/")
+    return copied
+
+
+def _places(request: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Return where a request may name a local place."""
+    found = [
+        (request.get("OutputDataConfig"), "S3OutputPath"),
+        (request.get("CheckpointConfig"), "S3Uri"),
+        (request.get("DebugHookConfig"), "S3OutputPath"),
+        (request.get("ProfilerConfig"), "S3OutputPath"),
+        (request.get("TensorBoardOutputConfig"), "S3OutputPath"),
+    ]
+    channels = request.get("InputDataConfig")
+    for channel in channels if isinstance(channels, list) else ():
+        source = channel.get("DataSource") if isinstance(channel, dict) else None
+        found.append((source.get("S3DataSource") if isinstance(source, dict) else None, "S3Uri"))
+    return [(where, key) for where, key in found if isinstance(where, dict) and key in where]
+
+
+def _rules(request: dict[str, Any]) -> list[str]:
+    """Return which rules between members are broken."""
+    problems = []
+    resources, condition = request.get("ResourceConfig") or {}, request.get("StoppingCondition") or {}
+    groups = resources.get("InstanceGroups")
+    if groups and ("InstanceType" in resources or "InstanceCount" in resources):
+        problems.append("ResourceConfig has InstanceGroups, so it cannot have InstanceType or InstanceCount")
+    if not groups and not (resources.get("InstanceType") and resources.get("InstanceCount")):
+        problems.append("ResourceConfig needs InstanceType and InstanceCount, or InstanceGroups")
+    names = [group["InstanceGroupName"] for group in groups or ()]
+    if len(set(names)) < len(names):
+        problems.append("the names of the instance groups are not unique")
+    if any(group["InstanceCount"] < 1 for group in groups or ()):
+        problems.append("an instance group has no instance")
+    is_spot = bool(request.get("EnableManagedSpotTraining"))
+    longest = condition.get("MaxWaitTimeInSeconds")
+    if is_spot and longest is None:
+        problems.append("MaxWaitTimeInSeconds is required with EnableManagedSpotTraining")
+    if not is_spot and longest is not None:
+        problems.append("MaxWaitTimeInSeconds is set, but EnableManagedSpotTraining is not")
+    if longest is not None and longest < condition.get("MaxRuntimeInSeconds", 86400):
+        problems.append("MaxWaitTimeInSeconds is less than MaxRuntimeInSeconds")
+    algorithm = request["AlgorithmSpecification"]
+    if bool(algorithm.get("TrainingImage")) == bool(algorithm.get("AlgorithmName")):
+        problems.append("AlgorithmSpecification needs TrainingImage or AlgorithmName, one of them")
+    for definition in algorithm.get("MetricDefinitions") or ():
+        try:
+            re.compile(definition["Regex"])
+        except re.error as error:
+            problems.append(f"the regular expression of metric {definition['Name']!r} is wrong: {error}")
+    if "StoppingCondition" not in request:
+        problems.append("StoppingCondition is missing")
+    return [*problems, *_channel_rules(request, names)]
+
+
+def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
+    channels = request.get("InputDataConfig") or []
+    names = [channel["ChannelName"] for channel in channels]
+    problems = [
+        f"the channel {name!r} is given twice" for name in sorted(set(names)) if names.count(name) > 1
+    ]
+    for channel in channels:
+        sources = channel["DataSource"]
+        if len(sources) != 1:
+            problems.append(f"the channel {channel['ChannelName']!r} needs exactly one data source")
+        name = channel["ChannelName"]
+        problems += [
+            f"the channel {name!r} is for {group!r}, which is no group"
+            for group in sources.get("S3DataSource", {}).get("InstanceGroupNames") or ()
+            if group not in groups
+        ]
+    return problems
+
+
+def _not_here(request: dict[str, Any]) -> list[str]:
+    """Return what the service could do and this machine cannot."""
+    problems = []
+    if request["AlgorithmSpecification"].get("AlgorithmName"):
+        problems.append("AlgorithmName names an algorithm of the marketplace, which is not on this machine")
+    if request.get("ServerlessJobConfig"):
+        problems.append("ServerlessJobConfig cannot be carried out on this machine")
+    for channel in request.get("InputDataConfig") or ():
+        name, sources = channel["ChannelName"], channel["DataSource"]
+        source = sources.get("S3DataSource", {})
+        if "FileSystemDataSource" in sources:
+            problems.append(f"the channel {name!r} is on EFS or FSx, which this machine does not reach")
+        elif "DatasetSource" in sources:
+            problems.append(f"the channel {name!r} is a data set of the service's own hub")
+        elif source.get("S3DataType") not in (None, "S3Prefix", "ManifestFile"):
+            problems.append(f"the channel {name!r} is of type {source['S3DataType']}, which is not done here")
+    return problems

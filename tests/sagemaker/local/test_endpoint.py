@@ -1,0 +1,315 @@
+"""The endpoint: what boto3 says to it, what others say, what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import botocore.exceptions
+import pytest
+
+from trainyard.schedulers.aws.sagemaker_local.server import Endpoint, is_own_peer
+
+from .conftest import ROLE, file_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Jobs
+
+
+def refused(jobs: Jobs, request: dict[str, Any]) -> str:
+    with pytest.raises(botocore.exceptions.ClientError) as error:
+        jobs.sagemaker.create_training_job(**request)
+    assert error.value.response["Error"]["Code"] == "ValidationException"
+    assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    return str(error.value)
+
+
+def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(request: dict[str, Any]) -> None:
+        for part in path[:-1]:
+            request = request.setdefault(part, {}) if isinstance(request, dict) else request[part]
+        request[path[-1]] = value
+
+    return change
+
+
+# The fourteen mistakes that the SDK lets pass, and rules between members.
+MISTAKES = {
+    "name with underscore": (put("TrainingJobName", value="a_b"), "TrainingJobName"),
+    "long name": (put("TrainingJobName", value="a" * 64), "TrainingJobName"),
+    "instance type": (put("ResourceConfig", "InstanceType", value="ml.p4.24xlarge"), "InstanceType"),
+    "input mode": (put("AlgorithmSpecification", "TrainingInputMode", value="file"), "TrainingInputMode"),
+    "long hyperparameter": (put("HyperParameters", value={"a": "x" * 2501}), "HyperParameters"),
+    "many hyperparameters": (put("HyperParameters", value={f"h{i}": "1" for i in range(101)}), "101"),
+    "variable's name": (put("Environment", value={"A-B": "1"}), "Environment"),
+    "long variable": (put("Environment", value={"A": "x" * 513}), "Environment"),
+    "retries": (put("RetryStrategy", value={"MaximumRetryAttempts": 31}), "MaximumRetryAttempts"),
+    "warm pool": (put("ResourceConfig", "KeepAlivePeriodInSeconds", value=21601), "KeepAlive"),
+    "tags": (put("Tags", value=[{"Key": str(i), "Value": "v"} for i in range(51)]), "Tags"),
+    "output": (put("OutputDataConfig", "S3OutputPath", value="bucket/prefix"), "S3OutputPath"),
+    "role": (put("RoleArn", value="MyRoleNameThatIsLongEnough"), "RoleArn"),
+    "groups": (
+        put("VpcConfig", value={"Subnets": ["s-1"], "SecurityGroupIds": [f"sg-{i}" for i in range(6)]}),
+        "Sec",
+    ),
+    "spot without wait": (put("EnableManagedSpotTraining", value=True), "MaxWaitTimeInSeconds is required"),
+    "wait without spot": (put("StoppingCondition", "MaxWaitTimeInSeconds", value=9999), "is not"),
+    "groups and count": (
+        put(
+            "ResourceConfig",
+            "InstanceGroups",
+            value=[{"InstanceGroupName": "g", "InstanceType": "ml.m5.large", "InstanceCount": 1}],
+        ),
+        "InstanceGroups",
+    ),
+    "channel twice": (
+        put("InputDataConfig", value=[file_channel("a", "s3://b/c"), file_channel("a", "s3://b/c")]),
+        "given twice",
+    ),
+    "channel for no group": (
+        put("InputDataConfig", value=[file_channel("a", "s3://b/c", InstanceGroupNames=["x"])]),
+        "which is no group",
+    ),
+    "file system": (
+        put(
+            "InputDataConfig",
+            value=[
+                {
+                    "ChannelName": "a",
+                    "DataSource": {
+                        "FileSystemDataSource": {
+                            "FileSystemId": "fs-0123456789ab",
+                            "FileSystemAccessMode": "ro",
+                            "FileSystemType": "EFS",
+                            "DirectoryPath": "/x",
+                        }
+                    },
+                }
+            ],
+        ),
+        "does not reach",
+    ),
+    "metric": (
+        put("AlgorithmSpecification", "MetricDefinitions", value=[{"Name": "m", "Regex": "("}]),
+        "regular expression",
+    ),
+    "long argument": (put("AlgorithmSpecification", "ContainerArguments", value=["x" * 257]), "257"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_refused_before_anything_starts(jobs: Jobs, mistake: str) -> None:
+    change, words = MISTAKES[mistake]
+    request = jobs.request("")
+    change(request)
+    assert words in refused(jobs, request)
+    assert jobs.sagemaker.list_training_jobs()["TrainingJobSummaries"] == []
+
+
+def test_a_name_is_taken_once(jobs: Jobs, processes: str) -> None:
+    request = jobs.request("print('x')", name="one")
+    jobs.sagemaker.create_training_job(**request)
+    with pytest.raises(jobs.sagemaker.exceptions.ResourceInUse, match="already exists") as error:
+        jobs.sagemaker.create_training_job(**request)
+    assert "training-job/one" in str(error.value)
+    jobs.end("one")
+    with pytest.raises(jobs.sagemaker.exceptions.ResourceInUse):
+        jobs.sagemaker.create_training_job(**request)
+    jobs.sagemaker.delete_training_job(TrainingJobName="one")
+    jobs.sagemaker.create_training_job(**request)
+    assert jobs.end("one")["TrainingJobStatus"] == "Completed"
+
+
+def test_one_of_many_at_once_gets_the_name(jobs: Jobs, processes: str) -> None:
+    request = jobs.request("print('x')", name="race")
+    results: list[str] = []
+
+    def create() -> None:
+        try:
+            jobs.sagemaker.create_training_job(**copy.deepcopy(request))
+            results.append("created")
+        except jobs.sagemaker.exceptions.ResourceInUse:
+            results.append("in use")
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == ["created"] + ["in use"] * 5
+    assert jobs.end("race")["TrainingJobStatus"] == "Completed"
+
+
+def test_jobs_that_do_not_exist(jobs: Jobs) -> None:
+    calls = [
+        (jobs.sagemaker.describe_training_job, {"TrainingJobName": "nope"}),
+        (jobs.sagemaker.stop_training_job, {"TrainingJobName": "nope"}),
+        (
+            jobs.sagemaker.list_tags,
+            {"ResourceArn": "arn:aws:sagemaker:us-west-2:000000000000:training-job/nope"},
+        ),
+    ]
+    for call, arguments in calls:
+        with pytest.raises(botocore.exceptions.ClientError, match="Requested resource not found"):
+            call(**arguments)
+
+
+def test_a_description_holds_the_request(jobs: Jobs, processes: str) -> None:
+    request = jobs.request(
+        "print('x')",
+        HyperParameters={"a": '"1"'},
+        Environment={"A": "1"},
+        RetryStrategy={"MaximumRetryAttempts": 2},
+        VpcConfig={"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},
+    )
+    answer = jobs.sagemaker.create_training_job(**request)
+    name = request["TrainingJobName"]
+    assert answer["TrainingJobArn"] == f"arn:aws:sagemaker:us-west-2:000000000000:training-job/{name}"
+    described = jobs.end(name)
+    for key, value in request.items():
+        assert described[key] == value
+    assert described["CreationTime"].tzinfo is not None
+
+
+def test_lists(jobs: Jobs, processes: str) -> None:
+    before = datetime.now(UTC)
+    for name in ("b-one", "a-two", "c-one"):
+        jobs.run("sys.exit(3)" if name == "a-two" else "print()", name=name)
+
+    def names(**query: Any) -> list[str]:
+        rows = jobs.sagemaker.list_training_jobs(**query)["TrainingJobSummaries"]
+        return [row["TrainingJobName"] for row in rows]
+
+    assert names() == ["c-one", "a-two", "b-one"]
+    assert names(SortBy="Name", SortOrder="Ascending") == ["a-two", "b-one", "c-one"]
+    assert names(NameContains="one") == ["c-one", "b-one"]
+    assert names(StatusEquals="Failed") == ["a-two"]
+    assert names(CreationTimeAfter=before) == ["c-one", "a-two", "b-one"]
+    assert names(CreationTimeBefore=before) == []
+    assert names(LastModifiedTimeAfter=datetime.now(UTC) + timedelta(hours=1)) == []
+    pages = jobs.sagemaker.get_paginator("list_training_jobs").paginate(MaxResults=2)
+    assert [len(page["TrainingJobSummaries"]) for page in pages] == [2, 1]
+
+
+def test_tags(jobs: Jobs, processes: str) -> None:
+    name = jobs.start("print('x')", Tags=[{"Key": "a", "Value": "1"}])
+    arn = jobs.end(name)["TrainingJobArn"]
+    jobs.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "b", "Value": "2"}])
+    jobs.sagemaker.delete_tags(ResourceArn=arn, TagKeys=["a"])
+    assert jobs.sagemaker.list_tags(ResourceArn=arn)["Tags"] == [{"Key": "b", "Value": "2"}]
+    tags = [{"Key": str(i), "Value": ""} for i in range(50)]
+    with pytest.raises(botocore.exceptions.ClientError, match="at most 50"):
+        jobs.sagemaker.add_tags(ResourceArn=arn, Tags=tags)
+
+
+def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
+    """A job goes on while there is no endpoint, and another one knows all of it."""
+    import boto3
+
+    name = jobs.start(
+        "print('up', flush=True)\nwhile not os.path.exists(BASE + '/output/go'): time.sleep(0.02)"
+    )
+    jobs.says(name, "up")
+    endpoint.shutdown()
+    other = Endpoint()
+    thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        jobs.sagemaker = boto3.client("sagemaker", endpoint_url=other.url)
+        jobs.logs = boto3.client("logs", endpoint_url=other.url)
+        assert jobs.describe(name)["SecondaryStatus"] == "Training"
+        work = os.path.join(os.environ["TRAINYARD_HOME"], "state/sagemaker", name, "work")
+        with open(f"{work}/algo-1/output/go", "w", encoding="utf-8"):
+            pass
+        assert jobs.end(name)["TrainingJobStatus"] == "Completed"
+        assert jobs.lines(name) == ["up"]
+    finally:
+        other.shutdown()
+        thread.join()
+        other.server_close()
+        threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+
+def test_the_wire_format(endpoint: Endpoint) -> None:
+    """As the service's protocol has it: the operation in a header, JSON, the error's name in the body."""
+
+    def post(target: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], Any]:
+        sent = {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.1", **headers}
+        request = urllib.request.Request(endpoint.url, body, sent)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.load(answer), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error), error.headers
+
+    status, body, headers = post("SageMaker.ListTrainingJobs", b"{}")
+    assert (status, body) == (200, {"TrainingJobSummaries": []})
+    assert headers["Content-Type"] == "application/x-amz-json-1.1"
+    assert headers["x-amzn-RequestId"]
+    status, body, _ = post("SageMaker.DescribeTrainingJob", b'{"TrainingJobName": "nope"}')
+    assert (status, body["__type"]) == (400, "ValidationException")
+    assert post("SageMaker.CreateModel", b"{}")[:2] == (
+        400,
+        {
+            "__type": "UnknownOperationException",
+            "message": "SageMaker.CreateModel is not carried out on this machine",
+        },
+    )
+    assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
+    assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "ValidationException"
+    assert post("SageMaker.ListTrainingJobs", b"{}", Host="evil.example")[0] == 403
+    with urllib.request.urlopen(endpoint.url) as answer:
+        assert answer.status == 200
+
+
+def test_other_users_are_not_answered(endpoint: Endpoint) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    code = (
+        "import os, urllib.request, urllib.error; os.setgid(65534); os.setuid(65534)\n"
+        "target = {'X-Amz-Target': 'SageMaker.ListTrainingJobs'}\n"
+        f"r = urllib.request.Request({endpoint.url!r}, b'{{}}', target)\n"
+        "try:\n    urllib.request.urlopen(r)\n    print('answered')\n"
+        "except urllib.error.HTTPError as e:\n    print(e.code)\n"
+    )
+    words = ["/usr/bin/python3", "-c", code]  # which everybody may run
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={})
+    assert done.stdout.strip() == "403"
+    assert not is_own_peer("127.0.0.1", 1)
+
+
+def test_the_sdks_own_waiter(jobs: Jobs, processes: str) -> None:
+    name = jobs.start("print('x')")
+    waiter = jobs.sagemaker.get_waiter("training_job_completed_or_stopped")
+    waiter.wait(TrainingJobName=name, WaiterConfig={"Delay": 0.1, "MaxAttempts": 300})
+    assert jobs.describe(name)["TrainingJobStatus"] == "Completed"
+    assert jobs.describe(name)["RoleArn"] == ROLE
+
+
+def test_the_command_serves(jobs: Jobs, processes: str, home: object) -> None:
+    """`trainyard sagemaker-local serve` prints what points clients to it; SIGTERM ends it, not the jobs."""
+    import boto3
+
+    words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        variables = dict(
+            server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(2)
+        )
+        assert sorted(variables) == ["AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_SAGEMAKER"]
+        client = boto3.client("sagemaker", endpoint_url=variables["AWS_ENDPOINT_URL_SAGEMAKER"])
+        client.create_training_job(**jobs.request("time.sleep(1); print('x')", name="served"))
+        server.terminate()
+        assert server.wait(20) == 0
+    assert jobs.end("served")["TrainingJobStatus"] == "Completed"

@@ -1,0 +1,240 @@
+"""What is true after something was killed, cut off or taken away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.toolkit.image import docker
+from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+
+from .conftest import Bucket, Jobs, leftovers, unpack, until
+from .proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT = "print('up', os.getpid(), flush=True)\ntime.sleep(600)"
+MODEL = "open(BASE + '/model/weights', 'wb').write(os.urandom(20_000_000))"
+
+
+def state_of(name: str) -> dict[str, Any]:
+    state = JobDir.of(name).read_state()
+    assert state is not None
+    return state
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def up(jobs: Jobs, name: str) -> int:
+    line = until(
+        lambda: next((line for s in jobs.streams(name) for line in jobs.lines(name) if line[:2] == "up"), "")
+    )
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
+def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path, victims: list[str]) -> None:
+    name = jobs.start(WAIT, hosts=2)
+    pid = up(jobs, name)
+    state = state_of(name)
+    for victim in victims:
+        os.kill(state[victim][0], signal.SIGKILL)
+    # by the guard, or by the sentinel: nobody has to look
+    until(lambda: state_of(name)["status"] == "Failed" and state_of(name)["swept"])
+    described = jobs.describe(name)
+    assert described["FailureReason"] == "InternalServerError: the runner of this job was killed"
+    assert described["SecondaryStatusTransitions"][-1]["Status"] == "Failed"
+    assert leftovers(home) == []
+    assert not (home / "state/sagemaker" / name / "work").exists()
+    if mode == "processes":
+        until(lambda: not is_running(pid))
+    assert not [path for path in Path("/dev/shm").glob("trainyard-sagemaker-*") if _is_of(path, name)]
+    assert jobs.lines(name)[0].startswith("up")
+
+
+def _is_of(path: Path, name: str) -> bool:
+    return any(name in file.read_text(errors="replace") for file in path.rglob("*.json"))
+
+
+def test_a_job_whose_keepers_are_gone_is_ended_by_who_looks(jobs: Jobs, processes: str, home: Path) -> None:
+    """A reboot, say: no guard, no sentinel."""
+    name = jobs.run("print('x')")["TrainingJobName"]
+    job = JobDir.of(name)
+    state = state_of(name)
+    state.update(status="InProgress", secondary="Training", swept=False, boot_id="another boot")
+    job.write_state(state)
+    described = jobs.describe(name)
+    assert described["TrainingJobStatus"] == "Failed"
+    assert "booted anew" in described["FailureReason"]
+
+
+def test_a_killed_container_fails_the_job(jobs: Jobs, containers: str, home: Path) -> None:
+    name = jobs.start(WAIT)
+    up(jobs, name)
+    label = f"label=trainyard.sagemaker.job={home}/state/sagemaker/{name}"
+    docker("kill", *docker("ps", "-q", "--filter", label).stdout.split())
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert ended["FailureReason"] == "AlgorithmError: ended by SIGKILL, exit code: 137"
+    assert leftovers(home) == []
+
+
+def test_a_container_that_is_taken_away_is_this_machines_fault(
+    jobs: Jobs, containers: str, home: Path
+) -> None:
+    """InternalServerError, and only then RetryStrategy makes a second attempt."""
+    script = """
+if os.path.exists(os.environ['MARK']):
+    sys.exit(0)
+print('up', os.getpid(), flush=True)
+time.sleep(600)
+"""
+    name = jobs.start(
+        script.replace("os.environ['MARK']", "BASE + '/input/data/script/again'"),
+        RetryStrategy={"MaximumRetryAttempts": 1},
+    )
+    up(jobs, name)
+    for code in jobs.folder.glob("code-*"):
+        (code / "again").touch()
+    label = f"label=trainyard.sagemaker.job={home}/state/sagemaker/{name}"
+    docker("rm", "-f", *docker("ps", "-q", "--filter", label).stdout.split())
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Completed", ended["SecondaryStatusTransitions"]
+    steps = [step["Status"] for step in ended["SecondaryStatusTransitions"]]
+    assert steps[2:5] == ["Training", "Restarting", "Downloading"]
+    assert len(jobs.streams(name)) == 2
+
+
+def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None:
+    import boto3
+
+    words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip().partition("=")[2]
+        client = boto3.client("sagemaker", endpoint_url=url)
+        request = jobs.request("print('up', os.getpid(), flush=True); time.sleep(2)")
+        client.create_training_job(**request)
+        name = request["TrainingJobName"]
+        up(jobs, name)
+        os.killpg(server.pid, signal.SIGINT)  # as a terminal does
+        assert server.wait(20) == 0
+    assert jobs.end(name)["TrainingJobStatus"] == "Completed"
+
+
+# ---- a store that goes away
+
+
+@pytest.fixture
+def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    made = Proxy(moto)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
+    yield made
+    made.close()
+
+
+def test_an_outage_in_mid_upload_is_waited_for(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
+) -> None:
+    proxy.cut_after(5_000_000)
+    name = jobs.start(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
+    assert proxy.cut.wait(40)
+    assert jobs.describe(name)["SecondaryStatus"] == "Uploading"
+    assert jobs.describe(name)["ModelArtifacts"]["S3ModelArtifacts"] == ""
+    assert bucket.keys("out") == []  # nothing that could be taken for a model
+    proxy.mend()
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+    model = unpack(bucket.get(f"out/{name}/output/model.tar.gz"))
+    assert len(model["weights"]) == 20_000_000
+
+
+def test_an_outage_that_does_not_end_fails_the_job(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "1")
+    proxy.cut_after(5_000_000)
+    ended = jobs.run(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
+    name = ended["TrainingJobName"]
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert ended["FailureReason"].startswith("ClientError: Artifact upload failed: cannot store s3://")
+    assert ended["ModelArtifacts"]["S3ModelArtifacts"] == ""
+    assert bucket.keys("out") == []
+    # hours of training are not thrown away
+    kept = home / "state/sagemaker" / name / "artifacts"
+    assert str(kept) in ended["FailureReason"]
+    assert len(unpack((kept / "model.tar.gz").read_bytes())["weights"]) == 20_000_000
+
+
+def test_an_outage_in_mid_download_is_waited_for(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
+) -> None:
+    from .conftest import file_channel
+
+    for number in range(20):
+        bucket.put(f"data/{number:02}", bytes([number]) * 100_000)
+    proxy.cut_after(12_000)  # requests are small: after some of them
+    script = """
+for name in sorted(os.listdir(BASE + '/input/data/d')):
+    data = open(BASE + '/input/data/d/' + name, 'rb').read()
+    assert data == bytes([int(name)]) * 100_000, name
+print(len(os.listdir(BASE + '/input/data/d')))
+"""
+    name = jobs.start(script, channels=[file_channel("d", bucket.uri("data"))])
+    assert proxy.cut.wait(40)
+    assert jobs.describe(name)["SecondaryStatus"] == "Downloading"
+    proxy.mend()
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+    assert jobs.lines(name) == ["20"]
+
+
+def test_a_job_can_be_stopped_while_its_store_is_away(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
+) -> None:
+    from .conftest import file_channel
+
+    bucket.put("data/a", b"a")
+    proxy.cut_after(0)
+    name = jobs.start("print('never')", channels=[file_channel("d", bucket.uri("data"))])
+    assert proxy.cut.wait(40)
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+
+
+def test_a_killed_runner_in_mid_upload_leaves_no_model(
+    jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
+) -> None:
+    proxy.cut_after(5_000_000)
+    name = jobs.start(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
+    assert proxy.cut.wait(40)
+    os.kill(state_of(name)["runner"][0], signal.SIGKILL)
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert ended["ModelArtifacts"]["S3ModelArtifacts"] == ""
+    assert bucket.keys("out") == []
+
+
+def test_a_full_output_folder_names_itself(jobs: Jobs, processes: str, tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("not a directory")
+    ended = jobs.run(
+        "open(BASE + '/model/w', 'w').write('w')",
+        OutputDataConfig={"S3OutputPath": f"file://{blocker}/out"},
+    )
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert "Artifact upload failed" in ended["FailureReason"]
+    assert str(blocker) in ended["FailureReason"]

@@ -1,0 +1,283 @@
+"""How jobs end, what is kept of them, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import botocore.exceptions
+import pytest
+
+from .conftest import leftovers, unpack, until
+
+if TYPE_CHECKING:
+    from .conftest import Bucket, Jobs
+
+STEPS = ["Starting", "Downloading", "Training", "Uploading", "Completed"]
+
+
+def steps(described: dict) -> list[str]:
+    return [step["Status"] for step in described["SecondaryStatusTransitions"]]
+
+
+def test_a_job_goes_through_the_services_steps(jobs: Jobs, mode: str, bucket: Bucket, home: Path) -> None:
+    script = """
+open(BASE + '/model/weights', 'w').write('w')
+os.mkdir(BASE + '/model/empty')
+os.symlink('weights', BASE + '/model/link')
+os.mkfifo(BASE + '/model/fifo')
+open(BASE + '/output/data/plot', 'w').write('p')
+for step in range(3):
+    print(f'step {step} loss: {1 / (step + 1):.3f}', flush=True)
+"""
+    ended = jobs.run(
+        script,
+        OutputDataConfig={"S3OutputPath": bucket.uri("results")},
+        AlgorithmSpecification={"MetricDefinitions": [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]},
+        Tags=[{"Key": "team", "Value": "blue"}],
+    )
+    name = ended["TrainingJobName"]
+    assert ended["TrainingJobStatus"] == ended["SecondaryStatus"] == "Completed"
+    assert steps(ended) == STEPS
+    times = [step["StartTime"] for step in ended["SecondaryStatusTransitions"]]
+    assert times == sorted(times)
+    assert ended["CreationTime"] <= ended["TrainingStartTime"] <= ended["TrainingEndTime"]
+    assert [(m["MetricName"], round(m["Value"], 3)) for m in ended["FinalMetricDataList"]] == [
+        ("loss", 0.333)
+    ]
+    uri = ended["ModelArtifacts"]["S3ModelArtifacts"]
+    assert uri == bucket.uri(f"results/{name}/output/model.tar.gz")
+    assert unpack(bucket.get(f"results/{name}/output/model.tar.gz")) == {"weights": b"w"}
+    assert unpack(bucket.get(f"results/{name}/output/output.tar.gz")) == {"plot": b"p"}
+    assert jobs.sagemaker.list_tags(ResourceArn=ended["TrainingJobArn"])["Tags"] == [
+        {"Key": "team", "Value": "blue"}
+    ]
+    assert leftovers(home) == []
+    assert not (home / "state/sagemaker" / name / "work").exists()
+
+
+def test_results_are_kept_as_files_if_wanted(jobs: Jobs, processes: str, bucket: Bucket) -> None:
+    script = """
+os.makedirs(BASE + '/model/deep')
+open(BASE + '/model/deep/weights', 'w').write('w')
+"""
+    output = {"S3OutputPath": bucket.uri("results"), "CompressionType": "NONE"}
+    ended = jobs.run(script, OutputDataConfig=output)
+    name = ended["TrainingJobName"]
+    assert ended["ModelArtifacts"]["S3ModelArtifacts"] == bucket.uri(f"results/{name}/output/model/")
+    assert bucket.keys("results") == [f"results/{name}/output/model/deep/weights"]
+
+
+def test_models_of_several_hosts_are_merged_by_a_rule(jobs: Jobs, mode: str) -> None:
+    """Nobody overwrites anybody: the first host's is at the path, the others' are below their names."""
+    script = """
+if HOST == 'algo-1':
+    time.sleep(0.3)     # the first host writes last
+open(BASE + '/model/same', 'w').write('same')
+open(BASE + f'/model/own-{HOST}', 'w').write(HOST)
+open(BASE + '/model/clash', 'w').write(HOST)
+"""
+    ended = jobs.run(script, hosts=3)
+    assert jobs.artifact(ended["TrainingJobName"]) == {
+        "same": b"same",
+        "clash": b"algo-1",
+        "algo-2/clash": b"algo-2",
+        "algo-3/clash": b"algo-3",
+        "own-algo-1": b"algo-1",
+        "own-algo-2": b"algo-2",
+        "own-algo-3": b"algo-3",
+    }
+    upload = next(s for s in ended["SecondaryStatusTransitions"] if s["Status"] == "Uploading")
+    assert "hosts wrote different files to clash" in upload["StatusMessage"]
+
+
+def test_jobs_have_their_own_results(jobs: Jobs, processes: str) -> None:
+    first = jobs.run("open(BASE + '/model/a', 'w').write('1')")["TrainingJobName"]
+    second = jobs.run("open(BASE + '/model/a', 'w').write('2')")["TrainingJobName"]
+    assert [jobs.artifact(name)["a"] for name in (first, second)] == [b"1", b"2"]
+
+
+def test_a_host_that_fails_late_fails_the_job(jobs: Jobs, mode: str) -> None:
+    script = """
+if HOST == 'algo-1':
+    sys.exit(0)
+time.sleep(1)
+open(BASE + '/output/data/left', 'w').write('output of a failed job is kept')
+open(BASE + '/model/weights', 'w').write('its model is not')
+open(BASE + '/output/failure', 'w').write('the disk of ' + HOST + ' is full')
+sys.exit(7)
+"""
+    ended = jobs.run(script, hosts=2)
+    assert ended["TrainingJobStatus"] == "Failed"
+    reason = "AlgorithmError: the disk of algo-2 is full, exit code: 7, host: algo-2"
+    assert ended["FailureReason"] == reason
+    assert ended["ModelArtifacts"]["S3ModelArtifacts"] == ""
+    assert jobs.artifact(ended["TrainingJobName"], "output") == {"left": b"output of a failed job is kept"}
+    assert not (jobs.out / ended["TrainingJobName"] / "output/model.tar.gz").exists()
+
+
+def test_the_first_failure_ends_the_other_hosts(jobs: Jobs, mode: str) -> None:
+    script = """
+if HOST == 'algo-2':
+    print('Traceback\\nValueError: no such column', file=sys.stderr)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True), sys.exit(0)))
+print('ready', flush=True)
+time.sleep(600)
+"""
+    ended = jobs.run(script, hosts=2)
+    # without a failure file the last thing that the program said
+    assert ended["FailureReason"] == "AlgorithmError: ValueError: no such column, exit code: 3, host: algo-2"
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "code"),
+    [
+        ("os.kill(os.getpid(), 9)", "ended by SIGKILL", 137),
+        ("sys.exit(130)", "", 130),
+        ("open(BASE + '/output/failure', 'w').write('x' * 5000); sys.exit(1)", "xxxx", 1),
+        ("os.mkfifo(BASE + '/output/failure'); sys.exit(1)", "", 1),
+    ],
+)
+def test_exit_codes_are_told_exactly(jobs: Jobs, mode: str, end: str, words: str, code: int) -> None:
+    ended = jobs.run(end)
+    assert ended["TrainingJobStatus"] == "Failed"
+    reason = ended["FailureReason"]
+    assert reason.startswith("AlgorithmError: ")
+    assert words in reason
+    assert reason.endswith(f", exit code: {code}")
+    assert len(reason) <= 1024
+
+
+def test_what_cannot_be_started_says_so(jobs: Jobs, mode: str) -> None:
+    request = jobs.request("")
+    request["AlgorithmSpecification"]["ContainerEntrypoint"] = ["/no/such/program"]
+    jobs.sagemaker.create_training_job(**request)
+    ended = jobs.end(request["TrainingJobName"])
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert "/no/such/program" in ended["FailureReason"]
+    assert ended["FailureReason"].endswith("exit code: 127")
+
+
+def test_an_image_that_is_nowhere(jobs: Jobs, containers: str) -> None:
+    ended = jobs.run("", AlgorithmSpecification={"TrainingImage": "127.0.0.1:1/no/such:image"})
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert "127.0.0.1:1/no/such:image" in ended["FailureReason"]
+    assert "cannot be pulled" in ended["FailureReason"]
+
+
+def test_stopping_takes_no_longer_than_the_script(jobs: Jobs, mode: str, home: Path) -> None:
+    """A script without a handler, which as a first process would not hear SIGTERM at all."""
+    name = jobs.start("open(BASE + '/model/w', 'w').write('w'); print('up', flush=True); time.sleep(600)")
+    jobs.says(name, "up")
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    ended = jobs.end(name)
+    assert (ended["TrainingJobStatus"], ended["SecondaryStatus"]) == ("Stopped", "Stopped")
+    assert steps(ended)[-3:] == ["Stopping", "Uploading", "Stopped"]
+    stopping = ended["SecondaryStatusTransitions"][-3]
+    seconds = (stopping["EndTime"] - stopping["StartTime"]).total_seconds()
+    assert seconds < 10, "the script ends at once; the service would give it 120 s"
+    assert jobs.artifact(name) == {"w": b"w"}
+    assert leftovers(home) == []
+
+
+def test_a_script_may_take_its_time_to_stop(jobs: Jobs, mode: str) -> None:
+    script = """
+def stop(*_):
+    open(BASE + '/model/saved', 'w').write('saved')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print('up', flush=True)
+time.sleep(600)
+"""
+    name = jobs.start(script, hosts=2)
+    for host in ("algo-1", "algo-2"):
+        jobs.says(name, "up", host)
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Stopped"
+    assert jobs.artifact(name) == {"saved": b"saved"}
+    with pytest.raises(botocore.exceptions.ClientError, match="in status Stopped"):
+        jobs.sagemaker.stop_training_job(TrainingJobName=name)
+
+
+def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
+    """Before the runner has done anything at all: stopped, not failed."""
+    names = [jobs.start("time.sleep(600)") for _ in range(4)]
+    for name in names:
+        jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    late = jobs.start("time.sleep(600)")
+    jobs.sagemaker.stop_training_job(TrainingJobName=late)
+    for name in [*names, late]:
+        assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+
+
+def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
+    """Nothing that the runner does not want to hear is kept from its hosts."""
+    ended = jobs.run("print([s.name for s in signal.Signals if signal.getsignal(s) == signal.SIG_IGN])")
+    lines = jobs.lines(ended["TrainingJobName"])
+    assert lines == ["['SIGPIPE', 'SIGXFSZ']"]  # Python's own
+
+
+def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
+    from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+
+    assert Settings().grace == 120
+    os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"] = "0.5"
+    try:
+        name = jobs.start(
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+        )
+    finally:
+        del os.environ["TRAINYARD_SAGEMAKER_GRACE_SECONDS"]
+    jobs.says(name, "up")
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+
+
+def test_the_time_limit(jobs: Jobs, mode: str) -> None:
+    script = "open(BASE + '/model/w', 'w').write('w'); print('up', flush=True); time.sleep(600)"
+    ended = jobs.run(script, StoppingCondition={"MaxRuntimeInSeconds": 2})
+    assert (ended["TrainingJobStatus"], ended["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
+    assert "FailureReason" not in ended
+    assert ended["TrainingTimeInSeconds"] >= 2
+    assert jobs.artifact(ended["TrainingJobName"]) == {"w": b"w"}
+
+
+def test_a_failed_job_can_be_described_for_ever(jobs: Jobs, processes: str, home: Path) -> None:
+    """By another process, from the disk alone."""
+    import subprocess
+    import sys
+
+    name = jobs.run("sys.exit(3)")["TrainingJobName"]
+    code = (
+        "from trainyard.schedulers.aws.sagemaker_local.api import LocalSageMaker; import json;"
+        f"print(json.dumps(LocalSageMaker().describe_training_job({{'TrainingJobName': {name!r}}})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert seen["TrainingJobStatus"] == "Failed"
+    assert seen["FailureReason"] == "AlgorithmError: , exit code: 3"
+
+
+def test_what_a_process_leaves_running_ends_with_it(jobs: Jobs, processes: str, tmp_path: Path) -> None:
+    script = f"""
+import subprocess
+child = subprocess.Popen(['sleep', '600'])
+away = subprocess.Popen(['sleep', '600'], start_new_session=True)
+open({str(tmp_path / "pids")!r}, 'w').write(f'{{child.pid}} {{away.pid}}')
+"""
+    jobs.run(script)
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        until(lambda pid=pid: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIG_DFL)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,234 @@
+"""`sagemaker_local`: any component, SageMaker's options, the same request, carried out here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
+from trainyard.schedulers.base import Stream
+from trainyard.specs import RetryPolicy
+from trainyard.testing import SchedulerConformance
+
+from .conftest import Bucket, unpack
+
+
+class TestConformanceOfProcesses(SchedulerConformance):
+    image = "none"
+    cfg: ClassVar[dict[str, Any]] = {}
+    retry_policies: ClassVar[tuple[RetryPolicy, ...]] = ()
+    streams: ClassVar[tuple[Stream, ...]] = (Stream.COMBINED,)
+
+    def test_success_is_not_retried(self, scheduler: Any) -> None:
+        """SageMaker repeats no job that failed by itself, so nobody is let think so."""
+        with pytest.raises(ConfigError, match="max_retries"):
+            self.submit(scheduler, self.role("true", max_retries=2))
+
+    @pytest.fixture
+    def scheduler(self, processes: str) -> Any:
+        with closing(create_scheduler("test")) as scheduler:
+            yield scheduler
+
+
+def trainyard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    if cwd is not None:
+        (cwd / "README").touch()  # an empty directory is refused as a workspace
+    line = [sys.executable, "-m", "trainyard", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=cwd)
+
+
+SCRIPT = """
+import argparse, json, os, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--model-dir", default=os.environ["SM_MODEL_DIR"])
+parser.add_argument("--training", default=os.environ["SM_CHANNEL_TRAINING"])
+args = parser.parse_args()
+host = os.environ["SM_CURRENT_HOST"]
+print("hosts", os.environ["SM_HOSTS"], "lr", args.lr)
+data = open(os.path.join(args.training, "a.csv")).read()
+json.dump({"lr": args.lr, "data": data}, open(os.path.join(args.model_dir, host + ".json"), "w"))
+print("loss: 0.25")
+"""
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, request: Any) -> None:
+    """submit -> log -> status -> model, with the toolkit and channels, on containers and on processes."""
+    image = request.getfixturevalue("image") if mode == "containers" else "none"
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    (project / "data/a.csv").write_text("1,2")
+    (project / "train.py").write_text(SCRIPT)
+    done = trainyard(
+        *("run", "-s", "sagemaker_local", "--wait", "train.script", "--script", "train.py", "--image", image),
+        *("--channel", "training=data", "--output", str(tmp_path / "out"), "--num_replicas", str(hosts)),
+        *("--metric", "loss=loss: ([0-9.]+)", "--", "--lr", "0.1"),
+        cwd=project,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    handle = done.stdout.split()[0]
+    name = handle.rpartition("/")[2]
+    log = trainyard("log", handle)
+    assert log.stdout.count("] lr 0.1") == hosts, log.stderr
+    status = json.loads(trainyard("status", "--json", handle).stdout)
+    assert status["state"] == "SUCCEEDED"
+    replicas = status["roles"][0]["replicas"]
+    assert [replica["exit_code"] for replica in replicas] == [0] * hosts
+    model = unpack((tmp_path / "out" / name / "output/model.tar.gz").read_bytes())
+    assert sorted(model) == [f"algo-{i}.json" for i in range(1, hosts + 1)]
+    assert json.loads(model["algo-1.json"]) == {"lr": 0.1, "data": "1,2"}
+    described = trainyard("describe", handle).stdout
+    assert name in described
+
+
+def test_several_roles_are_instance_groups(processes: str, tmp_path: Path) -> None:
+    component = tmp_path / "job.py"
+    component.write_text(
+        "from trainyard.specs import AppDef, Role, Resource, macros\n\n"
+        "def job() -> AppDef:\n"
+        '    """Two roles."""\n'
+        "    def role(name, count):\n"
+        "        args = ['-c', 'echo $TORCHX_REPLICA_IDX of ' + name + ' " + "$" + "{0}'.format('') , ]\n"
+        "        return Role(name, 'none', entrypoint='sh', args=args, num_replicas=count,\n"
+        "                    resource=Resource(1, 0, 100))\n"
+        "    return AppDef('two', [role('left', 1), role('right', 2)])\n"
+    )
+    text = component.read_text().replace(" ${0}'.format('') , ]", "']")
+    component.write_text(text)
+    done = trainyard("run", "-s", "sagemaker_local", "--wait", f"{component}:job", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    log = trainyard("log", done.stdout.split()[0]).stdout
+    assert sorted(line.partition(" ")[2] for line in log.splitlines()) == [
+        "0 of left",
+        "0 of right",
+        "1 of right",
+    ]
+
+
+def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "hello.txt").write_text("hello")
+    line = (
+        "run",
+        "-s",
+        "sagemaker_local",
+        "--wait",
+        "--workspace",
+        ".",
+        "utils.sh",
+        "--image",
+        "none",
+        "cat",
+        "hello.txt",
+    )
+    for _ in range(2):
+        done = trainyard(*line, cwd=project)
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert "hello" in trainyard("log", done.stdout.split()[0]).stdout
+    assert len(list((home / "state/sagemaker-code").iterdir())) == 1
+
+
+def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
+    done = trainyard(
+        "run", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600", cwd=tmp_path
+    )
+    handle = done.stdout.split()[0]
+    assert "RUNNING" in trainyard("list").stdout or "PENDING" in trainyard("list").stdout
+    assert trainyard("delete", handle).returncode != 0
+    assert trainyard("cancel", "--wait", handle).returncode == 0
+    assert "CANCELLED" in trainyard("status", handle).stdout
+    assert trainyard("delete", handle).returncode == 0
+
+
+def test_a_failure_tells_its_host(processes: str) -> None:
+    with closing(create_scheduler("test")) as scheduler:
+        from trainyard.specs import AppDef, Resource, Role
+
+        script = 'test "$TORCHX_REPLICA_IDX" = 1 && { sleep 0.3; echo no such file; exit 3; }; exit 0'
+        role = Role(
+            "w", "none", entrypoint="sh", args=["-c", script], num_replicas=2, resource=Resource(1, 0, 64)
+        )
+        app_id = scheduler.submit(AppDef("a", [role]), {})
+        described = scheduler.wait(app_id, 50)
+        assert described is not None
+        assert described.state.name == "FAILED"
+        assert described.msg == "AlgorithmError: no such file, exit code: 3, host: algo-2"
+        assert [r.exit_code for r in described.roles_statuses[0].replicas] == [0, 3]
+        assert [r.state.name for r in described.roles_statuses[0].replicas] == ["SUCCEEDED", "FAILED"]
+
+
+def test_reading_commands_do_not_load_the_sdk(processes: str, tmp_path: Path) -> None:
+    done = trainyard(
+        "run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true", cwd=tmp_path
+    )
+    handle = done.stdout.split()[0]
+    code = (
+        "import sys; from trainyard.cli import main\n"
+        "main(['status', sys.argv[1]])\n"
+        "print([n for n in ('boto3', 'botocore', 'requests', 'docker') if n in sys.modules], file=sys.stderr)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, handle], capture_output=True, text=True, check=True)
+    assert shown.stderr.splitlines()[-1] == "[]", shown.stderr
+
+
+def test_a_dry_run_writes_nothing(processes: str, tmp_path: Path, home: Path) -> None:
+    line = (
+        "run",
+        "-s",
+        "sagemaker_local",
+        "--dryrun",
+        "--workspace",
+        ".",
+        "utils.sh",
+        "--image",
+        "none",
+        "true",
+    )
+    (tmp_path / "x").write_text("x")
+    done = trainyard(*line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '"TrainingJobName"' in done.stdout
+    assert not (home / "state/sagemaker").exists()
+    assert not (home / "state/sagemaker-code").exists()
+
+
+def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: Path) -> None:
+    script = (
+        "b=$SAGEMAKER_BASE_DIR/checkpoints; if [ -f $b/state ]; then cat $b/state; exit 0; fi;"
+        " echo first > $b/state.tmp; mv $b/state.tmp $b/state; echo ready; sleep 600"
+    )
+    options = f"use_spot_instances=true,max_run=600,max_wait=900,checkpoint_s3_uri={bucket.uri('c')}"
+    done = trainyard(
+        *("run", "-s", "sagemaker_local", "-cfg", options, "utils.sh", "--image", "none", "sh", "-c", script),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    handle = done.stdout.split()[0]
+    from .conftest import until
+
+    until(lambda: bucket.keys("c") == ["c/state"])
+    assert trainyard("drill", "spot", handle).returncode == 0
+    assert trainyard("wait", handle).returncode == 0
+    assert trainyard("log", handle).stdout.split("\n")[:2] == ["sh/0 ready", "sh/0 first"]
+
+
+def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
+    line = ("run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true")
+    assert trainyard(*line, cwd=tmp_path).returncode == 0
+    assert "processes" in trainyard("doctor", "-s", "sagemaker_local").stdout
+    kept = trainyard("gc", "-s", "sagemaker_local", "--yes")
+    assert kept.returncode == 0, kept.stderr
+    assert len(list((home / "state/sagemaker").iterdir())) == 1
+    gone = trainyard("gc", "-s", "sagemaker_local", "--older-than", "0s", "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert list((home / "state/sagemaker").iterdir()) == []
+    assert list((home / "state/sagemaker-code").iterdir()) == []

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import backends
+from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from trainyard.specs.status import is_terminal
+
+REGION = "us-east-1"
+_MOTO = (
+    "from moto.server import DomainDispatcherApplication, create_backend_app\n"
+    "from werkzeug.serving import make_server\n"
+    "app = DomainDispatcherApplication(create_backend_app)\n"
+    "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
+    "print(server.server_port, flush=True)\n"
+    "server.serve_forever()\n"
+)
+_TRUST = (
+    '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",'
+    ' "Principal": {"Service": "sagemaker.amazonaws.com"}}]}'
+)
+
+
+class Cloud:
+    """S3, STS and IAM by moto; SageMaker and its logs by this machine's own endpoint.
+
+    Attributes:
+        url: moto's endpoint.
+        sagemaker: the endpoint for SageMaker and CloudWatch Logs.
+        bucket: a bucket of the test's own.
+        role: name of a role.
+    """
+
+    def __init__(self, url: str, sagemaker: str) -> None:
+        self.url = url
+        self.sagemaker = sagemaker
+        self.role = f"Training-{uuid.uuid4().hex[:8]}"
+        self.bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+
+    def environ(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ENDPOINT_URL_SAGEMAKER": self.sagemaker,
+            "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": self.sagemaker,
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "example",
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    def client(self, service: str) -> Any:
+        import botocore.session
+
+        return botocore.session.Session().create_client(service, region_name=REGION)
+
+    def prepare(self) -> None:
+        answer = self.client("iam").create_role(
+            RoleName=self.role, Path="/service-role/", AssumeRolePolicyDocument=_TRUST
+        )
+        self.role_arn: str = answer["Role"]["Arn"]
+        self.client("s3").create_bucket(Bucket=self.bucket)
+
+    def objects(self, bucket: str | None = None, prefix: str = "") -> list[str]:
+        pages = self.client("s3").get_paginator("list_objects_v2")
+        found = pages.paginate(Bucket=bucket or self.bucket, Prefix=prefix)
+        return [item["Key"] for page in found for item in page.get("Contents", [])]
+
+    def read(self, key: str, bucket: str | None = None) -> bytes:
+        body: bytes = self.client("s3").get_object(Bucket=bucket or self.bucket, Key=key)["Body"].read()
+        return body
+
+    def put(self, key: str, content: bytes | str) -> str:
+        body = content.encode() if isinstance(content, str) else content
+        self.client("s3").put_object(Bucket=self.bucket, Key=key, Body=body)
+        return f"s3://{self.bucket}/{key}"
+
+
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reaches an account: the credentials of this machine are out of sight."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+
+
+@pytest.fixture(autouse=True)
+def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here no agent sends the last lines late, as on AWS."""
+    from trainyard.schedulers.aws import logreplica
+
+    monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+    monkeypatch.setattr(logreplica, "LATE", 0.5)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    backends.need("moto")
+    words = [sys.executable, "-W", "ignore", "-c", _MOTO]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+    from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
+
+    with Endpoint(settings=Settings(docker="never", grace=5.0)) as endpoint:
+        thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
+        thread.start()
+        made = Cloud(moto, endpoint.url)
+        for name, value in made.environ().items():
+            monkeypatch.setenv(name, value)
+        made.prepare()
+        yield made
+        endpoint.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def scheduler(cloud: Cloud) -> Iterator[AWSSageMakerScheduler]:
+    made = create_scheduler("test")
+    yield made
+    made.close()
+
+
+def wait_for(scheduler: AWSSageMakerScheduler, app_id: str, seconds: float = 50.0) -> Any:
+    """Wait for a job's end, and return its description."""
+    response = scheduler.wait(app_id, seconds)
+    assert response is not None
+    assert is_terminal(response.state), response
+    return response
+
+
+def eventually(condition: Any, seconds: float = 30.0) -> Any:
+    """Ask until it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found

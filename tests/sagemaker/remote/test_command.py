@@ -1,0 +1,184 @@
+"""The commands of containers, run by real shells with a ``resourceconfig.json`` of each shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker.command import (
+    LONGEST_ITEM,
+    MOST_ITEMS,
+    REPLICA,
+    Code,
+    Program,
+    container_command,
+)
+
+SHELLS = [
+    shell for shell in (["dash"], ["bash", "--posix"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])
+]
+SHOW = (
+    "import os, sys; print(ascii([sys.argv[1:], os.environ.get('TORCHX_REPLICA_IDX'),"
+    " os.environ.get('TORCHX_RANK0_HOST'), os.environ.get('OWN'), os.getcwd()]))"
+)
+HOSTS = ["algo-1", "algo-10", "algo-11", "algo-2", "algo-3"]
+
+
+def program(*arguments: str, **env: str) -> Program:
+    return Program([sys.executable, "-c", SHOW, *arguments], env)
+
+
+def run(
+    shell: list[str],
+    base: Path,
+    config: object,
+    programs: dict[str, Program],
+    *,
+    code: Code | None = None,
+    several: bool = True,
+    indent: int | None = None,
+) -> list[object]:
+    """Run a container's command, and return what the program sees."""
+    place = base / "input/config"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "resourceconfig.json").write_text(json.dumps(config, indent=indent))
+    entrypoint, arguments = container_command(programs, code, several=several)
+    items = [*entrypoint, *arguments]
+    assert max(map(len, items)) <= LONGEST_ITEM
+    assert len(entrypoint) <= MOST_ITEMS
+    assert len(arguments) <= MOST_ITEMS
+    assert not set("\0\n\r\u2028\u0085") & set("".join(items))
+    words = [*shell, *entrypoint[1:], *arguments] if entrypoint[0] == "/bin/sh" else items
+    env = {
+        "PATH": os.environ["PATH"],
+        "SAGEMAKER_BASE_DIR": str(base),
+        "LC_ALL": "C.UTF-8",
+        "PYTHONUTF8": "1",
+    }
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result: list[object] = __import__("ast").literal_eval(done.stdout)
+    return result
+
+
+def homogeneous(current: str) -> dict[str, object]:
+    return {"current_host": current, "hosts": HOSTS, "network_interface_name": "eth0"}
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("current", "index", "rank0"),
+    [("algo-1", "0", "localhost"), ("algo-2", "1", "algo-1"), ("algo-10", "3", "algo-1")],
+)
+def test_replicas_know_their_place(
+    shell: list[str], tmp_path: Path, indent: int | None, current: str, index: str, rank0: str
+) -> None:
+    groups = [{"instance_group_name": "homogeneousCluster", "instance_type": "ml.m5.large", "hosts": HOSTS}]
+    real = {**homogeneous(current), "current_group_name": "homogeneousCluster", "instance_groups": groups}
+    own = {"r": program(f"i={REPLICA}!", OWN=f"<{REPLICA}>")}
+    for config in (homogeneous(current), real, dict(reversed(real.items()))):
+        seen = run(shell, tmp_path, config, own, indent=indent)
+        assert seen[:4] == [[f"i={index}!"], index, rank0, f"<{index}>"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@pytest.mark.parametrize(
+    ("current", "group", "seen"),
+    [
+        ("algo-2", "trainer", [["t", "0"], "0", "localhost"]),
+        ("algo-3", "trainer", [["t", "1"], "1", "algo-2"]),
+        ("algo-1", "ps", [["p"], "0", "algo-2"]),
+    ],
+)
+def test_roles_are_groups(
+    shell: list[str], tmp_path: Path, current: str, group: str, seen: list[object]
+) -> None:
+    config = {
+        "current_group_name": group,
+        "current_host": current,
+        "hosts": ["algo-1", "algo-2", "algo-3"],
+        "instance_groups": [
+            {"instance_group_name": "ps", "instance_type": "x", "hosts": ["algo-1"]},
+            {"hosts": ["algo-2", "algo-3"], "instance_type": "y", "instance_group_name": "trainer"},
+        ],
+    }
+    programs = {"trainer": program("t", REPLICA), "ps": program("p", OWN="mine")}
+    found = run(shell, tmp_path, config, programs)
+    assert found[:3] == seen
+    assert found[3] == ("mine" if group == "ps" else None)
+
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs",)).filter(lambda c: c != "\0"), max_size=30)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(arguments=st.lists(TEXT | st.just("x" * 700), max_size=6), own=TEXT)
+def test_arguments_arrive_as_they_are(
+    shell: list[str], tmp_path: Path, arguments: list[str], own: str
+) -> None:
+    seen = run(shell, tmp_path, homogeneous("algo-2"), {"r": program(*arguments, OWN=own)})
+    assert seen[0] == arguments
+    assert seen[3] == own
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_every_awkward_text_arrives(shell: list[str], tmp_path: Path) -> None:
+    texts = [
+        "",
+        " ",
+        "a b",
+        "it's",
+        '"',
+        "$HOME `id` $(id) \\ \\n %s",
+        "*",
+        "~",
+        "-n",
+        "a\nb\n",
+        "c\r",
+        "\u2028é",
+        "#x",
+    ]
+    assert run(shell, tmp_path, homogeneous("algo-1"), {"r": program(*texts)})[0] == texts
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_code_is_unpacked_and_entered(shell: list[str], tmp_path: Path) -> None:
+    channel = tmp_path / "input/data/trainyard_code"
+    channel.mkdir(parents=True)
+    (tmp_path / "hello.txt").write_text("hello")
+    with tarfile.open(channel / "sourcedir.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "hello.txt", "sub/hello.txt")
+    seen = run(shell, tmp_path, homogeneous("algo-1"), {"r": program()}, code=Code(), several=False)
+    assert seen[1:3] == ["0", "localhost"]
+    assert seen[4] == str(tmp_path / "code")
+    assert (tmp_path / "code/sub/hello.txt").read_text() == "hello"
+
+
+def test_a_plain_command_is_sent_as_it_is() -> None:
+    assert container_command({"r": Program(["echo", "a b", ""])}, None, several=False) == (
+        ["echo"],
+        ["a b", ""],
+    )
+
+
+def test_commands_of_all_lengths_fit_or_are_refused() -> None:
+    for size in range(24_000, 52_000, 7_001):
+        entrypoint, arguments = container_command({"r": Program(["x" * size])}, None, several=True)
+        assert len(entrypoint) <= MOST_ITEMS
+        assert len(arguments) <= MOST_ITEMS
+        assert "x" * size in "".join([*entrypoint, *arguments])
+    with pytest.raises(ConfigError, match="SageMaker takes 50176"):
+        container_command({"r": Program(["x" * 51_000])}, None, several=True)

@@ -1,0 +1,153 @@
+"""The whole requests that jobs become, as files that can be looked at; and what holds for all of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.components.dist import ddp
+from trainyard.components.train import script
+from trainyard.components.utils import echo
+from trainyard.runner.injection import inject
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
+from trainyard.specs.app import AppDef, Role
+
+GOLDEN = Path(__file__).with_name("golden")
+CODE = PlannedCode("c" * 40)
+BASE: dict[str, Any] = {"role": "Training", "instance_type": "ml.m5.large", "user": "alice"}
+TRAINING = {
+    "channel": {
+        "training": "s3://data/train?mode=FastFile&content_type=text/csv",
+        "testing": "s3://data/test",
+    },
+    "output": "s3://results/team",
+    "checkpoints": "s3://checkpoints/team",
+    "metric": {"loss": "loss=([0-9.]+)"},
+}
+EVERYTHING = {
+    "keep_alive_period_in_seconds": 600,
+    "volume_size": 100,
+    "volume_kms_key": "alias/disk",
+    "max_run": 3600,
+    "max_pending": 7200,
+    "max_retry_attempts": 3,
+    "input_mode": "Pipe",
+    "channels": {
+        "fast": "fsx://fs-0123456789abcdef0/x",
+        "training": "s3://data/m?data_type=ManifestFile&shuffle_seed=1",
+    },
+    "model_uri": "s3://models/m.tar.gz",
+    "output_kms_key": "alias/results",
+    "disable_output_compression": True,
+    "checkpoint_s3_uri": "s3://checkpoints/x",
+    "checkpoint_local_path": "/opt/ml/saved",
+    "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+    "enable_sagemaker_metrics": True,
+    "debugger_hook_config": False,
+    "disable_profiler": True,
+    "subnets": ["subnet-1"],
+    "security_group_ids": ["sg-1"],
+    "encrypt_inter_container_traffic": True,
+    "enable_network_isolation": True,
+    "enable_remote_debug": True,
+    "enable_session_tag_chaining": True,
+    "training_repository_access_mode": "Vpc",
+    "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:123456789012:function:login",
+    "environment": {"A": "1"},
+    "hyperparameters": {"lr": "0.1"},
+    "container_log_level": 10,
+    "code_location": "s3://code/place",
+    "enable_infra_check": True,
+    "tags": [{"Key": "team", "Value": "ml"}],
+    "base_job_name": "Nightly run",
+}
+
+
+def _two_roles() -> AppDef:
+    roles = [
+        Role("ps", "image:1", entrypoint="python", args=["ps.py"], env={"PORT": "1"}),
+        Role("worker", "image:1", entrypoint="sh", args=["-c", "echo ${replica_id}\n"], num_replicas=2),
+    ]
+    return AppDef("two", roles, {"team": "vision"})
+
+
+CASES: dict[str, tuple[AppDef, dict[str, Any], PlannedCode | None]] = {
+    "echo": (echo(msg="hello", image="alpine:latest"), {}, None),
+    "ddp": (ddp("--lr", "0.1", script="train.py", image="pytorch:1", j="2x4"), {}, CODE),
+    "script": (
+        script("--lr", "0.1", "--flag", "x y", script="train.py", image="python:3.12", **TRAINING),
+        {},
+        CODE,
+    ),  # type: ignore[arg-type]
+    "script_by_the_image": (
+        script("--lr", "0.1", script="src/train.py", image="dlc:1", **TRAINING),  # type: ignore[arg-type]
+        {"toolkit": False},
+        CODE,
+    ),
+    "mpi": (
+        script(
+            script="train.py", image="mpi:1", distribution="mpi", nproc=2, mpi_options="-x A", num_replicas=3
+        ),
+        {"instance_type": "ml.p3.16xlarge"},
+        CODE,
+    ),
+    "roles": (_two_roles(), {}, CODE),
+    "spot": (echo(image="i"), {"use_spot_instances": True, "max_run": 60, "max_wait": 120}, None),
+    "archive_in_s3": (
+        script(script="train.py", image="i"),
+        {},
+        PlannedCode("d" * 40, "s3://code/x/mine.tar.gz"),
+    ),
+    "everything": (script(script="train.py", image="i"), EVERYTHING, CODE),
+}
+
+
+def made(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from trainyard.schedulers.aws.sagemaker import names
+
+    monkeypatch.setattr(names, "random_id", lambda: "xxxxxxxxxx")
+    monkeypatch.setattr("trainyard.__version__", "1.2.3")
+    app, options, code = CASES[name]
+    own = copy.deepcopy(app)
+    inject(own, "aws_sagemaker", "trainyard")
+    for role in own.roles:
+        role.env["TORCHX_INTERNAL_SESSION_ID"] = "s"
+    before = copy.deepcopy(own)
+    job = make_job(own, AWSSageMakerOpts(**{**BASE, **options}), code=code)
+    assert own == before
+    return job
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps(made(name, monkeypatch).job_def, indent=2) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), "UPDATE_GOLDEN=1 writes it anew"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_requests_are_valid_before_and_after_they_are_settled(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = made(name, monkeypatch)
+    check_request(job.job_def)
+    check_request(settle(job.job_def, {"<account>": "123456789012"}))
+
+
+def test_everything_is_every_option() -> None:
+    import dataclasses
+
+    others = {
+        *BASE, "instance_count", "instance_groups", "region", "profile", "use_spot_instances", "max_wait",
+        "training_plan", "model_channel_name", "output_path", "source_dir", "git_config", "dependencies",
+        "toolkit", "image_repo", "quiet",
+    }  # fmt: skip
+    assert {field.name for field in dataclasses.fields(AWSSageMakerOpts)} == others | set(EVERYTHING)

@@ -1,0 +1,114 @@
+"""Lists by tags, jobs that are repeated, and images with the workspace."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import backends
+from tests.sagemaker.remote.conftest import Cloud
+from tests.sagemaker.remote.test_cli import cfg, trainyard
+from trainyard.components.utils import sh
+from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
+from trainyard.specs.status import AppState
+
+ARN = "arn:aws:sagemaker:us-east-1:123456789012:training-job/"
+ROLE = "arn:aws:iam::123456789012:role/Training"
+
+
+def found(name: str, status: str, **more: Any) -> dict[str, Any]:
+    job = {
+        "TrainingJobName": name,
+        "TrainingJobArn": ARN + name,
+        "TrainingJobStatus": status,
+        "CreationTime": datetime(2026, 1, 1, tzinfo=UTC),
+        "Tags": [{"Key": "trainyard/version", "Value": "1"}, {"Key": "trainyard/app-name", "Value": "mine"}],
+        **more,
+    }
+    return {"TrainingJob": job}
+
+
+def test_jobs_are_found_by_their_tags_with_a_call_for_each_hundred() -> None:
+    """The SDK's stub checks request and answer against the service's model."""
+    backends.need("botocore")
+    import botocore.session
+    from botocore.stub import Stubber
+
+    client = botocore.session.Session().create_client(
+        "sagemaker", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x"
+    )
+    tags = [
+        {"Name": "Tags.trainyard/version", "Operator": "Exists"},
+        {"Name": "Tags.torchx.pytorch.org/version", "Operator": "Exists"},
+    ]
+    request = {
+        "Resource": "TrainingJob",
+        "SearchExpression": {
+            "SubExpressions": [{"Filters": tags, "Operator": "Or"}],
+            "Operator": "And",
+            "Filters": [
+                {"Name": "CreationTime", "Operator": "GreaterThanOrEqualTo", "Value": "1970-01-01T00:00:10Z"},
+                {"Name": "TrainingJobName", "Operator": "Contains", "Value": "b"},
+            ],
+        },
+        "SortBy": "CreationTime",
+        "SortOrder": "Ascending",
+        "MaxResults": 100,
+    }
+    with Stubber(client) as stub:
+        stub.add_response("search", {"Results": [found("b-1", "Completed")], "NextToken": "t"}, request)
+        stub.add_response("search", {"Results": [], "NextToken": "u"}, {**request, "NextToken": "t"})
+        stub.add_response(
+            "search",
+            {"Results": [found("b-2", "InProgress", SecondaryStatus="Training")]},
+            {**request, "NextToken": "u"},
+        )
+        rows = create_scheduler("test", client).list({"since": 10.0, "name": "b"})
+        stub.assert_no_pending_responses()
+    assert [(row.app_id, row.state, row.name) for row in rows] == [
+        ("b-1", AppState.SUCCEEDED, "mine"),
+        ("b-2", AppState.RUNNING, "mine"),
+    ]
+
+
+def test_a_job_is_repeated_with_the_code_that_it_had(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "train.py").write_text("print('as it was')\n")
+    (project / "large.bin").write_bytes(os.urandom(400_000))  # too large to be kept here
+    words = ["train.script", "--script", "train.py", "--image", "i:1"]
+    first = trainyard("run", "-s", "aws_sagemaker", "-cfg", cfg(cloud), "--wait", *words)
+    handle = next(word for word in first.stdout.split() if word.startswith("aws_sagemaker://"))
+    (project / "train.py").write_text("print('changed')\n")
+    (project / "large.bin").unlink()
+    again = trainyard("rerun", "--wait", handle)
+    other = next(
+        word for word in again.stdout.split() if word.startswith("aws_sagemaker://") and word != handle
+    )
+    assert "as it was" in trainyard("log", other).stdout
+    for key in cloud.objects(prefix="trainyard/code/"):
+        cloud.client("s3").delete_object(Bucket=cloud.bucket, Key=key)
+    lost = trainyard("rerun", handle, code=3)
+    assert "neither in S3 any more nor kept on this machine" in lost.stderr
+
+
+def test_the_workspace_goes_into_the_image_where_a_repository_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("a")
+    cfg = {"role": ROLE, "instance_type": "ml.m5.large", "image_repo": "registry.example.com/team"}
+    info = create_scheduler("test").submit_dryrun(sh("cat", "a.txt", image="base:1"), cfg, ".")
+    image = info.request.job_def["AlgorithmSpecification"]["TrainingImage"]
+    assert image.startswith("registry.example.com/team:")
+    assert info.request.images_to_push == {image: tuple(image.rsplit(":", 1))}
+    assert "InputDataConfig" not in info.request.job_def
+    assert info.shipment is not None
+    assert info.shipment.plan()["kind"] == "image"

@@ -1,0 +1,269 @@
+"""Random options that go together make requests that the service's model takes; others are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import backends
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.mounts import parse_mounts
+
+ROLE = "arn:aws:iam::123456789012:role/service-role/Training"
+TYPES = ("ml.m5.large", "ml.c5.xlarge", "ml.p3.16xlarge", "ml.trn1.2xlarge", "ml.g5.xlarge")
+WORDS = st.text("abcXYZ019", min_size=1, max_size=12)
+TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
+S3 = st.builds(lambda bucket, key: f"s3://{bucket}/{key}", WORDS, st.lists(WORDS, max_size=3).map("/".join))
+SWITCH = st.none() | st.booleans()
+VARIABLE = st.from_regex(r"[A-Z_][A-Z0-9_]{0,10}", fullmatch=True)
+PLAIN = st.text("abc XYZ:/=+-@._", max_size=20)
+PAIRS = st.dictionaries(WORDS, PLAIN, max_size=3)
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+@st.composite
+def options(draw: st.DrawFn) -> dict[str, Any]:
+    """Options that go together, any of them."""
+    spot = draw(st.booleans())
+    max_run = draw(maybe(st.integers(1, 10**6)))
+    vpc = draw(st.booleans())
+    checkpoints = draw(maybe(S3))
+    groups = draw(maybe(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True)))
+    model = draw(maybe(S3))
+    login = vpc and draw(st.booleans())
+    given: dict[str, Any] = {
+        "role": draw(st.sampled_from([ROLE, "Training"])),
+        "instance_type": None if groups else draw(st.sampled_from(TYPES)),
+        "instance_count": 1 if groups else draw(st.integers(1, 20)),
+        "instance_groups": groups
+        and [
+            {"name": name, "type": draw(st.sampled_from(TYPES)), "count": draw(st.integers(1, 4))}
+            for name in groups
+        ],
+        "user": draw(maybe(WORDS)),
+        "base_job_name": draw(maybe(TEXT)),
+        "tags": draw(maybe(PAIRS.map(lambda tags: [{"Key": k, "Value": v} for k, v in tags.items()]))),
+        "keep_alive_period_in_seconds": None if spot or groups else draw(maybe(st.integers(1, 21600))),
+        "volume_size": draw(maybe(st.integers(1, 16384))),
+        "volume_kms_key": draw(maybe(WORDS)),
+        "max_run": max_run,
+        "use_spot_instances": True if spot else draw(st.sampled_from([None, False])),
+        "max_wait": (max_run or 86400) + draw(st.integers(0, 1000)) if spot else None,
+        "max_pending": draw(maybe(st.integers(1800, 2419200))),
+        "max_retry_attempts": draw(maybe(st.integers(1, 30))),
+        "input_mode": draw(st.sampled_from([None, "File", "FastFile", "Pipe"])),
+        "channels": draw(maybe(st.dictionaries(WORDS.map(lambda word: f"c{word}"), S3, max_size=4))),
+        "model_uri": model,
+        "model_channel_name": draw(maybe(WORDS.map(lambda word: f"m{word}"))) if model else None,
+        "output_path": draw(maybe(S3)),
+        "output_kms_key": draw(maybe(WORDS)),
+        "checkpoint_s3_uri": checkpoints,
+        "checkpoint_local_path": draw(maybe(WORDS.map(lambda word: f"/opt/ml/{word}")))
+        if checkpoints
+        else None,
+        "metric_definitions": draw(
+            maybe(st.just([{"Name": "loss", "Regex": "loss=([0-9.]+)"}, {"acc": "acc=(.*)"}]))
+        ),
+        "subnets": ["subnet-1"] if vpc else None,
+        "security_group_ids": ["sg-1", "sg-2"] if vpc else None,
+        "training_repository_access_mode": "Vpc" if login else draw(st.sampled_from([None, "Platform"])),
+        "training_repository_credentials_provider_arn": (
+            "arn:aws:lambda:us-east-1:123456789012:function:login" if login and draw(st.booleans()) else None
+        ),
+        "environment": draw(maybe(st.dictionaries(VARIABLE, TEXT | st.just("x" * 900), max_size=4))),
+        "hyperparameters": draw(maybe(st.dictionaries(WORDS, PLAIN, max_size=4))),
+        "container_log_level": draw(maybe(st.integers(0, 50))),
+        "code_location": draw(maybe(S3)),
+    }
+    for name in (
+        "enable_infra_check",
+        "disable_output_compression",
+        "enable_sagemaker_metrics",
+        "debugger_hook_config",
+        "disable_profiler",
+        "encrypt_inter_container_traffic",
+        "enable_network_isolation",
+        "enable_remote_debug",
+        "enable_session_tag_chaining",
+    ):
+        given[name] = draw(SWITCH)
+    return given
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> AppDef:
+    """A script, or any program."""
+    arguments = draw(st.lists(TEXT, max_size=4))
+    if draw(st.booleans()):
+        return AppDef("job", [Role("train", "image:1", entrypoint="python", args=["train.py", *arguments])])
+    env = draw(st.dictionaries(VARIABLE, st.just("${replica_id}") | PLAIN, max_size=3))
+    return AppDef("job", [Role("any", "image:1", entrypoint="sh", args=["-c", *arguments], env=env)])
+
+
+@given(options(), jobs(), st.booleans())
+@settings(max_examples=300)
+def test_requests_of_random_options_are_valid(given: dict[str, Any], app: AppDef, with_code: bool) -> None:
+    backends.need("botocore")
+    code = PlannedCode("c" * 40) if with_code or app.roles[0].entrypoint == "python" else None
+    job = make_job(app, AWSSageMakerOpts(**given), code=code)
+    check_request(settle(job.job_def, {"<account>": "123456789012"}))
+
+
+BASE = {"role": ROLE, "instance_type": "ml.m5.large"}
+GROUP = {"name": "a", "type": "ml.m5.large", "count": 1}
+VPC = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]}
+LOGIN = "arn:aws:lambda:us-east-1:123456789012:function:login"
+INCONSISTENT: list[tuple[dict[str, Any], str]] = [
+    ({"use_spot_instances": True}, "needs max_wait"),
+    ({"use_spot_instances": True, "max_wait": 60}, "less than max_run, which is 86400 .the default"),
+    ({"use_spot_instances": True, "max_wait": 60, "max_run": 61}, "less than max_run"),
+    ({"max_wait": 90000}, "without use_spot_instances"),
+    (
+        {"use_spot_instances": True, "max_wait": 90000, "keep_alive_period_in_seconds": 60},
+        "no spot instances",
+    ),
+    ({"max_run": 0}, "max_run is 0"),
+    ({"max_retry_attempts": 31}, "from 1 to 30"),
+    ({"max_retry_attempts": 0}, "from 1 to 30"),
+    ({"volume_size": 0}, "volume_size is 0"),
+    ({"subnets": ["subnet-1"]}, "subnets are given without security_group_ids"),
+    ({"security_group_ids": ["sg-1"]}, "security_group_ids are given without subnets"),
+    ({"training_repository_credentials_provider_arn": LOGIN}, "access_mode is not"),
+    (
+        {
+            "training_repository_credentials_provider_arn": LOGIN,
+            "training_repository_access_mode": "Platform",
+        },
+        "access_mode is Platform",
+    ),
+    ({"training_repository_access_mode": "Vpc"}, "no subnets"),
+    ({"training_repository_access_mode": "Private", **VPC}, "none of Platform, Vpc"),
+    ({"checkpoint_local_path": "/opt/ml/c"}, "without checkpoint_s3_uri"),
+    ({"checkpoint_s3_uri": "/tmp/c"}, "s3://bucket/prefix only"),
+    ({"output_path": "file:///tmp/x"}, "s3://bucket/prefix only"),
+    ({"code_location": "code"}, "s3://bucket/prefix only"),
+    ({"input_mode": "file"}, "must be one of File"),
+    ({"model_channel_name": "m"}, "without model_uri"),
+    ({"model_uri": "s3://b/m", "channels": {"model": "s3://b/x"}}, "'model' is given twice"),
+    ({"channels": {"a": "efs://fs-0123456789/x"}}, "needs subnets"),
+    ({"channels": {"a": "gs://b/x"}}, "reads no gs://"),
+    ({"channels": {"a": "s3://b/x?modus=File"}}, "no setting 'modus'"),
+    ({"channels": {"a": "s3://b/x?mode=Stream"}}, "none of Pipe, File, FastFile"),
+    ({"channels": {"a": "s3://b/x?shuffle_seed=x"}}, "no whole number"),
+    ({"channels": {"a b": "s3://b/x"}}, "ChannelName"),
+    ({"metric_definitions": [{"loss": "("}]}, "is none"),
+    ({"metric_definitions": [{"loss": "loss=.*"}]}, "no group"),
+    ({"metric_definitions": [{"loss": "(a)"}, {"loss": "(b)"}]}, "defined twice"),
+    ({"instance_groups": [GROUP]}, "both given"),
+    ({"instance_type": None}, "instance_type"),
+    ({"instance_type": None, "instance_groups": [{"name": "a"}]}, "is no group"),
+    ({"instance_type": None, "instance_groups": [GROUP, GROUP]}, "there twice"),
+    ({"instance_type": None, "instance_groups": [{**GROUP, "count": "x"}]}, "no number"),
+    ({"instance_type": None, "instance_groups": [GROUP], "instance_count": 2}, "counts of their own"),
+    (
+        {"instance_type": None, "instance_groups": [GROUP], "keep_alive_period_in_seconds": 60},
+        "warm pool is of one type",
+    ),
+    ({"instance_type": "ml.m5.larg"}, "InstanceType"),
+    ({"instance_count": 0}, "at least 1"),
+    ({"source_dir": "s3://b/x.tar.gz", "dependencies": ["lib"]}, "dependencies cannot"),
+    ({"git_config": {"branch": "main"}}, "no repo"),
+    ({"git_config": {"repo": "https://x/y", "tok": "1"}}, "has no tok"),
+    ({"git_config": {"repo": "http://x/y"}}, "without encryption"),
+    ({"git_config": {"repo": "https://x/y"}, "source_dir": "/abs"}, "not in the repository"),
+    ({"git_config": {"repo": "https://x/y"}, "source_dir": "s3://b/x.tar.gz"}, "from one only"),
+    ({"git_config": {"repo": "https://x/y"}, "dependencies": ["../up"]}, "not in the repository"),
+    ({"hyperparameters": {"sagemaker_program": "x"}}, "SageMaker's own"),
+    ({"environment": {"A-B": "1"}}, "does not take"),
+    ({"keep_alive_period_in_seconds": 21601}, "more than 21600"),
+    ({"max_pending": 10}, "MaxPendingTimeInSeconds"),
+    ({"tags": [{str(i): "v"} for i in range(51)]}, "at most 50"),
+    ({"hyperparameters": {"a": "x" * 2500}}, "at most 2500"),
+    ({"hyperparameters": {str(i): "x" for i in range(101)}}, "at most 100"),
+    ({"subnets": ["subnet-1"], "security_group_ids": [f"sg-{i}" for i in range(6)]}, "at most 5"),
+    ({"role": "no role!"}, "RoleArn"),
+    ({"toolkit": False, "environment": {"A": "x" * 513}}, "512"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), INCONSISTENT, ids=lambda value: str(value)[:60])
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], said: str) -> None:
+    backends.need("botocore")
+    app = AppDef("job", [Role("train", "image:1", entrypoint="python", args=["train.py"])])
+    with pytest.raises(ConfigError, match=said):
+        check_request(make_job(app, AWSSageMakerOpts(**{**BASE, **given}), code=PlannedCode("k")).job_def)
+
+
+def test_a_region_without_debugger_refuses_it() -> None:
+    app = AppDef("job", [Role("any", "image:1", entrypoint="ls")])
+    with pytest.raises(ConfigError, match="no SageMaker Debugger"):
+        make_job(app, AWSSageMakerOpts(**BASE, debugger_hook_config=True), region="me-central-1")
+
+
+def _roles(*counts: int, **fields: Any) -> AppDef:
+    return AppDef(
+        "job",
+        [Role(f"r{i}", "image:1", entrypoint="ls", num_replicas=n, **fields) for i, n in enumerate(counts)],
+    )
+
+
+TOO_MUCH: list[tuple[AppDef, dict[str, Any], str]] = [
+    (_roles(1, mounts=parse_mounts(["type=bind", "src=/a", "dst=/b"])), {}, "mounts are not possible"),
+    (_roles(1, max_retries=2), {}, "max_retry_attempts"),
+    (_roles(4, min_replicas=2), {}, "min_replicas"),
+    (_roles(*[1] * 6), {}, "6 roles"),
+    (_roles(2), {"instance_count": 3}, "instance_count is 3, but the job has 2"),
+    (_roles(1, 1), {"instance_count": 3}, "several roles"),
+    (_roles(1, 1), {"instance_type": None, "instance_groups": [GROUP]}, "each role is a group"),
+    (_roles(3), {"instance_type": None, "instance_groups": [GROUP]}, "3 replicas"),
+    (AppDef("j", [Role("a", "i:1", entrypoint="ls"), Role("b", "i:2", entrypoint="ls")]), {}, "one image"),
+    (
+        AppDef("j", [Role("a", "i", entrypoint="ls"), Role("b c", "i", entrypoint="ls")]),
+        {},
+        "group of instances",
+    ),
+    (AppDef("j", [Role("a", "<NONE>", entrypoint="ls")]), {}, "no image"),
+    (
+        AppDef("j", [Role("a", "i", entrypoint="ls", args=["x" * 60_000])]),
+        {},
+        "characters, SageMaker takes",
+    ),
+    (
+        AppDef(
+            "j",
+            [Role("a", "i", entrypoint="ls", metadata={"train": {"program": "t.py", "stop_hook": ["x"]}})],
+        ),
+        {},
+        "stop_hook",
+    ),
+    (
+        AppDef(
+            "j",
+            [
+                Role(
+                    "a",
+                    "i",
+                    entrypoint="ls",
+                    metadata={"train": {"program": "t.py", "output": {"uri": "s3://a"}}},
+                )
+            ],
+        ),
+        {"output_path": "s3://b"},
+        "Give one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("app", "given", "said"), TOO_MUCH, ids=lambda value: str(value)[:40])
+def test_what_sagemaker_cannot_do_is_refused(app: AppDef, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_job(app, AWSSageMakerOpts(**{**BASE, **given}), code=PlannedCode("k"))
