@@ -14,7 +14,7 @@ import time
 from trainyard.cli.console import note, out, print_json, table
 from trainyard.cli.parser import add_json_option, add_scheduler_options
 from trainyard.cli.progress import format_bytes
-from trainyard.errors import EXIT_OK, BackendError
+from trainyard.errors import EXIT_OK, BackendError, ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainyard.workspace.store import Store
 
 # Whose leftovers are on this machine.
-LOCAL_SCHEDULERS = ("local_cwd", "local_docker")
+LOCAL_SCHEDULERS = ("local_cwd", "local_docker", "sagemaker_local")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -70,13 +70,13 @@ def _schedulers(args: Namespace) -> tuple[str, ...]:
 
 
 def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) -> list[Leftover]:
-    scheduler = runner.scheduler(name)
     try:
+        scheduler = runner.scheduler(name)
         return scheduler.leftovers(runner.cfg_from_str(name, *args.cfg), older_than)
-    except BackendError:
+    except (BackendError, ConfigError):
         if args.scheduler:
             raise
-        return []  # this machine has no Docker daemon, or not now
+        return []  # this machine has no Docker daemon, say, or no boto3
 
 
 def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -> int:

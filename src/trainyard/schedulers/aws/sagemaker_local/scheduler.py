@@ -175,11 +175,12 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
         return housekeeping.leftovers(older_than)
 
-    def remove_leftovers(self, cfg: Mapping[str, Any], ids: Iterable[str]) -> None:
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them."""
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
-        housekeeping.remove(ids)
+        housekeeping.remove(item.id for item in leftovers)
+        return 0
 
     # ---- logs
 
