@@ -7,11 +7,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 #: Commands that cannot be run here: they install, or run all there is, this test included.
-EXEMPT = ("make demo", "make test", "pip install", "git clone")
+#: The last one serves until Ctrl-C, and is run by tests/sagemaker/local.
+EXEMPT = ("make demo", "make test", "pip install", "git clone", "trainyard sagemaker-local serve")
 
 #: Files that a document takes for granted.
 GIVEN = {
     "docs/components.md": {"train.py": "import sys\nprint(sys.argv[1:])\n"},
+    "docs/schedulers/aws_sagemaker.md": {"train.py": "print('hello')\n"},
+    "docs/schedulers/sagemaker_local.md": {"train.py": "print('hello')\n"},
 }
 
 #: Checked by other tests, against the code that they are made from.

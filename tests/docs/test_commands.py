@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.aws.fake import FakeAws
 from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
@@ -21,7 +22,10 @@ from trainyard.runner import get_runner
 DOCUMENTS = [path for path in with_commands() if read_steps(path)]
 PATIENCE = 30
 USER = "/home/you"
-NEEDS_DOCKER = "local_docker"
+NEED_DOCKER = ("local_docker", "sagemaker_local")
+OURS = ("local_cwd", *NEED_DOCKER)
+#: What has to be there for commands that hold one of these words.
+FIXTURES = {NEED_DOCKER: "python_image", ("-s aws_batch",): "batch"}
 IMAGE = "python:3.12"
 
 
@@ -73,12 +77,12 @@ class Session:
         """End the shell, and all jobs that still run."""
         self._terminal.close()
         with get_runner() as runner:
-            rows = [row for row in runner.history.rows() if row.scheduler in ("local_cwd", NEEDS_DOCKER)]
+            rows = [row for row in runner.history.rows() if row.scheduler in OURS]
             for row in rows:
                 runner.cancel(row.handle)
                 runner.wait(row.handle, timeout=PATIENCE)
             for row in rows:
-                if row.scheduler == NEEDS_DOCKER:
+                if row.scheduler in NEED_DOCKER:
                     runner.delete(row.handle)
             for image in {image for row in rows for image in (row.images or {}).values()}:
                 docker("rmi", "--force", image, check=False)
@@ -93,9 +97,21 @@ class Session:
         return line
 
 
-def _lacks_docker(step: Step) -> bool:
-    """Tell whether a step has to be left out, since it needs a Docker daemon and there is none."""
-    return NEEDS_DOCKER in step.text and lacks("docker")
+def _lacks(step: Step) -> bool:
+    """Tell whether a step has to be left out, since it needs a backend that is not there."""
+    if any(name in step.text for name in ("aws_batch", "sagemaker")) and lacks("botocore"):
+        return True
+    return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
+
+
+@pytest.fixture
+def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """AWS Batch, with the queue that documents name."""
+    with FakeAws() as fake:
+        fake.batch.add_queue("gpus")
+        for name, value in fake.environ().items():
+            monkeypatch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -131,9 +147,10 @@ def _environ(scripts: Path) -> dict[str, str]:
 def test_its_commands_do_what_it_says(
     document: Path, tmp_path: Path, home: Path, request: pytest.FixtureRequest
 ) -> None:
-    steps = [step for step in read_steps(document) if not _lacks_docker(step)]
-    if any(NEEDS_DOCKER in step.text for step in steps):
-        request.getfixturevalue("python_image")
+    steps = [step for step in read_steps(document) if not _lacks(step)]
+    for words, fixture in FIXTURES.items():
+        if any(word in step.text for word in words for step in steps):
+            request.getfixturevalue(fixture)
     session = Session(document, tmp_path / "user", home)
     problems: list[str] = []
     try:
