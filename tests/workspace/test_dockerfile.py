@@ -15,9 +15,9 @@ from tests.workspace.machines import Recording, Shipper, Told, base, code, conte
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import BackendError, ConfigError
-from trainyard.workspace import custom
-from trainyard.workspace.builder import find_buildkit
-from trainyard.workspace.dockerfile import parse
+from trainyard.workspace.images import custom
+from trainyard.workspace.images.builder import find_buildkit
+from trainyard.workspace.images.dockerfile import parse
 
 __all__ = ["base", "code", "engine"]
 

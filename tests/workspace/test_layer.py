@@ -15,10 +15,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.content import Cargo
-from trainyard.workspace.delta import difference
-from trainyard.workspace.image import add_layers, config_bytes, working_dir
-from trainyard.workspace.layer import (
+from trainyard.workspace.images.content import Cargo
+from trainyard.workspace.images.delta import difference
+from trainyard.workspace.images.image import add_layers, config_bytes, working_dir
+from trainyard.workspace.images.layer import (
     MTIME,
     LayerContent,
     LayerDigests,
@@ -27,8 +27,8 @@ from trainyard.workspace.layer import (
     tar_stream,
     write_gzip,
 )
+from trainyard.workspace.images.placement import Found, place
 from trainyard.workspace.manifest import Entry
-from trainyard.workspace.placement import Found, place
 
 
 def content_of(entries: Iterable[LayerEntry], contents: Mapping[str, bytes] | None = None) -> LayerContent:

@@ -32,9 +32,9 @@ from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image
 from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException
 from trainyard.specs import AppDef, Role, option
-from trainyard.workspace.basefiles import LOOKING_LABEL
 from trainyard.workspace.errors import WorkspaceChangedError
-from trainyard.workspace.making import LOCAL_REPOSITORY
+from trainyard.workspace.images.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.making import LOCAL_REPOSITORY
 from trainyard.workspace.patch import DockerWorkspaceOpts
 
 __all__ = ["base", "code", "engine"]

@@ -14,11 +14,11 @@ from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardEr
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.options import option, runopts
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.code import Code
-from trainyard.workspace.dockerfile import IMAGE_ARG
 from trainyard.workspace.errors import WorkspaceChangedError
-from trainyard.workspace.imagecache import ImageCache
-from trainyard.workspace.making import LOCAL_REPOSITORY, Wanted, Way, make
+from trainyard.workspace.images.code import Code
+from trainyard.workspace.images.dockerfile import IMAGE_ARG
+from trainyard.workspace.images.imagecache import ImageCache
+from trainyard.workspace.images.making import LOCAL_REPOSITORY, Wanted, Way, make
 from trainyard.workspace.selection import Report
 from trainyard.workspace.store import Store
 from trainyard.workspace.toolkit import ToolkitPlace, needs_toolkit

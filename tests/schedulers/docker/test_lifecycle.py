@@ -14,7 +14,7 @@ from trainyard.schedulers.docker import gc, labels, submit
 from trainyard.schedulers.docker import jobs as docker_jobs
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.specs import AppState, RetryPolicy
-from trainyard.workspace.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.basefiles import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
 

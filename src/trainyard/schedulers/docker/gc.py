@@ -13,7 +13,7 @@ from trainyard.schedulers.docker import jobs, labels
 from trainyard.schedulers.docker.judge import judge, submitter_is_alive
 from trainyard.schedulers.docker.remove import networks_of_jobs, remove_job, remove_network
 from trainyard.schedulers.docker.times import parse_time
-from trainyard.workspace.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.basefiles import LOOKING_LABEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

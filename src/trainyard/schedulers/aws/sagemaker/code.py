@@ -23,8 +23,8 @@ from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
 from trainyard.workspace.index import hash_file
-from trainyard.workspace.layer import LayerContent, LayerEntry, write_gzip
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import Snapshot, snapshot

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.layer import WHITEOUT, LayerContent, LayerEntry
-from trainyard.workspace.placement import Place, place
+from trainyard.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
+from trainyard.workspace.images.placement import Place, place
 from trainyard.workspace.toolkit import TOOLKIT_PATH
 
 if TYPE_CHECKING:
+    from trainyard.workspace.images.placement import Lookup
     from trainyard.workspace.manifest import Entry
-    from trainyard.workspace.placement import Lookup
 
 _TOOLKIT_DIRECTORY, _, _TOOLKIT_NAME = TOOLKIT_PATH.rpartition("/")
 

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
-from trainyard.workspace.content import Cargo
-from trainyard.workspace.delta import LARGEST_PART, difference
-from trainyard.workspace.image import (
+from trainyard.workspace.images.content import Cargo
+from trainyard.workspace.images.delta import LARGEST_PART, difference
+from trainyard.workspace.images.image import (
     DEFAULT_WORKING_DIR,
     LABEL_BASE,
     LABEL_FINGERPRINT,
     add_layers,
     working_dir,
 )
-from trainyard.workspace.layer import LayerContent, LayerDigests, tar_size, write_gzip
+from trainyard.workspace.images.layer import LayerContent, LayerDigests, tar_size, write_gzip
+from trainyard.workspace.images.remotefiles import RemoteFiles
 from trainyard.workspace.registry import (
     LayerFile,
     Reference,
@@ -33,10 +34,9 @@ from trainyard.workspace.registry import (
 )
 from trainyard.workspace.registry.image import LONGEST_CONFIG
 from trainyard.workspace.registry.media import IMAGES
-from trainyard.workspace.remotefiles import RemoteFiles
 
 if TYPE_CHECKING:
-    from trainyard.workspace.imagecache import ImageCache
+    from trainyard.workspace.images.imagecache import ImageCache
     from trainyard.workspace.progress import Progress
 
 _LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.docker.images import inspect_image, tag
 from trainyard.errors import ConfigError
-from trainyard.workspace.image import LABEL_BASE, LABEL_BASE_DIGEST, LABEL_BASE_NAME, LABEL_FINGERPRINT
+from trainyard.workspace.images.image import LABEL_BASE, LABEL_BASE_DIGEST, LABEL_BASE_NAME, LABEL_FINGERPRINT
 
 if TYPE_CHECKING:
-    from trainyard.workspace.code import Code
-    from trainyard.workspace.context import Context
-    from trainyard.workspace.imagecache import ImageCache
+    from trainyard.workspace.images.code import Code
+    from trainyard.workspace.images.context import Context
+    from trainyard.workspace.images.imagecache import ImageCache
     from trainyard.workspace.progress import Progress
     from trainyard.workspace.registry import Reference
 
@@ -100,7 +100,7 @@ class _Making:
         found = self._present_base(engine)
         if found is not None:
             return found
-        from trainyard.workspace.transfer import pull_image
+        from trainyard.workspace.images.transfer import pull_image
 
         return pull_image(engine, self._wanted.image, self._progress, self._way.platform)
 
@@ -121,7 +121,7 @@ class _Making:
         found = inspect_image(engine, self._local_name)
         if found is not None and _has_labels(found, labels):
             return str(found["Id"])
-        from trainyard.workspace.daemon import Order, patch
+        from trainyard.workspace.images.daemon import Order, patch
 
         cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
         roots = self._code.roots(with_toolkit=self._wanted.toolkit)
@@ -131,7 +131,7 @@ class _Making:
         return image
 
     def _by_dockerfile(self, context: Context) -> tuple[Engine, str]:
-        from trainyard.workspace import custom
+        from trainyard.workspace.images import custom
 
         engine = self._way.engine()
         try:
@@ -164,8 +164,8 @@ class _Making:
         """Push an image of the daemon, if it is to be pushed and is not there."""
         if not self._way.repository:
             return image
+        from trainyard.workspace.images.transfer import push_image
         from trainyard.workspace.registry import Reference
-        from trainyard.workspace.transfer import push_image
 
         name = f"{self._way.repository}:{self._tag}"
         target = Reference.parse(name)
@@ -194,8 +194,8 @@ class _Making:
         return document.digest if config.get("digest") == image else ""
 
     def _in_registry(self) -> str:
+        from trainyard.workspace.images.remote import RemoteOrder, patch_remotely
         from trainyard.workspace.registry import Reference
-        from trainyard.workspace.remote import RemoteOrder, patch_remotely
 
         code = self._code
         order = RemoteOrder(

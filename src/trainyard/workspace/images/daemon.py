@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.images import inspect_image, load, remove, tag
 from trainyard.errors import BackendError
-from trainyard.workspace.basefiles import BaseFiles
-from trainyard.workspace.delta import LARGEST_PART, difference
-from trainyard.workspace.image import add_layers, config_bytes, config_of_inspected, working_dir
-from trainyard.workspace.layer import LayerContent, LayerDigests, LayerEntry, tar_size, tar_stream
+from trainyard.workspace.images.basefiles import BaseFiles
+from trainyard.workspace.images.delta import LARGEST_PART, difference
+from trainyard.workspace.images.image import add_layers, config_bytes, config_of_inspected, working_dir
+from trainyard.workspace.images.layer import LayerContent, LayerDigests, LayerEntry, tar_size, tar_stream
 
 if TYPE_CHECKING:
-    from trainyard.workspace.content import Cargo
-    from trainyard.workspace.imagecache import Anchor, ImageCache
+    from trainyard.workspace.images.content import Cargo
+    from trainyard.workspace.images.imagecache import Anchor, ImageCache
     from trainyard.workspace.progress import Progress
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class _Patching:
 
     def by_building(self) -> str:
         """Return the id of the image, built: slower, since the daemon unpacks, and always the whole layer."""
-        from trainyard.workspace.builder import build_on_engine
+        from trainyard.workspace.images.builder import build_on_engine
 
         digests = LayerDigests()
         lines = ["FROM " + self._order.base["Id"], "ADD layer.tar /"]

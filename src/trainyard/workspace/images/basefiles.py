@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
-from trainyard.workspace.placement import Found
+from trainyard.workspace.images.placement import Found
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from trainyard.docker.engine import Stream
-    from trainyard.workspace.imagecache import ImageCache
+    from trainyard.workspace.images.imagecache import ImageCache
 
 #: Marks the containers that are made to look into images, should one be left over.
 LOOKING_LABEL = "trainyard.looking"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainyard.workspace.layer import LayerEntry
+from trainyard.workspace.images.layer import LayerEntry
 
 #: A delta of more than this part of the whole is not worth a second layer.
 LARGEST_PART = 0.25

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.dockerfile import DOCKERFILES, parse
 from trainyard.workspace.errors import WorkspaceChangedError
-from trainyard.workspace.layer import PIECE, LayerContent, LayerEntry
+from trainyard.workspace.images.dockerfile import DOCKERFILES, parse
+from trainyard.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from trainyard.workspace.manifest import Entry
 
 if TYPE_CHECKING:

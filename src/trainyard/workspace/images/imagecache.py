@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard.errors import StateStoreError
 from trainyard.paths import make_private_dir, state_dir
-from trainyard.workspace.layer import LayerDigests, LayerEntry
+from trainyard.workspace.images.layer import LayerDigests, LayerEntry
 
 #: Changed whenever older files would be misread.
 FORMAT = 1

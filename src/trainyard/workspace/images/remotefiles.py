@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainyard.workspace.basefiles import found
-from trainyard.workspace.layer import WHITEOUT
-from trainyard.workspace.placement import Found
+from trainyard.workspace.images.basefiles import found
+from trainyard.workspace.images.layer import WHITEOUT
+from trainyard.workspace.images.placement import Found
 
 if TYPE_CHECKING:
-    from trainyard.workspace.imagecache import ImageCache
+    from trainyard.workspace.images.imagecache import ImageCache
     from trainyard.workspace.registry import RegistryClient, RegistryImage
 
 #: Compressed layers beyond this are not read: they hold packages, not the making of a directory.

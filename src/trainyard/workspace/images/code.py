@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING
 
 import trainyard
-from trainyard.workspace.content import Cargo, no_content
-from trainyard.workspace.context import find_context
-from trainyard.workspace.image import LABEL_FINGERPRINT, LABEL_VERSION
+from trainyard.workspace.images.content import Cargo, no_content
+from trainyard.workspace.images.context import find_context
+from trainyard.workspace.images.image import LABEL_FINGERPRINT, LABEL_VERSION
 from trainyard.workspace.snapshot import snapshot
 from trainyard.workspace.toolkit import toolkit_archive
 

@@ -10,19 +10,19 @@ from trainyard.docker.credentials import credentials_for
 from trainyard.docker.engine import Engine
 from trainyard.docker.images import inspect_image, tag
 from trainyard.errors import ConfigError
-from trainyard.workspace.builder import (
+from trainyard.workspace.images.builder import (
     build_on_engine,
     build_with_buildkit,
     find_buildkit,
     registry_config,
 )
-from trainyard.workspace.dockerfile import IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
-from trainyard.workspace.layer import tar_stream
+from trainyard.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
+from trainyard.workspace.images.layer import tar_stream
 from trainyard.workspace.registry.reference import Reference
 
 if TYPE_CHECKING:
-    from trainyard.workspace.context import Context
-    from trainyard.workspace.imagecache import ImageCache
+    from trainyard.workspace.images.context import Context
+    from trainyard.workspace.images.imagecache import ImageCache
     from trainyard.workspace.progress import Progress
 
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.layer import LayerEntry
+from trainyard.workspace.images.layer import LayerEntry
 
 #: Links that are followed before they are taken for a circle; the kernel's own limit.
 MOST_LINKS = 40

@@ -9,7 +9,7 @@ from trainyard.docker.credentials import credentials_for, engine_auth_header
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.images import inspect_image, pull, push
 from trainyard.errors import BackendError
-from trainyard.workspace.daemon import is_out_of_space, out_of_space
+from trainyard.workspace.images.daemon import is_out_of_space, out_of_space
 from trainyard.workspace.registry.reference import Reference
 
 if TYPE_CHECKING:
