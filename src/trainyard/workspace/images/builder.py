@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Lines of a failing build that its error shows.
 SHOWN_LINES = 25
+#: How long an interrupted build may take to end by itself.
+ENDING_SECONDS = 10.0
 _STEP = re.compile(r"^Step \d+/\d+ : ")
 
 
@@ -149,7 +151,7 @@ def _run_fed(
             pass  # it has ended already, and says why
         return process.wait()
     except BaseException:
-        process.terminate()
+        _end(process)
         raise
     finally:
         process.wait()
@@ -157,6 +159,15 @@ def _run_fed(
         process.stdout.close()
         if not process.stdin.closed:
             _close_quietly(process.stdin)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command that may be waiting for more of its input, or for a daemon that does."""
+    process.terminate()
+    try:
+        process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _close_quietly(file: IO[bytes]) -> None:
