@@ -228,13 +228,31 @@ def test_a_killed_runner_in_mid_upload_leaves_no_model(
     assert bucket.keys("out") == []
 
 
-def test_a_full_output_folder_names_itself(jobs: Jobs, processes: str, tmp_path: Path) -> None:
+def test_results_without_a_place_are_noticed_before_the_start(
+    jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path
+) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("not a directory")
-    ended = jobs.run(
-        "open(BASE + '/model/w', 'w').write('w')",
-        OutputDataConfig={"S3OutputPath": f"file://{blocker}/out"},
+    for uri, words in (
+        (f"file://{blocker}/out", str(blocker)),
+        (f"s3://{bucket.name}-gone/out", f"there is no bucket {bucket.name}-gone"),
+    ):
+        ended = jobs.run("print('hours')", OutputDataConfig={"S3OutputPath": uri})
+        assert ended["TrainingJobStatus"] == "Failed"
+        assert words in ended["FailureReason"]
+        assert "TrainingStartTime" not in ended
+
+
+def test_a_folder_for_results_that_goes_away(jobs: Jobs, processes: str, home: Path) -> None:
+    name = jobs.start(
+        "print('up', os.getpid(), flush=True)\n"
+        "while not os.path.exists(BASE + '/output/go'): time.sleep(0.02)"
     )
+    up(jobs, name)
+    jobs.out.rmdir()
+    jobs.out.write_text("a file now")
+    (home / "state/sagemaker" / name / "work/algo-1/output/go").touch()
+    ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Failed"
     assert "Artifact upload failed" in ended["FailureReason"]
-    assert str(blocker) in ended["FailureReason"]
+    assert str(jobs.out) in ended["FailureReason"]

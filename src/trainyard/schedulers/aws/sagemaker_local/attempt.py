@@ -32,6 +32,10 @@ class Outcome:
     reason: str = ""
 
 
+class TargetFailure(Exception):
+    """There is no place for the job's results."""
+
+
 class Attempt:
     """One attempt.
 
@@ -69,6 +73,8 @@ class Attempt:
             return self._outcome()
         except Cancelled:
             return Outcome("ended")
+        except TargetFailure as error:
+            return Outcome("failed", f"ClientError: {error}")
         except StoreFailure as error:
             return Outcome("failed", f"ClientError: Data download failed: {error}")
         except StartFailure as error:
@@ -85,6 +91,7 @@ class Attempt:
         platform.choose()
         run.check()
         self._journal.move("Downloading")
+        self._check_target()
         platform.prepare(self._hosts)
         run.check()
         channels = Channels(run.request, self._hosts, run.objects)
@@ -102,6 +109,14 @@ class Attempt:
             self._pipes += channels.pipes(host, data)
             first = first or tree
         return shown
+
+    def _check_target(self) -> None:
+        """Look whether the results have a place, before hours are spent on them."""
+        uri = self._run.request["OutputDataConfig"]["S3OutputPath"]
+        try:
+            self._run.objects.check_target(Place.parse(uri))
+        except StoreFailure as error:
+            raise TargetFailure(f"the results could not be stored at {uri}: {error}") from error
 
     def _restore(self, host: Host, tree: Tree) -> None:
         config = self._run.request.get("CheckpointConfig")

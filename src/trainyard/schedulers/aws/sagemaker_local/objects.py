@@ -196,6 +196,28 @@ class Objects:
 
     # ---- writing
 
+    def check_target(self, place: Place) -> None:
+        """Look whether results could go to a place, as far as that can be known beforehand.
+
+        Raises:
+            StoreFailure: the bucket does not exist, or the directory cannot be made.
+            Cancelled: the job is to end.
+        """
+        if not place.bucket:
+            try:
+                os.makedirs(place.key, exist_ok=True)
+            except OSError as error:
+                raise StoreFailure(f"cannot make {place.key}: {error.strerror}") from error
+            return
+        try:
+            self.persist(f"find {place.uri}", lambda: self._client.head_bucket(Bucket=place.bucket))
+        except StoreFailure as error:
+            response = getattr(error.__cause__, "response", {})
+            if response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                raise StoreFailure(f"there is no bucket {place.bucket}") from None
+            if not response:  # a refusal may be of this question alone
+                raise
+
     def store(self, path: str, place: Place) -> None:
         """Store a file, which appears there whole or not at all. Is not given up when the job is to end."""
         if not place.bucket:

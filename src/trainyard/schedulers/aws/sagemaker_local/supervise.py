@@ -14,14 +14,16 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 from trainyard.processes import Process, myself
 from trainyard.schedulers.aws.sagemaker_local import recovery
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.local import linux, processes
 
 READY = b"ready"
+ORPHAN_SECONDS = 60.0
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 SENTINEL = f'read -r _; exec "$PYTHON" -P -m {MODULE} --orphaned "$JOB"'
 
@@ -73,12 +75,20 @@ def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     while (ended := os.wait()[0]) != runner:
         if ended == sentinel:
             sentinel = 0
-    if sentinel:
-        os.kill(sentinel, signal.SIGKILL)
-        os.waitpid(sentinel, 0)
-    processes.kill_descendants()
+    for pid in processes.children_of(os.getpid()):
+        if pid != sentinel:
+            _kill(pid)
     recovery.end_orphan(job, by_guard=True)
+    # Only now, since this process may be killed too; takes the sentinel along.
+    processes.kill_descendants()
     os._exit(0)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def _start_sentinel(job: JobDir, lifeline: int) -> int:
@@ -94,6 +104,16 @@ def _start_sentinel(job: JobDir, lifeline: int) -> int:
         return 0
     finally:
         os.close(lifeline)
+
+
+def _end_orphan(job: JobDir) -> None:
+    """End a job whose guard and runner are gone, or just going: files are closed before a process ends."""
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while time.monotonic() < deadline:
+        state = recovery.current_state(job)
+        if state is None or (state["status"] in TERMINAL and state["swept"]):
+            return
+        time.sleep(0.2)
 
 
 def _run(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoReturn:
@@ -123,6 +143,6 @@ def _run(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoRet
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--orphaned"]:
-        recovery.current_state(JobDir(sys.argv[2]))
+        _end_orphan(JobDir(sys.argv[2]))
     else:
         main()
