@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.local import store
 from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine import documents
 from trainyard.specs import NONE, AppState, RetryPolicy
 
 from .conftest import members, role, wait_until
@@ -103,7 +103,9 @@ def test_submission_that_was_interrupted(jobs):
     job = JobDir.of(app_id)
     os.unlink(job.file("state.json"))
     document = job.read_job()
-    store.write_json(job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1, "a-boot"]})
+    documents.write_json(
+        job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1, "a-boot"]}
+    )
     response = jobs.scheduler.describe(app_id)
     assert response.state == AppState.FAILED
     assert "interrupted" in response.msg

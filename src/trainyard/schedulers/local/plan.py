@@ -17,8 +17,8 @@ from trainyard.errors import ConfigError
 from trainyard.paths import view_dir
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.local.processes import JOB_VARIABLE, find_program
 from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.schedulers.local.processes import signal_name
+from trainyard.schedulers.machine.processes import signal_name
 from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False

@@ -6,7 +6,8 @@ import os
 import signal
 import time
 
-from trainyard.schedulers.local import processes, reasons
+from trainyard.schedulers.local import reasons
+from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False

@@ -21,8 +21,9 @@ from trainyard.schedulers.base import (
     Scheduler,
     Stream,
 )
-from trainyard.schedulers.local import processes, status, store
+from trainyard.schedulers.local import status, store
 from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False

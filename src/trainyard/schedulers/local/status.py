@@ -11,8 +11,10 @@ import os
 import time
 
 from trainyard.schedulers.base import DescribeAppResponse
-from trainyard.schedulers.local import processes, reasons
-from trainyard.schedulers.local.store import JobDir, machine
+from trainyard.schedulers.local import reasons
+from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine import processes
+from trainyard.schedulers.machine.documents import machine
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False

@@ -14,9 +14,9 @@ from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.processes import myself
 from trainyard.redaction import Redactor
-from trainyard.schedulers.local import processes, store
 from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
 from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine import documents, processes
 from trainyard.specs.serialize import to_json
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     make_private_dir(os.path.dirname(job.path))
     try:
         os.mkdir(job.path, 0o700)
-        store.write_json(job.file("job.json"), _document(info))
+        documents.write_json(job.file("job.json"), _document(info))
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
     except OSError as error:
@@ -106,7 +106,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
         "cwd": os.getcwd(),
         "created_at": time.time(),
         "submitter": myself(),
-        "submitted_from": store.machine(),
+        "submitted_from": documents.machine(),
         "layout": [
             [role.name, index, replica.log_dir]
             for role in request.roles

@@ -28,9 +28,10 @@ import signal
 import time
 
 from trainyard.processes import Process, myself
-from trainyard.schedulers.local import linux, processes, reasons
+from trainyard.schedulers.local import reasons
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.local.supervisor import Supervisor
+from trainyard.schedulers.machine import linux, processes
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False

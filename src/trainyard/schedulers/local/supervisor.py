@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterable
 
 from trainyard.processes import Process, myself
-from trainyard.schedulers.local import processes, reasons
+from trainyard.schedulers.local import reasons
 from trainyard.schedulers.local.oom import OomWatch
 from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.local.replica import Replica
-from trainyard.schedulers.local.store import STATE_RESERVE, JobDir, machine
+from trainyard.schedulers.local.store import STATE_RESERVE, JobDir
+from trainyard.schedulers.machine import processes
+from trainyard.schedulers.machine.documents import machine
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False

@@ -7,8 +7,8 @@ import select
 import time
 from collections.abc import Callable
 
-from trainyard.schedulers.local import linux, processes
 from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine import linux, processes
 from trainyard.specs.status import AppState, is_terminal
 
 #: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.

@@ -17,7 +17,7 @@ from trainyard.schedulers.aws.sagemaker_local.errors import ApiError, invalid, n
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.local import processes
+from trainyard.schedulers.machine import processes
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50

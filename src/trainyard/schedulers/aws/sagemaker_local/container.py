@@ -13,7 +13,7 @@ from trainyard.schedulers.aws.sagemaker_local.cluster import DAEMON_SECONDS, Clu
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
 from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
-from trainyard.schedulers.local.processes import signal_name
+from trainyard.schedulers.machine.processes import signal_name
 
 #: Of a program that SIGKILL has ended, and how long after it its container's removal would begin.
 KILLED = 137

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from trainyard.processes import stat_fields
 from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
-from trainyard.schedulers.local.processes import JOB_VARIABLE, exit_code_of, signal_name
+from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, signal_name
 
 
 @dataclass(frozen=True)

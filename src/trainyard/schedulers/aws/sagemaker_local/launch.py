@@ -17,8 +17,8 @@ from trainyard.redaction import Redactor
 from trainyard.schedulers.aws.sagemaker_local import layout, store
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
-from trainyard.schedulers.local.processes import JOB_VARIABLE
-from trainyard.schedulers.local.store import machine
+from trainyard.schedulers.machine.documents import machine
+from trainyard.schedulers.machine.processes import JOB_VARIABLE
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 ACCOUNT = "000000000000"

@@ -12,7 +12,7 @@ from trainyard.schedulers.aws.sagemaker import observe as remote
 from trainyard.schedulers.aws.sagemaker_local import api, recovery
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
-from trainyard.schedulers.local import processes
+from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 
 LONGEST_WAIT = 10.0

@@ -9,8 +9,8 @@ import time
 
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import finish
-from trainyard.schedulers.local import processes
-from trainyard.schedulers.local.store import machine
+from trainyard.schedulers.machine import processes
+from trainyard.schedulers.machine.documents import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import os
 import shutil
 
 from trainyard.paths import make_private_dir, state_dir, state_error
-from trainyard.schedulers.local.store import read_json, write_json
+from trainyard.schedulers.machine.documents import read_json, write_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from trainyard.processes import Process, myself
 from trainyard.schedulers.aws.sagemaker_local import recovery
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.local import linux, processes
+from trainyard.schedulers.machine import linux, processes
 
 READY = b"ready"
 ORPHAN_SECONDS = 60.0

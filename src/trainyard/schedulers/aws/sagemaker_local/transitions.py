@@ -11,7 +11,7 @@ import time
 
 from trainyard.processes import Process, myself
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
-from trainyard.schedulers.local.store import machine
+from trainyard.schedulers.machine.documents import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

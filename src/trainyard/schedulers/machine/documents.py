@@ -1,0 +1,46 @@
+"""Small JSON documents that are replaced whole, and which machine and boot one was written on."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from trainyard.paths import state_error
+from trainyard.processes import boot_id
+from trainyard.schedulers.machine import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """Return a document, or None if there is none that is whole."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        return None
+    except OSError as error:
+        raise state_error("read", path, error) from error
+    return data if isinstance(data, dict) else None
+
+
+def write_json(path: str, data: dict[str, Any]) -> None:
+    """Replace a document, whole or not at all. Readers see the old one or the new one."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(data))  # not json.dump, which is ten times slower
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def machine() -> dict[str, str]:
+    """Return what tells this machine and its present boot from others."""
+    return {"host": processes.hostname(), "boot_id": boot_id()}
