@@ -131,7 +131,7 @@ def test_policy_holds_every_call_that_is_made(still: FakeAws, scheduler: AWSBatc
     assert list(scheduler.log_iter(app_id, "trainer", should_tail=True)) == ["a line\n"]
     scheduler.list()
     leftovers = scheduler.leftovers({}, 0)
-    scheduler.remove_leftovers({}, [item.id for item in leftovers])
+    scheduler.remove_leftovers({}, leftovers)
     scheduler.delete(app_id)
     made = {f"{call.service}:{call.operation}" for call in still.calls}
     assert made - allowed == set()

@@ -164,7 +164,7 @@ def test_definitions_are_collected_when_no_job_needs_them(
     assert scheduler.leftovers({}, 3600) == []
     found = scheduler.leftovers({}, 0)
     assert [item.id for item in found] == [first.definition["jobDefinitionArn"]]
-    scheduler.remove_leftovers({}, [item.id for item in found])
+    scheduler.remove_leftovers({}, found)
     assert first.definition["status"] == "INACTIVE"
     assert scheduler.leftovers({}, 0) == []
     still.batch.finish(second.id)
