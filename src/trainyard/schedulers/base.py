@@ -317,7 +317,7 @@ class Scheduler(ABC, Generic[T]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        r"""Return the log lines of a role's k-th replica.
+        r"""Return the log lines of a role's k-th replica. A scheduler implements this or `log_blocks`.
 
         Each has its line end: ``\n``, or the ``\r`` of a progress bar.
 
@@ -335,7 +335,13 @@ class Scheduler(ABC, Generic[T]):
             ValueError: the scheduler does not have this stream, or the job no such replica.
             NotImplementedError: the scheduler cannot read logs.
         """
-        raise NotImplementedError(f"{self.backend} cannot read logs")
+        from trainyard.schedulers.lines import iter_lines
+
+        if type(self).log_blocks is Scheduler.log_blocks:
+            raise NotImplementedError(f"{self.backend} cannot read logs")
+        query = LogQuery(regex, since, until, should_tail, streams)
+        blocks = self.log_blocks(app_id, [(role_name, k)], query)
+        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
 
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery

@@ -10,7 +10,7 @@ import sys
 import time
 
 from trainyard.cli.console import note, out, print_json, table, warn
-from trainyard.cli.parser import add_json_option, complete_with
+from trainyard.cli.parser import add_json_option, add_scheduler_options
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 
 TYPE_CHECKING = False
@@ -26,18 +26,7 @@ DEFAULT_LIMIT = 50
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's arguments."""
-    scheduler = parser.add_argument("-s", "--scheduler", metavar="NAME", help="only jobs of this scheduler")
-    complete_with(scheduler, "scheduler_completer")
-    parser.add_argument(
-        "-cfg",
-        "--scheduler_args",
-        "--scheduler-args",
-        dest="cfg",
-        action="append",
-        default=[],
-        metavar="K=V,...",
-        help="options of the scheduler, for those that list by queue or namespace",
-    )
+    add_scheduler_options(parser, "only jobs of this scheduler")
     parser.add_argument("--state", metavar="A,B", help="only jobs in these states, such as running,failed")
     parser.add_argument(
         "--since", metavar="TIME", help="only jobs submitted from then on: 2h, 3d, an ISO date"

@@ -18,7 +18,6 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    Stream,
 )
 from trainyard.schedulers.docker import jobs
 from trainyard.schedulers.docker.judge import Verdict, judge, ports_of, submitter_is_alive
@@ -26,7 +25,6 @@ from trainyard.specs.status import NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from datetime import datetime
     from typing import Any
 
     from trainyard.schedulers.docker.code import LocalImages
@@ -253,29 +251,13 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     # ---- logs
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """Return the lines of a replica. Times are exact; of both streams together, the order between the
-        two is that in which the daemon read them."""
-        from trainyard.schedulers.lines import iter_lines
-
-        query = LogQuery(regex, since, until, should_tail, streams)
-        blocks = self.log_blocks(app_id, [(role_name, k)], query)
-        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
-
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
-        """Return the lines of several replicas, in order of time unless they are followed."""
+        """Return the lines of several replicas, in order of time unless they are followed.
+
+        Times are exact; the order between a replica's two streams is that in which the daemon read them.
+        """
         from trainyard.schedulers.docker.logs import Window, read_many
 
         job = jobs.load_jobs(self.engine, [app_id], details=False).get(app_id)

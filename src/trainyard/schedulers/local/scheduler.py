@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException, UsageError
 from trainyard.paths import state_error
@@ -28,7 +28,6 @@ from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from datetime import datetime
     from typing import Any
 
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
@@ -223,28 +222,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     # ---- logs
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """Return the lines of a replica; times are kept to a quarter of a second."""
-        from trainyard.schedulers.lines import iter_lines
-
-        query = LogQuery(regex, since, until, should_tail, streams)
-        blocks = self.log_blocks(app_id, [(role_name, k)], query)
-        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
-
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
-        """Return the lines of several replicas in order of time, read by one thread."""
+        """Return lines of several replicas in order of time, which is kept to a quarter of a second."""
         from trainyard.schedulers.lines import compile_regex
         from trainyard.schedulers.local.logs import ReplicaLog
 

@@ -21,8 +21,6 @@ from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from trainyard.schedulers.aws.sagemaker.code import CodePackage
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
@@ -238,28 +236,10 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     # ---- logs
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """Return the lines of a replica, of all its starts in sequence."""
-        from trainyard.schedulers.lines import iter_lines
-
-        query = LogQuery(regex, since, until, should_tail, streams)
-        blocks = self.log_blocks(app_id, [(role_name, k)], query)
-        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
-
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
-        """Return the lines of several replicas, read by one poller."""
+        """Return the lines of several replicas, of all their starts in sequence, read by one poller."""
         from trainyard.schedulers.aws.sagemaker.logs import read_logs
         from trainyard.schedulers.aws.sagemaker.observe import layout
         from trainyard.schedulers.lines import compile_regex

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, UnknownAppException, UsageError
 from trainyard.schedulers.aws.sagemaker_local import recovery, store
@@ -19,7 +19,6 @@ from trainyard.schedulers.base import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from datetime import datetime
     from typing import Any
 
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
@@ -184,28 +183,10 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     # ---- logs
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterable[str]:
-        """Return the lines of a replica, of all its starts in sequence; times are kept to 50 ms."""
-        from trainyard.schedulers.lines import iter_lines
-
-        query = LogQuery(regex, since, until, should_tail, streams)
-        blocks = self.log_blocks(app_id, [(role_name, k)], query)
-        return (line.decode("utf-8", "replace") for block in blocks for line in iter_lines(block.data))
-
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
-        """Return the lines of several replicas in order of time, read by one thread."""
+        """Return lines of several replicas in order of time (kept to 50 ms), of all starts in sequence."""
         from trainyard.schedulers.aws.sagemaker_local import observe, reading
         from trainyard.schedulers.lines import compile_regex
 
