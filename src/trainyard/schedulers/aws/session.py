@@ -7,11 +7,13 @@ are given. Clients are thread-safe and shared.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.aws.errors import AwsError, missing_sdk, translate
+from trainyard.schedulers.aws.whole import refuse_cut_answers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,18 +177,10 @@ class AwsSession:
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"trainyard/{__version__}",
+            # some operations have a host of their own, which an endpoint that was given does not
+            inject_host_prefix=not any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ),
         )
         client = session.create_client(service, region_name=self._region, config=config)
         if service != "s3":  # answers to HEAD announce a length, and have no body
-            client.meta.events.register("before-parse", _check_length)
+            refuse_cut_answers(client)
         return client
-
-
-def _check_length(response_dict: dict[str, Any], **_: object) -> None:
-    """Refuse a part of an answer: the SDK would take what it cannot read for an answer that says nothing."""
-    announced = response_dict.get("headers", {}).get("content-length")
-    body = response_dict.get("body")
-    if announced is not None and isinstance(body, bytes) and len(body) < int(announced):
-        from botocore.exceptions import ResponseStreamingError
-
-        raise ResponseStreamingError(error=f"{len(body)} of {announced} bytes came")

@@ -15,17 +15,28 @@ from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
 
 NAME = "AWSBatchScheduler"
+#: So often in sequence a job may be missing from Batch's answers before following it ends.
+MOST_MISSES = 10
 
 
 def read_logs(
-    session: AwsSession, job: dict[str, Any], places: Sequence[Place], query: LogQuery
+    session: AwsSession, job: dict[str, Any], places: Sequence[Place], query: LogQuery, *, live: bool = False
 ) -> Iterator[LogBlock]:
-    """Return the lines of replicas of one job."""
+    """Return the lines of replicas of one job.
+
+    Args:
+        session: where the job is.
+        job: its description.
+        places: the replicas.
+        query: which lines.
+        live: whether CloudWatch Live Tail says when there are new ones.
+    """
     streams = LogStreams(
         session.client("logs", repeats=False),
         observe.log_group(places[0]),
         renew=lambda: session.renewed_client("logs"),
         translate=lambda error, operation: session.translated(error, "logs", operation),
+        live=live,
     )
     return streams.read(BatchLogs(session, job, places), query, NAME)
 
@@ -44,26 +55,33 @@ class BatchLogs:
         self._id: str = job["jobId"]
         self._job: dict[str, Any] | None = job
         self._places = list(places)
+        self._seen: Mapping[tuple[str, int], Attempts] = {}
+        self._misses = 0
 
     def refresh(self) -> Mapping[tuple[str, int], Attempts]:
         """Ask Batch, and return the attempts of every replica and whether it is over.
 
         Raises:
-            AwsError: Batch cannot be asked, or does not show the job.
+            AwsError: Batch cannot be asked, or has not shown the job for a while.
         """
         job, self._job = self._job, None
         if job is None:
             job = observe.describe_jobs(self._session, [self._id]).get(self._id)
-        if job is None:
+        if job is None:  # it is shown with a delay, now and then
+            self._misses += 1
+            if self._seen and self._misses < MOST_MISSES:
+                return self._seen
             raise AwsError(f"AWS Batch does not show the job {self._id} any more")
+        self._misses = 0
         is_over = is_terminal(observe.app_state(job)[0])
         details = observe.details_of(self._session, job, self._places)
-        return {
+        self._seen = {
             (place.role, place.replica): Attempts(
                 attempts_of(detail), is_over or is_terminal(reason_of(detail).state)
             )
             for place, detail in details
         }
+        return self._seen
 
 
 def attempts_of(detail: Mapping[str, Any]) -> list[Attempt]:

@@ -65,6 +65,11 @@ class AWSBatchOpts:
         "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default",
         default=None,
     )
+    live_tail: bool = option(
+        "have CloudWatch Live Tail tell of new lines while a log is followed, so that they are seen sooner; "
+        "AWS charges for it by the minute. To be set in the configuration, where `log` finds it",
+        default=False,
+    )
     tags: dict[str, str] | None = option("tags of the job, beside ours", default=None)
     secrets: dict[str, str] | None = option(
         "environment variables that AWS fills in: NAME to the ARN of a Secrets Manager secret or SSM "

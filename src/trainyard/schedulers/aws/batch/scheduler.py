@@ -299,7 +299,8 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             if (role, k) not in places:
                 known = ", ".join(f"{name}/{index}" for name, index in builtins.list(places)[:20])
                 raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {known}.")
-        return read_logs(session, job, [places[replica] for replica in replicas], query)
+        live = bool(self.configured().get("live_tail"))
+        return read_logs(session, job, [places[replica] for replica in replicas], query, live=live)
 
     # ---- parts
 
