@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import backends
-from tests.sagemaker.remote.conftest import Cloud
+from tests.sagemaker.remote.conftest import REGION, Cloud
 from tests.sagemaker.remote.mpi_image import make_mpi_image
 from tests.toolkit.image import docker, require_docker
 
@@ -25,11 +26,15 @@ total = torch.tensor([float(rank + 1)])
 dist.all_reduce(total)
 os.write(1, f"rank {rank} of {world} on {host} total {int(total)}\\n".encode())
 dist.destroy_process_group()
+if rank == 0:
+    open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w").write("torch")
 """
 MPI = """
 import os
 rank, world = os.environ["OMPI_COMM_WORLD_RANK"], os.environ["OMPI_COMM_WORLD_SIZE"]
 os.write(1, f"rank {rank} of {world} on {os.environ['SM_CURRENT_HOST']} total -\\n".encode())
+if rank == "0":
+    open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w").write("mpi")
 """
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("docker")]
@@ -79,20 +84,67 @@ def run(cloud: Cloud, kind: str, hosts: int, image: str) -> str:
     return said
 
 
+def repeat_with_boto3(cloud: Cloud, name: str, folder: Path) -> tuple[str, list[str]]:
+    """Start a job with the request of another, as somebody does who has boto3 and nothing of ours.
+
+    Returns:
+        All lines of its log streams, and the names in its model.
+    """
+    import boto3
+
+    sagemaker, logs, s3 = (boto3.client(service, REGION) for service in ("sagemaker", "logs", "s3"))
+    shown = sagemaker.describe_training_job(TrainingJobName=name)
+    fields = sagemaker.meta.service_model.operation_model("CreateTrainingJob").input_shape.members
+    again = f"boto3-{uuid.uuid4().hex[:10]}"
+    request = {key: value for key, value in shown.items() if key in fields and key != "TrainingJobName"}
+    sagemaker.create_training_job(TrainingJobName=again, **request)
+    waiter = sagemaker.get_waiter("training_job_completed_or_stopped")
+    waiter.wait(TrainingJobName=again, WaiterConfig={"Delay": 1, "MaxAttempts": 100})
+    ended = sagemaker.describe_training_job(TrainingJobName=again)
+    assert ended["TrainingJobStatus"] == "Completed"
+    group = "/aws/sagemaker/TrainingJobs"
+    streams = logs.describe_log_streams(logGroupName=group, logStreamNamePrefix=f"{again}/")["logStreams"]
+    lines = [
+        event["message"]
+        for stream in streams
+        for event in logs.get_log_events(
+            logGroupName=group, logStreamName=stream["logStreamName"], startFromHead=True
+        )["events"]
+    ]
+    bucket, _, key = ended["ModelArtifacts"]["S3ModelArtifacts"].removeprefix("s3://").partition("/")
+    archive = folder / f"{again}.tar.gz"
+    s3.download_file(bucket, key, str(archive))
+    with tarfile.open(archive) as model:
+        return "\n".join(lines), model.getnames()
+
+
+def job_of(said: str) -> str:
+    """Return the name of the training job that the command line speaks of."""
+    handle = next(word for word in said.split() if word.startswith("aws_sagemaker://"))
+    return handle.rpartition("/")[2]
+
+
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_torchrun(cloud: Cloud, project: Path, hosts: int) -> None:
     backends.need("torch")
     (project / "train.py").write_text(TORCH)
     said = run(cloud, "torchrun", hosts, "image:1")
     world = 2 * hosts
+    lines, model = repeat_with_boto3(cloud, job_of(said), project)
     for rank in range(world):
-        total = world * (world + 1) // 2
-        assert f"rank {rank} of {world} on algo-{rank // 2 + 1} total {total}" in said
+        line = f"rank {rank} of {world} on algo-{rank // 2 + 1} total {world * (world + 1) // 2}"
+        assert line in said
+        assert line in lines
+    assert "weights" in model
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_mpi(cloud: Cloud, project: Path, containers: str, hosts: int) -> None:
     (project / "train.py").write_text(MPI)
     said = run(cloud, "mpi", hosts, containers)
+    lines, model = repeat_with_boto3(cloud, job_of(said), project)
     for rank in range(2 * hosts):
-        assert f"rank {rank} of {2 * hosts} on algo-{rank // 2 + 1} total -" in said
+        line = f"rank {rank} of {2 * hosts} on algo-{rank // 2 + 1} total -"
+        assert line in said
+        assert line in lines
+    assert "weights" in model
