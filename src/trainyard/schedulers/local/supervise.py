@@ -24,7 +24,6 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
     )
 
 import json
-import signal
 import time
 
 from trainyard.processes import Process, myself
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 READY = b"ready"
+#: How long guard and supervisor may take from closing their files to their end.
+ORPHAN_SECONDS = 60.0
 #: The sentinel: waits for the end of guard and supervisor, and then has a Python look after the job.
 SENTINEL = 'read -r _; exec "$PYTHON" -I -S "$PROGRAM" --orphaned "$JOB"'
 
@@ -89,13 +90,11 @@ def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     while (ended := os.wait()[0]) != supervisor:
         if ended == sentinel:
             sentinel = 0
-    if sentinel:
-        os.kill(sentinel, signal.SIGKILL)
-        os.waitpid(sentinel, 0)
-    processes.kill_descendants()
+    processes.kill_descendants(spared=sentinel)
     state = job.read_state()
     if state is not None and not is_terminal(AppState[state["state"]]):
         job.write_final_state(reasons.ended_state(state, reasons.SUPERVISOR_LOST, time.time()))
+    processes.kill_descendants()  # the sentinel last of all, since this process may be killed too
     os._exit(0)
 
 
@@ -138,10 +137,20 @@ def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) ->
         os._exit(code)
 
 
+def _end_orphan(job: JobDir) -> None:
+    """End a job whose guard and supervisor are gone, or just going: files are closed before the process ends."""
+    from trainyard.schedulers.local.status import current_state
+
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while time.monotonic() < deadline:
+        state = current_state(job)
+        if state is None or is_terminal(AppState[state["state"]]):
+            return
+        time.sleep(0.05)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--orphaned":
-        from trainyard.schedulers.local.status import current_state
-
-        current_state(JobDir(sys.argv[2]))
+        _end_orphan(JobDir(sys.argv[2]))
     else:
         main()

@@ -69,23 +69,26 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def kill_descendants() -> None:
+def kill_descendants(spared: int = 0) -> None:
     """Kill all descendants of this process and wait until there are none.
 
     This process must be a child subreaper, so that orphans become its children and nothing escapes.
+
+    Args:
+        spared: pid of a child without children that is left alone; 0 for none.
     """
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:  # no child, so no descendant: /proc need not be searched
         return
-    while True:
-        for pid in children_of(os.getpid()):
+    while victims := [pid for pid in children_of(os.getpid()) if pid != spared]:
+        for pid in victims:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         try:
-            os.waitpid(-1, 0)
+            os.waitpid(-1, 0)  # one of them is a child of ours
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
