@@ -138,7 +138,7 @@ def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) ->
 
 
 def _end_orphan(job: JobDir) -> None:
-    """End a job whose guard and supervisor are gone, or just going: files are closed before the process ends."""
+    """End a job whose guard and supervisor are gone, or about to: they close their files before they end."""
     from trainyard.schedulers.local.status import current_state
 
     deadline = time.monotonic() + ORPHAN_SECONDS
