@@ -31,6 +31,7 @@ class SocketTransport:
         self.endpoint = endpoint
         self.is_local = endpoint.is_local
         self._idle: list[Connection] = []
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def environ(self) -> dict[str, str]:
@@ -56,6 +57,8 @@ class SocketTransport:
                 connection.set_timeout(timeout)
                 connection.send(method, target, headers, data, "1.0" if unframed else "1.1")
                 status, answer = connection.read_head()
+                needs_witness = unframed and "content-length" not in answer
+                witness = self._witness() if needs_witness else None
             except ConnectionLost as error:
                 reason = connection.why_lost(error)
                 connection.close()
@@ -66,7 +69,6 @@ class SocketTransport:
             except BaseException:
                 connection.close()
                 raise
-            witness = self._witness() if unframed and "content-length" not in answer else None
             return SocketResponse(self, connection, method, status, answer, witness)
 
     def _take(self) -> Connection | None:
@@ -85,14 +87,15 @@ class SocketTransport:
     def give(self, connection: Connection) -> None:
         """Keep a connection on which an answer was read to its end."""
         with self._lock:
-            if len(self._idle) < KEPT_CONNECTIONS:
+            if len(self._idle) < KEPT_CONNECTIONS and not self._is_closed:
                 self._idle.append(connection)
                 return
         connection.close()
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the connections that are kept, and keep none from now on: a thread may give one back late."""
         with self._lock:
+            self._is_closed = True
             connections, self._idle = self._idle, []
         for connection in connections:
             connection.close()
