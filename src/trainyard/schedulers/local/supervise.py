@@ -26,20 +26,18 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 import json
 import time
 
-from trainyard.processes import Process, myself
+from trainyard.processes import Process
 from trainyard.schedulers.local import reasons
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.local.supervisor import Supervisor
-from trainyard.schedulers.machine import linux, processes
+from trainyard.schedulers.machine import keeping
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
-READY = b"ready"
-#: How long guard and supervisor may take from closing their files to their end.
-ORPHAN_SECONDS = 60.0
 #: The sentinel: waits for the end of guard and supervisor, and then has a Python look after the job.
 SENTINEL = 'read -r _; exec "$PYTHON" -I -S "$PROGRAM" --orphaned "$JOB"'
 
@@ -50,107 +48,46 @@ def main() -> NoReturn:
     if not data:
         os._exit(0)
     plan = json.loads(data)
-    job_dir = plan["job_dir"]
-    ready_in, ready_out = os.pipe()
-    if os.fork() == 0:
-        os.close(ready_in)
-        _detach_output(job_dir)
-        _guard(JobDir(job_dir), plan, ready_out)
-    os.close(ready_out)
-    answer = b""
-    while chunk := os.read(ready_in, 65536):
-        answer += chunk
-    if answer != READY:
-        os.write(2, answer or b"the supervisor ended before it was ready")
-        os._exit(1)
-    os._exit(0)
-
-
-def _detach_output(job_dir: str) -> None:
-    log = os.open(os.path.join(job_dir, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    job = JobDir(plan["job_dir"])
+    keeping.detach(job.file("supervisor.log"), lambda ready: _guard(job, plan, ready), "supervisor")
 
 
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
-    """Start the supervisor, wait for its end, and clean up behind it if it was killed."""
-    linux.become_subreaper()
-    linux.set_title(f"trainyard: guard of {job.app_id}")
-    guard = myself()
-    lifeline, _kept_open = os.pipe()
-    supervisor = os.fork()
-    if supervisor == 0:
-        os.close(lifeline)
-        _supervise(job, plan, guard, ready)
-    os.close(ready)
-    plan.clear()  # it holds the replicas' environment
-    sentinel = _start_sentinel(job, lifeline)
-    while (ended := os.wait()[0]) != supervisor:
-        if ended == sentinel:
-            sentinel = 0
-    processes.kill_descendants(spared=sentinel)
+    environ = {"PYTHON": sys.executable, "PROGRAM": os.path.abspath(__file__), "JOB": job.path}
+    keeping.guard(
+        f"trainyard: guard of {job.app_id}",
+        lambda guard: _supervise(job, plan, guard, ready),
+        ready,
+        (SENTINEL, environ),
+        started=plan.clear,  # it holds the replicas' environment
+        clean_up=lambda: _end_as_lost(job),
+    )
+
+
+def _end_as_lost(job: JobDir) -> None:
     state = job.read_state()
     if state is not None and not is_terminal(AppState[state["state"]]):
         job.write_final_state(reasons.ended_state(state, reasons.SUPERVISOR_LOST, time.time()))
-    processes.kill_descendants()  # the sentinel last of all, since this process may be killed too
-    os._exit(0)
-
-
-def _start_sentinel(job: JobDir, lifeline: int) -> int:
-    """Start the sentinel, in a session of its own; returns its pid, 0 where there is no shell."""
-    try:
-        return os.posix_spawn(
-            "/bin/sh",
-            ["sh", "-c", SENTINEL],
-            {"PYTHON": sys.executable, "PROGRAM": os.path.abspath(__file__), "JOB": job.path},
-            file_actions=[(os.POSIX_SPAWN_DUP2, lifeline, 0)],
-            setsid=True,
-        )
-    except OSError:
-        return 0
-    finally:
-        os.close(lifeline)
 
 
 def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoReturn:
-    code = 1
-    try:
-        linux.become_subreaper()
-        linux.set_title(f"trainyard: supervisor of {job.app_id}")
+    def prepare() -> Callable[[], None]:
         supervisor = Supervisor(job, plan, guard)
-        try:
-            supervisor.prepare()
-        except OSError as error:
-            os.write(ready, f"cannot write {error.filename or job.path}: {error.strerror}".encode())
-            os._exit(1)
-        os.write(ready, READY)
-        os.close(ready)
-        supervisor.run()
-        code = 0
-    except BaseException:
-        import traceback  # late: it would slow every start down
+        supervisor.prepare()
+        return supervisor.run
 
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    keeping.keep(f"trainyard: supervisor of {job.app_id}", prepare, ready, job.path)
 
 
-def _end_orphan(job: JobDir) -> None:
-    """End a job whose guard and supervisor are gone, or about to: they close their files before they end."""
+def _is_over(job: JobDir) -> bool:
     from trainyard.schedulers.local.status import current_state
 
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while time.monotonic() < deadline:
-        state = current_state(job)
-        if state is None or is_terminal(AppState[state["state"]]):
-            return
-        time.sleep(0.05)
+    state = current_state(job)
+    return state is None or is_terminal(AppState[state["state"]])
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--orphaned":
-        _end_orphan(JobDir(sys.argv[2]))
+        keeping.wait_until_ended(lambda: _is_over(JobDir(sys.argv[2])), pause=0.05)
     else:
         main()
