@@ -6,7 +6,8 @@ import queue
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogBlock
@@ -26,6 +27,20 @@ def compile_regex(regex: str) -> re.Pattern[str]:
         return re.compile(regex)
     except re.error as error:
         raise UsageError(f"{regex!r} is not a regular expression: {error}") from None
+
+
+def check_replicas(
+    app_id: str, wanted: Iterable[tuple[str, int]], known: Collection[tuple[str, int]]
+) -> None:
+    """Refuse replicas that a job does not have.
+
+    Raises:
+        UsageError: names one, and at most twenty of those that there are.
+    """
+    for role, k in wanted:
+        if (role, k) not in known:
+            there = ", ".join(f"{name}/{index}" for name, index in islice(known, 20))
+            raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
 
 
 def split_lines(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainyard.docker.engine import Engine
-from trainyard.errors import ConfigError, UnknownAppException, UsageError
+from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.base import (
     DescribeAppResponse,
     Leftover,
@@ -259,15 +259,13 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         Times are exact; the order between a replica's two streams is that in which the daemon read them.
         """
         from trainyard.schedulers.docker.logs import Window, read_many
+        from trainyard.schedulers.lines import check_replicas
 
         job = jobs.load_jobs(self.engine, [app_id], details=False).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
         known = [(role, index) for role, count in job.layout for index in range(count)]
-        for role, index in replicas:
-            if (role, index) not in known:
-                names = ", ".join(f"{name}/{number}" for name, number in known)
-                raise UsageError(f"the job {app_id} has no replica {role}/{index}", hint=f"It has {names}.")
+        check_replicas(app_id, replicas, known)
         window = Window(query)
         if query.should_tail:
             from trainyard.schedulers.docker.follow import follow

@@ -10,7 +10,7 @@ import builtins
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException, UsageError
+from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.paths import state_error
 from trainyard.schedulers.base import (
     DescribeAppResponse,
@@ -226,7 +226,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time, which is kept to a quarter of a second."""
-        from trainyard.schedulers.lines import compile_regex
+        from trainyard.schedulers.lines import check_replicas, compile_regex
         from trainyard.schedulers.local.logs import ReplicaLog
 
         job = _job_dir(app_id)
@@ -236,12 +236,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             compile_regex(query.regex)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         log_dirs = {(role, index): log_dir for role, index, log_dir in status.replica_layout(job)}
-        logs = {}
-        for role, index in replicas:
-            if (role, index) not in log_dirs:
-                known = ", ".join(f"{name}/{number}" for name, number in log_dirs)
-                raise UsageError(f"the job {app_id} has no replica {role}/{index}", hint=f"It has {known}.")
-            logs[role, index] = ReplicaLog(log_dirs[role, index], job.index_path(role, index), stream)
+        check_replicas(app_id, replicas, log_dirs)
+        logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
 
 

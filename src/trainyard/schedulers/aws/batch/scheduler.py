@@ -281,7 +281,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts in sequence, read by one poller."""
         from trainyard.schedulers.aws.batch.logs import read_logs
-        from trainyard.schedulers.lines import compile_regex
+        from trainyard.schedulers.lines import check_replicas, compile_regex
 
         if query.streams not in (None, Stream.COMBINED):
             raise UsageError(
@@ -295,10 +295,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
         session, job = found
         places = {(place.role, place.replica): place for place in observe.places_of(job)}
-        for role, k in replicas:
-            if (role, k) not in places:
-                known = ", ".join(f"{name}/{index}" for name, index in builtins.list(places)[:20])
-                raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {known}.")
+        check_replicas(app_id, replicas, places)
         live = bool(self.configured().get("live_tail"))
         return read_logs(session, job, [places[replica] for replica in replicas], query, live=live)
 

@@ -242,7 +242,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         """Return the lines of several replicas, of all their starts in sequence, read by one poller."""
         from trainyard.schedulers.aws.sagemaker.logs import read_logs
         from trainyard.schedulers.aws.sagemaker.observe import layout
-        from trainyard.schedulers.lines import compile_regex
+        from trainyard.schedulers.lines import check_replicas, compile_regex
 
         if query.streams not in (None, Stream.COMBINED):
             raise UsageError(
@@ -255,10 +255,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if job is None:
             raise UnknownAppException(f"SageMaker knows no training job {app_id!r}")
         known = [(role, index) for role, index, _ in layout(job)]
-        for role, k in replicas:
-            if (role, k) not in known:
-                there = ", ".join(f"{name}/{index}" for name, index in known[:20])
-                raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
+        check_replicas(app_id, replicas, known)
         return read_logs(self._session(*self._place(app_id)), job, replicas, query)
 
     # ---- where jobs are

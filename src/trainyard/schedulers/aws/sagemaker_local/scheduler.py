@@ -188,7 +188,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time (kept to 50 ms), of all starts in sequence."""
         from trainyard.schedulers.aws.sagemaker_local import observe, reading
-        from trainyard.schedulers.lines import compile_regex
+        from trainyard.schedulers.lines import check_replicas, compile_regex
 
         if query.streams not in (None, Stream.COMBINED):
             raise UsageError(
@@ -201,10 +201,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         if job is None:
             raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
         known = {(role, index): host for role, index, host in observe.layout(job)}
-        for role, k in replicas:
-            if (role, k) not in known:
-                there = ", ".join(f"{name}/{index}" for name, index in builtins.list(known)[:20])
-                raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
+        check_replicas(app_id, replicas, known)
         hosts = {key: reading.HostLog(job, known[key]) for key in replicas}
 
         def look() -> tuple[dict[str, Any], bool]:
