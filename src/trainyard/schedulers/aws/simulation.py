@@ -14,6 +14,7 @@ from trainyard.schedulers.aws.session import AwsSession
 
 ALLOWED = "allowed"
 EXPLICIT = "explicitDeny"
+MOST_PAGES = 20
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,13 @@ def simulate(
         "ContextEntries": entries,
     }
     found: list[Decision] = []
-    while True:
+    for _ in range(MOST_PAGES):
         page = session.call("iam", "SimulatePrincipalPolicy", repeats=repeats, **params)
-        for result in page.get("EvaluationResults") or []:
-            found.append(_decision(result))
+        found += map(_decision, page.get("EvaluationResults") or [])
         if not page.get("IsTruncated"):
-            return found
+            break
         params["Marker"] = page["Marker"]
+    return found
 
 
 def _decision(result: Mapping[str, Any]) -> Decision:

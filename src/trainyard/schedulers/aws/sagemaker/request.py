@@ -124,6 +124,9 @@ class _Builder:
     def _role(self) -> str:
         role = self.opts.role
         if role.startswith("arn:"):
+            # a look-up is worth it where the job is to survive what others do not, or hands tags on
+            again = self.opts.max_retry_attempts is not None
+            self.needs.role_check = again or bool(self.opts.enable_session_tag_chaining)
             return role
         self.needs.role_name = role.rpartition("/")[2]
         return f"arn:aws:iam::{names.ACCOUNT}:role/{role.strip('/')}"
@@ -226,6 +229,9 @@ class _Builder:
         uri = _one_of("checkpoints", wanted.get("uri", ""), "checkpoint_s3_uri", self.opts.checkpoint_s3_uri)
         if not uri:
             return {}
+        again = self.opts.max_retry_attempts is not None or self.opts.use_spot_instances
+        if again and uri.startswith("s3://") and not names.is_directory_bucket(uri):
+            self.needs.checkpoint_check = uri
         path = self.opts.checkpoint_local_path or wanted.get("path")
         return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
 

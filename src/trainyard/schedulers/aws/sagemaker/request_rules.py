@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trainyard.schedulers.aws.sagemaker import names
+
 DAY = 24 * 60 * 60
 #: API reference, StoppingCondition: the maximum value of MaxRuntimeInSeconds is 28 days.
 LONGEST_RUN = 28 * DAY
@@ -34,8 +36,6 @@ MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
 #: Families of instances with disks of their own, beside those with a "d" in the name: the SageMaker SDK's
 #: list of where no volume is attached (``volume_size_supported``).
 _OWN_DISKS = ("g5", "g6", "p5", "trn1")
-#: S3 directory buckets (Express One Zone) are named so.
-_DIRECTORY_BUCKET = re.compile(r"(?:s3|https)://[^/]+--x-s3(?:/.*)?")
 
 Names = Callable[[str], str]
 
@@ -164,7 +164,7 @@ def _assignments(request: Mapping[str, Any], channels: list[Mapping[str, Any]], 
 def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     output = request["OutputDataConfig"]
     # API reference, OutputDataConfig: KMS keys are not supported for S3 Express One Zone
-    if output.get("KmsKeyId") and _DIRECTORY_BUCKET.fullmatch(output["S3OutputPath"]):
+    if output.get("KmsKeyId") and names.is_directory_bucket(output["S3OutputPath"]):
         yield (
             f"{name('KmsKeyId')} is given, but {name('S3OutputPath')} {output['S3OutputPath']} is in a "
             "directory bucket (S3 Express One Zone), which takes no KMS key for results"

@@ -105,6 +105,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     region = opts.region or region_of_environment()
     planned = code.planned if code is not None else None
     job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
+    job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
         here = f"file://{code_dir()}/{planned.key if planned is not None else ''}/"
