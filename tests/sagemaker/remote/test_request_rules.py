@@ -1,4 +1,4 @@
-"""Documented rules between members of a request: said in options' words here, in the service's by the endpoint."""
+"""Documented rules between members of a request: in the options' words, and by the endpoint in its own."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class Requirements:
         elif not address.startswith((".", "/", "file:")) and not address.endswith(
             (".whl", ".tar.gz", ".zip")
         ):
-            self.indexed.append(Line(path, bare.partition(" --")[0]))
+            self.indexed.append(Line(path, bare.partition(" --")[0].strip()))
 
 
 def _without_login(address: str) -> str:
