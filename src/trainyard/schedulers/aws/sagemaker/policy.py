@@ -104,6 +104,7 @@ def caller_grants(places: Places) -> list[Grant]:
         *_files(
             "Upload", ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], places, places.uploads
         ),
+        *_buckets(places, [*places.uploads, *places.checkpoints]),
     ]
     if places.checkpoints:
         buckets = places.buckets(places.checkpoints)
@@ -131,6 +132,7 @@ def role_grants(places: Places) -> list[Grant]:
         *_files("ReadData", ["s3:GetObject"], places, [*places.uploads, *places.data]),
         *_files("WriteResults", ["s3:PutObject"], places, places.results),
         *_files("Checkpoints", ["s3:GetObject", "s3:PutObject"], places, places.checkpoints),
+        *_buckets(places, [*places.uploads, *places.data, *places.checkpoints]),
     ]
     if places.result_key:
         actions = ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"]
@@ -158,10 +160,10 @@ def _key(sid: str, actions: list[str], key: str) -> Grant:
 
 
 def _files(sid: str, actions: list[str], places: Places, prefixes: list[str]) -> list[Grant]:
+    return [Grant(sid, actions, places.objects(prefixes), elsewhere=BUCKET_POLICY)] if prefixes else []
+
+
+def _buckets(places: Places, prefixes: list[str]) -> list[Grant]:
     if not prefixes:
         return []
-    other = BUCKET_POLICY
-    return [
-        Grant(sid, actions, places.objects(prefixes), elsewhere=other),
-        Grant(f"{sid}Buckets", ["s3:ListBucket"], places.buckets(prefixes), elsewhere=other),
-    ]
+    return [Grant("Buckets", ["s3:ListBucket"], places.buckets(prefixes), elsewhere=BUCKET_POLICY)]
