@@ -16,9 +16,11 @@ import pytest
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
 from tests.sagemaker.remote.test_rights import options, ship
+from trainyard.schedulers.aws.sagemaker.rights import trust_problem
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.schedulers.base import Check
 
+CHAINING = {"SessionChainingConfig": {"EnableSessionTagChaining": True}}
 USER = "moto"  # whom moto takes everybody for
 
 
@@ -185,6 +187,25 @@ def test_the_roles_policy_holds_what_aws_documents() -> None:
     assert actions == documented
 
 
+def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
+    from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+    from trainyard.schedulers.aws.sagemaker.places import places_of
+    from trainyard.schedulers.aws.sagemaker.policy import caller_grants, policy, role_grants
+
+    page = (Path(__file__).parents[3] / "docs/schedulers/aws_sagemaker.md").read_text()
+    shown = [json.loads(block.partition("```")[0]) for block in page.split("```json\n")[1:]]
+    opts = AWSSageMakerOpts(
+        role="Training",
+        output_path="s3://BUCKET/results",
+        checkpoint_s3_uri="s3://BUCKET/checkpoints",
+        channels={"training": "s3://BUCKET/data"},
+    )
+    role = "arn:aws:iam::ACCOUNT:role/Training"
+    places = places_of(opts, "REGION", "arn:aws:iam::ACCOUNT:user/me", role)
+    assert shown[:2] == [policy(caller_grants(places)), policy(role_grants(places))]
+    assert trust_problem({"Arn": role, "AssumeRolePolicyDocument": shown[2]}, CHAINING) is None
+
+
 def test_without_a_region_or_credentials_there_is_nothing_to_see(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,16 +355,21 @@ def test_buckets(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> No
         code_location=f"s3://{cloud.bucket}/code",
         channels={"training": f"s3://{far}/data"},
     )
-    assert checks["default bucket"].ok is None
-    assert "the first job makes it" in checks["default bucket"].text
     assert checks["checkpoint bucket"].text == "there is no bucket not-there-at-all"
     assert checks["checkpoint bucket"].hint == "aws s3 mb s3://not-there-at-all --region us-east-1"
     assert checks["code bucket"].ok is True
     assert checks["data bucket"].ok is False
     assert checks["data bucket"].text == f"the bucket {far} is in eu-west-1, jobs in us-east-1"
     assert "-cfg region=eu-west-1" in checks["data bucket"].hint
-    cloud.client("s3").create_bucket(Bucket="sagemaker-us-east-1-123456789012")
-    assert found(scheduler, **options(cloud, output_path=None))["default bucket"].ok is True
+    elsewhere = options(cloud, output_path=None, region="ca-west-1")  # where no other test makes it
+    check = found(scheduler, **elsewhere)["default bucket"]
+    assert (check.ok, check.text) == (
+        None,
+        "sagemaker-ca-west-1-123456789012 is not there yet: the first job makes it",
+    )
+    cloud.client("s3").create_bucket(Bucket="sagemaker-ca-west-1-123456789012")
+    assert found(scheduler, **elsewhere)["default bucket"].ok is True
+    cloud.client("s3").delete_bucket(Bucket="sagemaker-ca-west-1-123456789012")
 
 
 def test_from_the_command_line(cloud: Cloud, iam: Iam) -> None:

@@ -129,7 +129,8 @@ def role_grants(places: Places) -> list[Grant]:
         Grant("Metrics", ["cloudwatch:PutMetricData"], ["*"]),
         Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]),
         Grant("PullImage", PULL, _images(places), samples=images, elsewhere="the repository's policy"),
-        *_files("ReadData", ["s3:GetObject"], places, [*places.uploads, *places.data]),
+        *_files("ReadCode", ["s3:GetObject"], places, places.uploads),
+        *_data(places),
         *_files("WriteResults", ["s3:PutObject"], places, places.results),
         *_files("Checkpoints", ["s3:GetObject", "s3:PutObject"], places, places.checkpoints),
         *_buckets(places, [*places.uploads, *places.data, *places.checkpoints]),
@@ -161,6 +162,16 @@ def _key(sid: str, actions: list[str], key: str) -> Grant:
 
 def _files(sid: str, actions: list[str], places: Places, prefixes: list[str]) -> list[Grant]:
     return [Grant(sid, actions, places.objects(prefixes), elsewhere=BUCKET_POLICY)] if prefixes else []
+
+
+def _data(places: Places) -> list[Grant]:
+    """Return the rights to input: prefixes of keys, or single objects."""
+    if not places.data:
+        return []
+    prefixes = [f"arn:{places.partition}:s3:::{prefix}" for prefix in dict.fromkeys(places.data)]
+    samples = [prefix if "." in prefix.rpartition("/")[2] else f"{prefix}/*" for prefix in prefixes]
+    resources = [f"{prefix}*" for prefix in prefixes]
+    return [Grant("ReadData", ["s3:GetObject"], resources, samples=samples, elsewhere=BUCKET_POLICY)]
 
 
 def _buckets(places: Places, prefixes: list[str]) -> list[Grant]:
