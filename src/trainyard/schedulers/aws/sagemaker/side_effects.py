@@ -9,6 +9,7 @@ from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.code import CodePackage
+from trainyard.schedulers.aws.sagemaker.datasets import upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from trainyard.schedulers.aws.sagemaker.storage import Storage
 from trainyard.schedulers.aws.session import AwsSession
@@ -60,7 +61,7 @@ def carry_out(
         uri = next(iter(settle({"uri": needs.code_uri}, replacements).values()))
         settled = settle(settled, {uri: upload_code(code, storage, uri, progress)})
     uploads = {
-        upload.uri: storage.put_local(upload.path, f"s3://{output_bucket}/trainyard/data", progress)
+        upload.uri: upload_dataset(upload.path, f"s3://{output_bucket}/trainyard/data", storage, progress)
         for upload in needs.uploads
     }
     for entry in settled.get("InputDataConfig", []):
