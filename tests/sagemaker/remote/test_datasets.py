@@ -10,11 +10,15 @@ import pytest
 
 from tests.sagemaker.remote.conftest import Cloud
 from tests.sagemaker.remote.proxy import DROP, PASS, Proxy, between
+from tests.sagemaker.remote.test_jobs import options
+from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws import session
 from trainyard.schedulers.aws.errors import AwsError
-from trainyard.schedulers.aws.sagemaker.datasets import upload_dataset
+from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
+from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
 from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage
+from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local_scheduler
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.workspace.progress import Silent
 
@@ -43,7 +47,9 @@ class Line:
 
     def upload(self, path: Path) -> str:
         self.sent.clear()
-        return upload_dataset(str(path), f"s3://{self.cloud.bucket}/data", self.storage, Silent())
+        return upload_dataset(
+            read_dataset(str(path)), f"s3://{self.cloud.bucket}/data", self.storage, Silent()
+        )
 
     def close(self) -> None:
         self._session.close()
@@ -162,3 +168,16 @@ def test_no_data(line: Line, tmp_path: Path, is_there: bool) -> None:
         (directory / "inner").mkdir(parents=True)
     with pytest.raises(ConfigError, match="which the job's data is to come from"):
         line.upload(directory)
+
+
+def test_missing_data_is_noticed_by_a_dry_run(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    for scheduler in (create_scheduler("test"), create_local_scheduler("test")):
+        cfg = {**options(cloud), "channels": {"training": "/no/such/directory"}}
+        with pytest.raises(ConfigError, match="there is no /no/such/directory"):
+            scheduler.submit_dryrun(script(script="train.py", image="i:1"), cfg)
+        scheduler.close()
+    assert cloud.objects() == []

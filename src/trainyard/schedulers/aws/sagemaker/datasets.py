@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage, Stor
 from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
 
 if TYPE_CHECKING:
+    from trainyard.schedulers.aws.sagemaker.channels import Upload
     from trainyard.workspace.progress import Progress
 
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.
@@ -47,10 +49,12 @@ class Dataset:
     """The files of a directory, or a single file, as they were when they were read.
 
     Attributes:
+        path: of this machine.
         files: by their names below the directory, with slashes.
         is_single: whether it is a file, and no directory.
     """
 
+    path: str
     files: dict[str, DataFile]
     is_single: bool
 
@@ -94,7 +98,7 @@ def read_dataset(path: str) -> Dataset:
             f"the data of {path} cannot be read:{shown}{more}",
             hint="Mend them or take them out of the directory; a channel takes all of it.",
         )
-    return Dataset(files, is_single)
+    return Dataset(path, files, is_single)
 
 
 def _reason(error: Exception) -> str:
@@ -135,11 +139,25 @@ def _walk(directory: str, prefix: str, above: frozenset[tuple[int, int]], found:
             found[prefix + entry.name] = entry.path
 
 
-def upload_dataset(path: str, parent: str, storage: Storage, progress: Progress) -> str:
+def check_paths(uploads: Iterable[Upload]) -> None:
+    """Refuse data that is not there, before anything is done. Nothing is read yet.
+
+    Raises:
+        ConfigError: there is nothing at some path; all of them are named.
+    """
+    missing = [upload.path for upload in uploads if not os.path.exists(upload.path)]
+    if missing:
+        raise ConfigError(
+            "the job's data is to come from this machine, where there is no " + ", no ".join(missing),
+            hint="Give the path of a file or directory, or an s3:// URI.",
+        )
+
+
+def upload_dataset(data: Dataset, parent: str, storage: Storage, progress: Progress) -> str:
     """Upload a file or directory below ``parent``, unless its content is there; returns its URI.
 
     Args:
-        path: of this machine.
+        data: what is to be there.
         parent: ``s3://`` URI of a "directory".
         storage: writes the objects.
         progress: is told of the steps.
@@ -148,21 +166,20 @@ def upload_dataset(path: str, parent: str, storage: Storage, progress: Progress)
         The object's URI for a file; for a directory one that ends in a slash.
 
     Raises:
-        ConfigError: there is nothing, something cannot be read, or a file changes while it is uploaded.
+        ConfigError: a file changes while it is uploaded.
         AwsError: it could not be uploaded. What has arrived is not sent again the next time.
     """
-    data = read_dataset(path)
     uri = f"{parent.rstrip('/')}/{data.key}/"
     mark = f"{parent.rstrip('/')}/{data.key}.complete"
     result = uri + next(iter(data.files)) if data.is_single else uri
     if storage.has(mark):
-        progress.done(f"{path} is in S3 already")
+        progress.done(f"{data.path} is in S3 already")
         return result
     missing = _missing(data, uri, storage)
-    progress.step(f"uploading {path}: {len(missing)} of {len(data.files)} files")
+    progress.step(f"uploading {data.path}: {len(missing)} of {len(data.files)} files")
     _send(missing, uri, storage, progress)
-    if read_dataset(path) != data:
-        raise ConfigError(f"{path} was changed while it was uploaded", hint="Submit the job again.")
+    if read_dataset(data.path) != data:
+        raise ConfigError(f"{data.path} was changed while it was uploaded", hint="Submit the job again.")
     storage.put_small(data.listing, mark)
     return result
 
@@ -214,4 +231,4 @@ def _send(files: dict[str, DataFile], uri: str, storage: Storage, progress: Prog
         storage.put(Path(files[name].path), uri + name, progress, name)
 
 
-__all__ = ["DataFile", "Dataset", "read_dataset", "upload_dataset"]
+__all__ = ["DataFile", "Dataset", "check_paths", "read_dataset", "upload_dataset"]
