@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from trainyard.errors import OptionParseError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _DELIMITERS = ",;"
 _EXAMPLE = "Example: queue=gpu,tags='a=b',items=x,y (quote a value that holds '=')."
 
 
-def parse_pairs(text: str) -> dict[str, str]:
+def parse_pairs(text: str, *, may_hold_equals: Callable[[str], bool] | None = None) -> dict[str, str]:
     """Split ``k=v,k2=v2`` into raw values; quotes are kept for `split_items` and `unquote`.
+
+    Args:
+        text: the pairs.
+        may_hold_equals: tells of a key whether its value may hold an unquoted ``=``; none may by default.
 
     Raises:
         OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
@@ -26,23 +34,43 @@ def parse_pairs(text: str) -> dict[str, str]:
         raise OptionParseError(f"{text!r} holds no '='", hint=_EXAMPLE)
     pairs: dict[str, str] = {}
     key_start = 0
-    for index, position in enumerate(equals):
+    while equals:
+        position = equals.pop(0)
         key = text[key_start:position].strip()
         end = len(text)
-        if index + 1 < len(equals):
-            between = [d for d in delimiters if position < d < equals[index + 1]]
-            if not between:
+        while equals:
+            between = [d for d in delimiters if position < d < equals[0]]
+            if between:
+                end = between[-1]
+                key_start = end + 1
+                break
+            if may_hold_equals is None or not may_hold_equals(key):
                 raise OptionParseError(
-                    f"{text!r}, character {equals[index + 1] + 1}: the value of {key!r} holds an '='",
-                    hint=_EXAMPLE,
+                    f"{text!r}, character {equals[0] + 1}: the value of {key!r} holds an '='", hint=_EXAMPLE
                 )
-            end = between[-1]
-            key_start = end + 1
+            equals.pop(0)
         if not key or any(d in key for d in _DELIMITERS):
             raise OptionParseError(f"{text!r}, character {position + 1}: no key before '='", hint=_EXAMPLE)
         if key in pairs:
             raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
         pairs[key] = text[position + 1 : end].strip()
+    return pairs
+
+
+def parse_dict(text: str) -> dict[str, str]:
+    """Read the pairs of one dict, ``k=v,k2=v2``; values may hold ``=``, pairs and the whole may be quoted.
+
+    Raises:
+        OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
+    """
+    stripped = text.strip()
+    parts = split_items(stripped) if stripped[:1] in ("'", '"') else [stripped]
+    pairs: dict[str, str] = {}
+    for part in parts:
+        for key, value in parse_pairs(part, may_hold_equals=lambda key: True).items():
+            if key in pairs:
+                raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
+            pairs[key] = unquote(value)
     return pairs
 
 
