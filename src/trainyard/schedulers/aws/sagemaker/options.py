@@ -153,7 +153,7 @@ class AWSSageMakerOpts:
         "by default",
         default=None,
     )
-    git_config: dict[str, str] | None = option(
+    git_config: dict[str, Any] | None = option(
         "clone the code: repo, branch, commit, username, password, token, 2FA_enabled; source_dir and "
         "dependencies are in it then. A password or token is better left to GIT_PASSWORD or GIT_TOKEN",
         default=None,

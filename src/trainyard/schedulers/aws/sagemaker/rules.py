@@ -145,10 +145,13 @@ def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
     unknown = sorted(set(opts.git_config) - GIT_KEYS)
     if unknown:
         yield f"git_config has no {', '.join(unknown)}; known: {', '.join(sorted(GIT_KEYS))}"
+    for key, value in opts.git_config.items():
+        if not isinstance(value, (str, bool) if key == "2FA_enabled" else str):
+            yield f"git_config: {key} is {value!r}, which is no text"
     repo = opts.git_config.get("repo", "")
     if not repo:
         yield "git_config has no repo"
-    elif repo.startswith("http://"):
+    elif str(repo).startswith("http://"):
         yield "git_config: the repo is read over http, without encryption; give https://, ssh:// or git@..."
     if is_s3(source):
         yield "git_config and a source_dir in S3 are both given: the code can come from one only"

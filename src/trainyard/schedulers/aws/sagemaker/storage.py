@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.localfiles import files_below
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.workspace.index import Index
@@ -75,7 +76,7 @@ class Storage:
         except (KeyboardInterrupt, ConfigError, AwsError):
             raise
         except Exception as error:
-            raise self._session.translated(error, "s3", "PutObject") from error
+            raise _no_bucket(self._session.translated(error, "s3", "PutObject"), bucket) from error
 
     def put_bytes(self, content: bytes, uri: str) -> None:
         """Upload a small object."""
@@ -144,15 +145,32 @@ def _files(path: str) -> dict[str, str]:
         return {os.path.basename(path): path}
     if not os.path.isdir(path):
         raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
-    found: dict[str, str] = {}
-    for directory, inner, files in os.walk(path, followlinks=True):
-        inner.sort()
-        for name in sorted(files):
-            file = os.path.join(directory, name)
-            found[os.path.relpath(file, path)] = file
+    try:
+        found = files_below(path)
+    except OSError as error:
+        raise _unreadable(error) from error
     if not found:
         raise ConfigError(f"there are no files in {path}, which the job's data is to come from")
     return found
+
+
+def _no_bucket(error: Exception, bucket: str) -> Exception:
+    """Return an error, or if it is that a bucket is missing, one that says which."""
+    if not isinstance(error, AwsError) or error.code != "NoSuchBucket":
+        return error
+    return AwsError(
+        f"s3:PutObject: there is no bucket {bucket}",
+        hint=f"Make it (`aws s3 mb s3://{bucket}`), or name another: output_path, code_location.",
+        operation=error.operation,
+        code=error.code,
+    )
+
+
+def _unreadable(error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot read {error.filename}, which is data of the job: {error.strerror or error}",
+        hint="Mend it, or leave it out of the channel's directory.",
+    )
 
 
 def _digests(path: str, files: dict[str, str]) -> dict[str, str]:
@@ -160,7 +178,10 @@ def _digests(path: str, files: dict[str, str]) -> dict[str, str]:
     index = Index(f"{root}#data")
     digests = {}
     for name, file in files.items():
-        digests[name] = _digest(index, name, file)
+        try:
+            digests[name] = _digest(index, name, file)
+        except OSError as error:
+            raise _unreadable(error) from error
     index.save()
     return digests
 
