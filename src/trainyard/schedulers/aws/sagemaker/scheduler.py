@@ -93,8 +93,8 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
+        from trainyard.schedulers.aws.sagemaker.channels import check_there
         from trainyard.schedulers.aws.sagemaker.code import CodePackage
-        from trainyard.schedulers.aws.sagemaker.datasets import check_paths
         from trainyard.schedulers.aws.sagemaker.request import check_request, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -105,12 +105,12 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             code=code.planned if code is not None else None,
             region=self._region(cfg),
         )
+        check_there(job.needs.uploads)
         if shipment is not None and code is None:
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")
             job.images_to_push = {image: (repository, tag)}
         check_request(job.job_def)
-        check_paths(job.needs.uploads)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.job_name
         return info
