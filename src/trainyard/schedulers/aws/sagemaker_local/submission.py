@@ -107,6 +107,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     planned = code.planned if code is not None else None
     job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
     check_there(job.needs.uploads)
+    job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
         here = f"{local_path(code_dir()).uri}/{planned.key if planned is not None else ''}/"
