@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local import store, validation
-from trainyard.schedulers.aws.sagemaker_local.api import page_of
+from trainyard.schedulers.aws.sagemaker_local.answers import page_of
 from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.logs import Event, Log, log_path
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state

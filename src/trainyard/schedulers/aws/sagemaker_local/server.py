@@ -95,6 +95,7 @@ OPERATIONS = {
     "SageMaker.AddTags": "add_tags",
     "SageMaker.DeleteTags": "delete_tags",
     "SageMaker.ListTags": "list_tags",
+    "SageMaker.Search": "search",
     "Logs_20140328.DescribeLogStreams": "describe_log_streams",
     "Logs_20140328.GetLogEvents": "get_log_events",
     "Logs_20140328.FilterLogEvents": "filter_log_events",
