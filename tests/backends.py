@@ -58,8 +58,23 @@ def _sagemaker_sdk() -> str:
     return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(SAGEMAKER_SDK)})"
 
 
+AWSCLI = os.path.abspath(os.environ.get("TRAINYARD_AWSCLI", ".venv-awscli"))
+
+
+def awscli() -> str:
+    """Return the AWS CLI; skips without one."""
+    need("awscli")
+    return os.path.join(AWSCLI, "bin", "aws")
+
+
+def _awscli() -> str:
+    program = os.path.join(AWSCLI, "bin", "aws")
+    return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
+    "awscli": _awscli,
     "botocore": _module("botocore"),
     "docker": _docker,
     "fish": _program("fish"),
