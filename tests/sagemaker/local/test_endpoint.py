@@ -369,9 +369,11 @@ def test_the_command_serves(jobs: Jobs, processes: str, home: object) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         variables = dict(
-            server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(2)
+            server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(3)
         )
-        assert sorted(variables) == ["AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_SAGEMAKER"]
+        services = ("CLOUDWATCH", "CLOUDWATCH_LOGS", "SAGEMAKER")
+        assert sorted(variables) == [f"AWS_ENDPOINT_URL_{service}" for service in services]
+        assert len(set(variables.values())) == 1
         client = boto3.client("sagemaker", endpoint_url=variables["AWS_ENDPOINT_URL_SAGEMAKER"])
         client.create_training_job(**jobs.request("time.sleep(1); print('x')", name="served"))
         server.terminate()

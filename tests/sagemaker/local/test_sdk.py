@@ -93,7 +93,8 @@ PYTORCH = """
 from sagemaker.pytorch import PyTorch
 with open(folder + "/train.py", "w") as file:
     file.write("import os, sys\\n")
-    file.write("print('ARGUMENTS', sys.argv[1:], os.environ['SM_HP_LR'], os.environ['SM_HOSTS'])")
+    file.write("print('ARGUMENTS', sys.argv[1:], os.environ['SM_HP_LR'], os.environ['SM_HOSTS'])\\n")
+    file.write("print('loss=0.25')")
 fitted = PyTorch(
     entry_point="train.py", source_dir=folder, image_uri="image",
     framework_version="2.1.0", py_version="py310",
@@ -102,6 +103,7 @@ fitted = PyTorch(
     metric_definitions=[{"Name": "loss", "Regex": "loss=(.*)"}],
 )
 fitted.fit({"train": f"s3://{bucket}/data"})
+print("CURVE", fitted.training_job_analytics.dataframe()[["metric_name", "value"]].values.tolist()[0])
 """
 
 
@@ -158,6 +160,7 @@ def test_a_framework_estimator_fits(sdk: Callable[[str], str]) -> None:
     printed = sdk(PYTORCH)
     words = "ARGUMENTS ['--lr', '0.1', '--name', 'a b'] 0.1 [\"algo-1\",\"algo-2\"]"
     assert printed.count(words) == 2
+    assert "CURVE ['loss', 0.25]" in printed
     assert "Completed - Training job completed" in printed
 
 

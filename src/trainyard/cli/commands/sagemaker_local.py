@@ -37,7 +37,7 @@ def run(args: Namespace) -> int:
     from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
 
     endpoint = Endpoint(args.host, args.port, Settings.from_env())
-    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS"):
+    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):
         out(f"export AWS_ENDPOINT_URL_{service}={endpoint.url}")
     note("answering; Ctrl-C ends the endpoint, not the jobs")
     stop = threading.Event()

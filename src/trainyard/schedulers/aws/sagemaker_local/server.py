@@ -18,10 +18,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from trainyard.errors import BackendError, UsageError
+from trainyard.schedulers.aws.sagemaker_local import cbor
 from trainyard.schedulers.aws.sagemaker_local.api import LocalSageMaker
 from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import DEFAULT_REGION, Settings
 from trainyard.schedulers.aws.sagemaker_local.logs_api import LocalLogs
+from trainyard.schedulers.aws.sagemaker_local.metrics_api import LocalMetrics
 
 LARGEST_REQUEST = 16 << 20
 #: How much of a request that is refused is read, so that the answer is.
@@ -31,6 +33,9 @@ OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
 CONTENT_TYPE = "application/x-amz-json-1.1"
 #: The kernel's table is not read at once, and may then lack a connection.
 LOOKS = 3
+CLOUDWATCH = "GraniteServiceVersion20100801"
+#: What SDKs speak with CloudWatch.
+CBOR_PROTOCOL = "rpc-v2-cbor"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
@@ -57,6 +62,7 @@ class Endpoint(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self.sagemaker = LocalSageMaker(settings)
         self.logs = LocalLogs()
+        self.metrics = LocalMetrics()
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -87,7 +93,7 @@ class Endpoint(ThreadingHTTPServer):
             raise ApiError(
                 "UnknownOperationException", f"{target or 'this'} is not carried out on this machine"
             )
-        owner = self.sagemaker if service == "SageMaker" else self.logs
+        owner = {"SageMaker": self.sagemaker, CLOUDWATCH: self.metrics}.get(service, self.logs)
         result: dict[str, Any] = getattr(owner, found)(params)
         return result
 
@@ -109,6 +115,7 @@ OPERATIONS = {
     "Logs_20140328.DescribeLogStreams": "describe_log_streams",
     "Logs_20140328.GetLogEvents": "get_log_events",
     "Logs_20140328.FilterLogEvents": "filter_log_events",
+    f"{CLOUDWATCH}.GetMetricStatistics": "get_metric_statistics",
 }
 
 
@@ -123,8 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_peer()
             region = region_of_signature(self.headers.get("Authorization", ""))
             params = self._params()
-            answer = self.server.answer(self.headers.get("X-Amz-Target", ""), params, region)
-            self._reply(200, answer)
+            self._reply(200, self.server.answer(self._target(), params, region))
         except ApiError as error:
             self._refuse(error)
         except (ConnectionError, TimeoutError):
@@ -183,13 +189,28 @@ class _Handler(BaseHTTPRequestHandler):
             )
         self._is_read = True
         body = self.rfile.read(length)
+        kind = self.headers.get_content_type()
+        if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
+            raise ApiError(
+                "SerializationException", "AWS's old query protocol is not spoken here: take a later SDK"
+            )
         try:
-            params = json.loads(body or b"{}")
+            params = cbor.decode(body) if self._speaks_cbor() else json.loads(body or b"{}")
         except (ValueError, RecursionError):
             params = None
         if not isinstance(params, dict):
             raise ApiError("SerializationException", "the request is no JSON object")
         return params
+
+    def _speaks_cbor(self) -> bool:
+        return self.headers.get("smithy-protocol") == CBOR_PROTOCOL
+
+    def _target(self) -> str:
+        """Return the operation: in this protocol the path names it, otherwise a header."""
+        parts = self.path.split("/")
+        if self._speaks_cbor() and len(parts) == 5 and (parts[1], parts[3]) == ("service", "operation"):
+            return f"{parts[2]}.{parts[4]}"
+        return str(self.headers.get("X-Amz-Target", ""))
 
     def handle_one_request(self) -> None:
         """Answer a request."""
@@ -223,9 +244,12 @@ class _Handler(BaseHTTPRequestHandler):
             pass
 
     def _reply(self, status: int, body: dict[str, Any], code: str = "") -> None:
-        data = json.dumps(body).encode()
+        is_cbor = getattr(self, "headers", None) is not None and self._speaks_cbor()
+        data = cbor.encode(body) if is_cbor else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Type", "application/cbor" if is_cbor else CONTENT_TYPE)
+        if is_cbor:
+            self.send_header("smithy-protocol", CBOR_PROTOCOL)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         if code:
