@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.backends import awscli
+from tests.backends import awscli, awscli2
 
-from .conftest import GROUP, unpack
+from .conftest import GROUP, unpack, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,3 +141,43 @@ def test_stopping_and_failing(cli: Cli, jobs: Jobs, processes: str) -> None:
     other = cli.run("sagemaker", "list-endpoints", fails=True)
     assert "UnknownOperationException" in other.stderr
     assert "is not carried out on this machine" in other.stderr
+
+
+FOLLOWED = """
+print(HOST, 'first', flush=True)
+while not os.path.exists(GO): time.sleep(0.02)
+print(HOST, 'second', flush=True)
+print(HOST, 'second', flush=True)
+"""
+
+
+def test_logs_are_tailed(jobs: Jobs, processes: str, endpoint: Any, tmp_path: Path) -> None:
+    """By version 2: once, by pattern, and followed while three hosts write; each line once."""
+    program = [awscli2(), "--endpoint-url", endpoint.url]  # older ones do not know the variable
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environ |= {"PYTHONUNBUFFERED": "1", "AWS_CONFIG_FILE": str(tmp_path / "no-config")}
+    name = jobs.start(f"GO = {str(tmp_path / 'go')!r}\n{FOLLOWED}", hosts=3)
+    words = [*program, "logs", "tail", GROUP, "--log-stream-name-prefix", f"{name}/", "--format", "short"]
+    lines: list[str] = []
+    with subprocess.Popen([*words, "--follow"], stdout=subprocess.PIPE, text=True, env=environ) as tail:
+        assert tail.stdout is not None
+        reader = threading.Thread(target=lambda: lines.extend(tail.stdout or ()), daemon=True)
+        reader.start()
+        until(lambda: len(lines) >= 3)
+        (tmp_path / "go").touch()
+        until(lambda: len(lines) >= 9)
+        jobs.end(name)
+        tail.send_signal(signal.SIGINT)
+        reader.join(20)
+    hosts = ("algo-1", "algo-2", "algo-3")
+    expected = sorted(f"{host} {word}" for host in hosts for word in ("first", "second", "second"))
+
+    def said(text: str) -> list[str]:
+        return sorted(line.partition(" ")[2] for line in text.splitlines())
+
+    assert said("".join(lines)) == expected
+    done = subprocess.run(words, capture_output=True, text=True, timeout=58, env=environ, check=True)
+    assert said(done.stdout) == expected
+    words += ["--filter-pattern", '"algo-2 second"', "--since", "1h"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=58, env=environ, check=True)
+    assert said(done.stdout) == ["algo-2 second"] * 2

@@ -205,7 +205,9 @@ def at_once(count: int, call: Callable[[int], Any]) -> list[Any]:
 def client_of(url: str, connections: int) -> Any:
     import boto3
 
-    config = botocore.config.Config(max_pool_connections=connections, retries={"max_attempts": 0})
+    config = botocore.config.Config(
+        max_pool_connections=connections, read_timeout=300, retries={"max_attempts": 0}
+    )
     return boto3.client("sagemaker", endpoint_url=url, config=config)
 
 
