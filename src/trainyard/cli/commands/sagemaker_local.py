@@ -25,7 +25,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=DEFAULT_PORT,
         help=f"port; 0 for any that is free (default: {DEFAULT_PORT})",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address of loopback to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address of loopback to listen on (default: 127.0.0.1)"
+    )
 
 
 def run(args: Namespace) -> int:
