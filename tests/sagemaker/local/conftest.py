@@ -150,6 +150,7 @@ def endpoint(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server = Endpoint()
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", server.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH", server.url)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server
