@@ -49,7 +49,7 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_time(opts),
         *_network(opts),
         *_results(opts, local=local),
-        *_input(opts),
+        *_input(opts, local=local),
         *_code(opts),
         *_program(app, opts),
     ]
@@ -110,14 +110,14 @@ def _results(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
             yield f"{name} is {value!r}, but SageMaker writes to s3://bucket/prefix only"
 
 
-def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
+def _input(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
     if opts.input_mode is not None and opts.input_mode not in INPUT_MODES:
         yield f"input_mode is {opts.input_mode!r}, it must be one of {', '.join(INPUT_MODES)}"
     if opts.model_channel_name and not opts.model_uri:
         yield "model_channel_name is given without model_uri"
     for name, uri in (opts.channels or {}).items():
         scheme = uri.partition("://")[0]
-        if scheme in FILE_SYSTEMS and not opts.subnets:
+        if scheme in FILE_SYSTEMS and not opts.subnets and not local:
             yield f"the channel {name} is a file system, which needs subnets and security_group_ids"
         if scheme in FILE_SYSTEMS and opts.input_mode == "FastFile":
             yield f"the channel {name} is a file system ({scheme}), which input_mode FastFile cannot read"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.schedulers.aws.sagemaker_local import checkpoints
 from trainyard.schedulers.aws.sagemaker_local.channels import Channels
+from trainyard.schedulers.aws.sagemaker_local.configs import Situation, documents, output_directories
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, Running, StartFailure
-from trainyard.schedulers.aws.sagemaker_local.layout import Host, Tree, hosts_of
+from trainyard.schedulers.aws.sagemaker_local.layout import Host, Shown, Tree, hosts_of
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
 from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Place, StoreFailure, in_parallel
 from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
@@ -86,7 +87,7 @@ class Attempt:
 
     # ---- before
 
-    def _prepare(self) -> dict[str, dict[str, str]]:
+    def _prepare(self) -> dict[str, dict[str, Shown]]:
         run, platform = self._run, self._run.platform
         platform.choose()
         run.check()
@@ -94,21 +95,29 @@ class Attempt:
         self._check_target()
         platform.prepare(self._hosts)
         run.check()
-        channels = Channels(run.request, self._hosts, run.objects)
-        shown: dict[str, dict[str, str]] = {}
-        first: Tree | None = None
+        channels = Channels(
+            run.request, self._hosts, run.objects, platform.views(), run.settings.file_systems
+        )
+        shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
             tree = platform.tree(host)
-            tree.make(run.request, self._hosts, host)
+            self._furnish(tree, host)
             self.trees[host.name] = tree
             data = tree.part("input", "data")
-            if first is not None:
-                channels.copy_between(host, first.part("input", "data"), data)
             shown[host.name] = channels.prepare(host, data)
             self._restore(host, tree)
             self._pipes += channels.pipes(host, data)
-            first = first or tree
         return shown
+
+    def _furnish(self, tree: Tree, host: Host) -> None:
+        run = self._run
+        situation = Situation(
+            self._hosts, host, run.arn, run.journal.state["restarts"] + 1, tree.base, tree.interface
+        )
+        directories = output_directories(run.request)
+        if run.request.get("CheckpointConfig"):
+            directories.append("checkpoints")
+        tree.make(directories, documents(run.request, situation))
 
     def _check_target(self) -> None:
         """Look whether the results have a place, before hours are spent on them."""
@@ -131,7 +140,7 @@ class Attempt:
 
     # ---- while it runs
 
-    def _start(self, shown: dict[str, dict[str, str]]) -> None:
+    def _start(self, shown: dict[str, dict[str, Shown]]) -> None:
         self._timekeeper = Timekeeper()
         for host in self._hosts:
             stream = stream_name(host.name)

@@ -11,7 +11,14 @@ from typing import Any
 from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.schedulers.aws.sagemaker_local.cluster import DAEMON_SECONDS, Cluster, remove_container
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
-from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
+from trainyard.schedulers.aws.sagemaker_local.layout import (
+    BASE,
+    Host,
+    Shown,
+    Tree,
+    checkpoint_path,
+    command_of,
+)
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
 from trainyard.schedulers.machine.processes import signal_name
 
@@ -31,7 +38,7 @@ class ContainerHost:
         cluster: its network.
         environ: the variables of its program.
         log_path: of its log, without the ending.
-        shown: FastFile channels that are shown from where they lie: name -> directory.
+        shown: channels that are shown from where they lie.
         credentials: file with credentials, in memory; "" without any.
     """
 
@@ -42,7 +49,7 @@ class ContainerHost:
         cluster: Cluster,
         environ: dict[str, str],
         log_path: str,
-        shown: dict[str, str],
+        shown: dict[str, Shown],
         credentials: str,
     ) -> None:
         self.plan = plan
@@ -141,7 +148,7 @@ class ContainerHost:
         if checkpoints:
             pairs.append((tree.part("checkpoints"), checkpoints, False))
         for name, source in self._shown.items():
-            pairs.append((source, f"{BASE}/input/data/{name}", True))
+            pairs.append((source.path, f"{BASE}/input/data/{name}", source.is_fixed))
         if self._credentials:
             pairs.append((self._credentials, CREDENTIALS, True))
         return [

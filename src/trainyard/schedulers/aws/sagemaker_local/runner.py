@@ -55,6 +55,7 @@ class TrainingRun:
         self._hear_signals()  # before anybody can know which process to send them to
         self.job = job
         self.request: dict[str, Any] = plan["request"]
+        self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
         self.journal = Journal(job, guard)
         self.cancelled = threading.Event()

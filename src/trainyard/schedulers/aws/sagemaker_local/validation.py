@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.layout import input_mode
 from trainyard.schedulers.aws.validate import problems_of
 
 #: Local places where the service takes S3 alone. For the model they look like S3's.
@@ -107,6 +108,7 @@ def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
         sources = channel["DataSource"]
         if len(sources) != 1:
             problems.append(f"the channel {channel['ChannelName']!r} needs exactly one data source")
+        problems += _mode_rules(channel, input_mode(request, channel))
         name = channel["ChannelName"]
         problems += [
             f"the channel {name!r} is for {group!r}, which is no group"
@@ -125,11 +127,41 @@ def _not_here(request: dict[str, Any]) -> list[str]:
         problems.append("ServerlessJobConfig cannot be carried out on this machine")
     for channel in request.get("InputDataConfig") or ():
         name, sources = channel["ChannelName"], channel["DataSource"]
-        source = sources.get("S3DataSource", {})
-        if "FileSystemDataSource" in sources:
-            problems.append(f"the channel {name!r} is on EFS or FSx, which this machine does not reach")
-        elif "DatasetSource" in sources:
+        kind = sources.get("S3DataSource", {}).get("S3DataType")
+        if "DatasetSource" in sources:
             problems.append(f"the channel {name!r} is a data set of the service's own hub")
-        elif source.get("S3DataType") not in (None, "S3Prefix", "ManifestFile"):
-            problems.append(f"the channel {name!r} is of type {source['S3DataType']}, which is not done here")
+        elif kind == "Converse":
+            problems.append(f"the channel {name!r} is of type {kind}, which is not done here")
+    return problems
+
+
+def _mode_rules(channel: dict[str, Any], mode: str) -> list[str]:
+    """Return what a channel's input mode does not go together with.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html and
+    API_S3DataSource of the reference say which modes there are for which source.
+    """
+    name, sources = channel["ChannelName"], channel["DataSource"]
+    source = sources.get("S3DataSource", {})
+    kind, attributes = source.get("S3DataType"), source.get("AttributeNames")
+    problems = []
+    if "FileSystemDataSource" in sources and mode != "File":
+        problems.append(
+            f"the channel {name!r} is in {mode} mode: channels that use file system data sources must use "
+            "File mode"
+        )
+    if kind == "AugmentedManifestFile" and mode != "Pipe":
+        problems.append(
+            f"the channel {name!r} is in {mode} mode: AugmentedManifestFile can only be used if the "
+            "channel's input mode is Pipe"
+        )
+    if kind == "AugmentedManifestFile" and not attributes:
+        problems.append(f"the channel {name!r} is an AugmentedManifestFile, and has no AttributeNames")
+    if attributes and kind != "AugmentedManifestFile":
+        problems.append(f"the channel {name!r} has AttributeNames, and is no AugmentedManifestFile")
+    if kind == "ManifestFile" and mode == "FastFile":
+        problems.append(
+            f"the channel {name!r} is in FastFile mode: channels that use FastFile mode must use a "
+            "S3DataType of S3Prefix"
+        )
     return problems
