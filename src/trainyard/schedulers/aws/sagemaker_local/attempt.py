@@ -57,6 +57,7 @@ class Attempt:
         self._pipes: list[PipeFeeder] = []
         self._exits: dict[str, Exit | PlatformFailure] = {}
         self._first_failure = ""
+        self._is_given_up = False
         self._lock = threading.Lock()
         self._timekeeper: Timekeeper | None = None
 
@@ -204,10 +205,15 @@ class Attempt:
             self._exits[name] = ended
             if failed and not self._first_failure and not self._run.cancelled.is_set():
                 self._first_failure = name
+            first = self._first_failure
         if isinstance(ended, Exit):
-            self._journal.host(
-                name, state="exited", exit_code=ended.code, reason=ended.reason, ended_at=time.time()
-            )
+            is_told = self._run.cancelled.is_set() or self._is_given_up
+            was_stopped = failed and is_told and ended.by_signal
+            reason = ended.reason
+            if failed and first not in ("", name):
+                reason = f"stopped, since {first} had failed" if was_stopped else f"after {first} had failed"
+            state = "stopped" if was_stopped else "exited"
+            self._journal.host(name, state=state, exit_code=ended.code, reason=reason, ended_at=time.time())
         else:
             self._journal.host(name, state="lost", reason=str(ended), ended_at=time.time())
         if failed:
@@ -227,6 +233,7 @@ class Attempt:
 
     def _finish(self) -> None:
         """Stop what goes on beside the hosts, and the hosts themselves if they could not all be started."""
+        self._is_given_up = True
         left = [running for running in self._started if running.plan.name not in self._exits]
         for running in left:
             running.kill()

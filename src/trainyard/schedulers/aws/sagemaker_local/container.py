@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from trainyard.docker.engine import EngineError, EngineUnavailableError
-from trainyard.schedulers.aws.sagemaker_local.cluster import DAEMON_SECONDS, Cluster, remove_container
+from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster, remove_container
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
 from trainyard.schedulers.aws.sagemaker_local.layout import (
     BASE,
@@ -194,7 +194,7 @@ class ContainerHost:
                     raise PlatformFailure(f"the container of {self.plan.name} was removed") from error
                 raise PlatformFailure(error.message) from error
             except EngineUnavailableError as error:
-                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                deadline = deadline or time.monotonic() + self._cluster.patience
                 if time.monotonic() > deadline:
                     raise PlatformFailure(error.message) from error
                 time.sleep(0.2)
@@ -286,7 +286,7 @@ class ContainerHost:
             except EngineError:
                 return
             except EngineUnavailableError:
-                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                deadline = deadline or time.monotonic() + self._cluster.patience
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.2)

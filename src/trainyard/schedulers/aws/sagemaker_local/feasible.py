@@ -78,6 +78,10 @@ def _distribution_problem(request: dict[str, Any], docker: str) -> str:
             for program, package in _MPI_PROGRAMS.items()
             if shutil.which(program, path=path) is None
         ]
+        if not _has_name():
+            missing.append(
+                f"a name for the user {os.geteuid()} (/etc/passwd), without which ssh does nothing"
+            )
     if not missing:
         return ""
     return (
@@ -91,4 +95,13 @@ def _is_on(parameters: dict[str, str], name: str) -> bool:
     try:
         return json.loads(parameters.get(name, "false")) is True
     except ValueError:
+        return False
+
+
+def _has_name() -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:
         return False

@@ -12,20 +12,19 @@ from trainyard.schedulers.aws.sagemaker_local.objects import StoreFailure
 VARIABLE = "TRAINYARD_SAGEMAKER_FILE_SYSTEMS"
 _ID = re.compile(r"fs-[0-9a-f]{8,}")
 HINT = (
-    "Say which directory of this machine stands for it: file_systems=fs-0123456789abcdef0=/mnt/data of "
-    f"sagemaker_local, or {VARIABLE} with the same, for the endpoint too; several are separated by commas "
-    "in the variable."
+    "Say which directory of this machine stands for it: -cfg file_systems=fs-0123456789abcdef0:/mnt/data, or "
+    f"{VARIABLE}=fs-0123456789abcdef0:/mnt/data, also for the endpoint; several are separated by ';'."
 )
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read ``fs-0123456789abcdef0=/mnt/data,...``.
+    """Read ``fs-0123456789abcdef0:/mnt/data;...``; with ``=`` and commas too.
 
     Raises:
         ConfigError: it is something else.
     """
-    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    return checked({name.strip(): path.strip() for name, _, path in pairs}, VARIABLE)
+    pairs = [re.split("[:=]", part, maxsplit=1) for part in re.split("[;,]", text) if part.strip()]
+    return checked({pair[0].strip(): pair[-1].strip() if pair[1:] else "" for pair in pairs}, VARIABLE)
 
 
 def checked(given: dict[str, str], origin: str) -> dict[str, str]:
@@ -37,8 +36,8 @@ def checked(given: dict[str, str], origin: str) -> dict[str, str]:
     for name, path in given.items():
         if not _ID.fullmatch(name) or not path:
             raise ConfigError(
-                f"{origin}: {name}={path} is not an id of a file system and a directory",
-                hint=f"{origin}=fs-0123456789abcdef0=/mnt/data",
+                f"{origin}: {name}:{path} is not an id of a file system and a directory",
+                hint=f"{origin}=fs-0123456789abcdef0:/mnt/data",
             )
     return {name: os.path.abspath(os.path.expanduser(path)) for name, path in given.items()}
 

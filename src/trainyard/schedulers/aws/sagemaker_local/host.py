@@ -30,6 +30,11 @@ class Exit:
     reason: str = ""
     was_killed: bool = False
 
+    @property
+    def by_signal(self) -> bool:
+        """Whether SIGTERM or SIGKILL ended it, or it says so."""
+        return self.code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+
 
 class PlatformFailure(Exception):
     """This machine failed, not the program: the service would say InternalServerError."""

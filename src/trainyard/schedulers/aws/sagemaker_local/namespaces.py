@@ -22,7 +22,7 @@ HOSTS_PER_NETWORK = 250
 _SETUP = r"""
 set -e
 [ -z "$1" ] || mount --bind "$1" /etc/hosts
-[ -z "$2" ] || echo "$2" >/proc/sys/kernel/hostname
+[ -z "$2" ] || hostname "$2" 2>/dev/null || echo "$2" >/proc/sys/kernel/hostname
 trainyard_left=$3
 shift 3
 while [ "$trainyard_left" -gt 0 ]; do

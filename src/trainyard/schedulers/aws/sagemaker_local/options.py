@@ -28,6 +28,6 @@ class SageMakerLocalOpts(AWSSageMakerOpts):
     )
     file_systems: dict[str, str] | None = option(
         "directories of this machine that stand for file systems of channels (fsx://, efs://), by their ids: "
-        "fs-0123456789abcdef0=/mnt/data; beside those of TRAINYARD_SAGEMAKER_FILE_SYSTEMS",
+        "fs-0123456789abcdef0:/mnt/data; beside those of TRAINYARD_SAGEMAKER_FILE_SYSTEMS",
         default=None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from typing import Any
 
 from trainyard.errors import TrainyardError
@@ -94,7 +95,7 @@ class Platform:
                 # First, so that whoever cleans up knows where to look
                 with open(self._job.file("work", ".docker"), "w", encoding="utf-8"):
                     pass
-                self.cluster = Cluster(self._engine, self._job.path, self._request)
+                self.cluster = Cluster(self._engine, self._job.path, self._request, self._settings.patience)
             except TrainyardError as error:
                 self._close_engine()
                 os.unlink(self._job.file("work", ".docker"))
@@ -141,8 +142,8 @@ class Platform:
         os.makedirs(path)
         if self.cluster is not None:
             return Tree(path, config)
-        interface = INTERFACE if os.path.isdir(f"/sys/class/net/{INTERFACE}") else LOOPBACK
-        return Tree(path, config, path, interface)
+        there = {name for _, name in socket.if_nameindex()}
+        return Tree(path, config, path, INTERFACE if INTERFACE in there else LOOPBACK)
 
     def host(
         self, plan: Host, hosts: list[Host], tree: Tree, log_path: str, shown: dict[str, Shown]
