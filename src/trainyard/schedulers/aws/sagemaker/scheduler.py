@@ -94,6 +94,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.datasets import check_paths
         from trainyard.schedulers.aws.sagemaker.request import check_request, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -109,6 +110,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             repository, _, tag = image.rpartition(":")
             job.images_to_push = {image: (repository, tag)}
         check_request(job.job_def)
+        check_paths(job.needs.uploads)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.job_name
         return info

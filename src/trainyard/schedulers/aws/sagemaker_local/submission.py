@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.sagemaker.datasets import check_paths
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker.rules import check_options
 from trainyard.schedulers.aws.sagemaker_local import feasible, filesystems, store, validation
@@ -95,6 +96,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     region = opts.region or region_of_environment()
     planned = code.planned if code is not None else None
     job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
+    check_paths(job.needs.uploads)
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
         here = f"file://{code_dir()}/{planned.key if planned is not None else ''}/"
