@@ -5,8 +5,8 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-ru
 others are not; they are as a real job's were, which the examples of https://github.com/shiftan/simple_sagemaker
 (``examples/single_task/expected_output``) show. Which of them exist depends on the request.
 
-Of two nobody shows how they are where they are not empty: `upstreamoutputdataconfig.json`, which is left empty,
-and `metric-definition-regex.json`, in which the definitions are spelled as in the request.
+Of two nobody shows how they are where they are not empty: `upstreamoutputdataconfig.json`, which is left
+empty, and `metric-definition-regex.json`, in which the definitions are spelled as in the request.
 """
 
 from __future__ import annotations
