@@ -19,6 +19,8 @@ import pytest
 from tests.backends import need
 from tests.toolkit.image import docker, make_image
 
+from .proxy import Proxy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -116,6 +118,15 @@ def choose(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
 def bucket(moto: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto)
     return Bucket(moto)
+
+
+@pytest.fixture
+def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What jobs reach S3 by."""
+    made = Proxy(moto)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
+    yield made
+    made.close()
 
 
 class Bucket:
