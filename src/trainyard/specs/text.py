@@ -1,8 +1,9 @@
 """The one grammar of ``key=value`` lists: ``-cfg`` options, dict arguments and ``.torchxconfig`` values.
 
 Both ``,`` and ``;`` separate pairs and the items of a list; the last one before the next ``=`` separates
-pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". Quotes protect separators, and so do the
-brackets of a value that begins with ``[`` or ``{`` (JSON).
+pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". An ``=`` without a separator before it belongs to
+the value: ``URL=http://h?a=1`` is one pair. Quotes protect separators, and so do the brackets of a value that
+begins with ``[`` or ``{`` (JSON).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from trainyard.errors import OptionParseError
 
 _DELIMITERS = ",;"
-_EXAMPLE = "Example: queue=gpu,tags='a=b',items=x,y (quote a value that holds '=')."
+_EXAMPLE = "Example: queue=gpu,tags='a=b,c=d',items=x,y (quote a value that holds both ',' and '=')."
 
 
 def parse_pairs(text: str) -> dict[str, str]:
@@ -27,22 +28,38 @@ def parse_pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     key_start = 0
     for index, position in enumerate(equals):
+        if position < key_start:
+            continue  # of the value before it
         key = text[key_start:position].strip()
-        end = len(text)
-        if index + 1 < len(equals):
-            between = [d for d in delimiters if position < d < equals[index + 1]]
-            if not between:
-                raise OptionParseError(
-                    f"{text!r}, character {equals[index + 1] + 1}: the value of {key!r} holds an '='",
-                    hint=_EXAMPLE,
-                )
-            end = between[-1]
-            key_start = end + 1
+        key_start = end = len(text)
+        for following in equals[index + 1 :]:
+            between = [d for d in delimiters if position < d < following]
+            if between:
+                end = between[-1]
+                key_start = end + 1
+                break
         if not key or any(d in key for d in _DELIMITERS):
             raise OptionParseError(f"{text!r}, character {position + 1}: no key before '='", hint=_EXAMPLE)
         if key in pairs:
             raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
         pairs[key] = text[position + 1 : end].strip()
+    return pairs
+
+
+def parse_dict(text: str) -> dict[str, str]:
+    """Read the pairs of one dict, ``k=v,k2=v2``; values may hold ``=``, pairs and the whole may be quoted.
+
+    Raises:
+        OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
+    """
+    stripped = text.strip()
+    parts = split_items(stripped) if stripped[:1] in ("'", '"') else [stripped]
+    pairs: dict[str, str] = {}
+    for part in parts:
+        for key, value in parse_pairs(part).items():
+            if key in pairs:
+                raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
+            pairs[key] = unquote(value)
     return pairs
 
 

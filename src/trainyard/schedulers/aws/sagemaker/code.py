@@ -285,6 +285,11 @@ def plan_code(
             raise ConfigError(f"source_dir {source} is no archive: it must be a .tar.gz")
         return CodePackage(None, with_toolkit=with_toolkit, archive=source)
     if source is not None:
+        if source and not os.path.isdir(os.path.expanduser(source)):
+            raise ConfigError(
+                f"source_dir {source} is not a directory of this machine",
+                hint="Name the directory of the code, or an archive in S3: s3://.../sourcedir.tar.gz.",
+            )
         chosen = Workspace({source: ""}) if source else Workspace()
     elif workspace:
         chosen = workspace

@@ -66,10 +66,8 @@ def make_job(
     job = _Builder(
         app, opts, job_name or names.make_job_name(opts.base_job_name or app.name), code, region
     ).job()
-    refuse(
-        app,
-        [*request_rules.problems_of(job.job_def, request_rules.as_options), *isolation_problems(job.job_def)],
-    )
+    problems = request_rules.problems_of(job.job_def, request_rules.as_options, is_local=local)
+    refuse(app, [*problems, *isolation_problems(job.job_def)])
     return job
 
 

@@ -32,6 +32,7 @@ OPTIONS = {
     "VolumeKmsKeyId": "volume_kms_key",
     "VpcConfig": "subnets and security_group_ids",
 }
+AUGMENTED = "AugmentedManifestFile"
 MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
 #: Families of instances with disks of their own, beside those with a "d" in the name: the SageMaker SDK's
 #: list of where no volume is attached (``volume_size_supported``).
@@ -50,17 +51,18 @@ def as_members(member: str) -> str:
     return member
 
 
-def problems_of(request: Mapping[str, Any], name: Names = as_members) -> list[str]:
+def problems_of(request: Mapping[str, Any], name: Names = as_members, *, is_local: bool = False) -> list[str]:
     """Return which rules a request breaks, in words. It has to be valid by the service's model.
 
     Args:
         request: the request.
         name: says what a member is called.
+        is_local: whether the job runs on this machine, whose directories need no VPC to be reached.
     """
     return [
         *_time(request, name),
         *_instances(request, name),
-        *_channels(request, name),
+        *_channels(request, name, is_local=is_local),
         *_results(request, name),
         *_registry(request, name),
         *_tags(request),
@@ -102,28 +104,40 @@ def has_own_disks(instance_type: str) -> bool:
     return "d" in family or family.startswith(_OWN_DISKS)
 
 
-def _channels(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Iterator[str]:
     default = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
     channels = request.get("InputDataConfig") or []
     for channel in channels:
         mode = channel.get("InputMode") or default
-        for problem in _channel(channel, mode, request, name):
+        source = channel["DataSource"]
+        needs_vpc = "FileSystemDataSource" in source and not request.get("VpcConfig") and not is_local
+        # developer guide, "Give SageMaker training jobs access to resources in your VPC"
+        no_vpc = [f"is a file system, which needs {name('VpcConfig')}"] if needs_vpc else []
+        for problem in [*no_vpc, *_source(source, mode), *_form(channel, mode, name)]:
             yield f"the channel {channel['ChannelName']!r} {problem}"
     yield from _assignments(request, channels, name)
 
 
-def _channel(channel: Mapping[str, Any], mode: str, request: Mapping[str, Any], name: Names) -> Iterator[str]:
-    source = channel["DataSource"]
-    if "FileSystemDataSource" in source:
-        # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
-        if mode != "File":
-            yield f"is a file system, which comes by the input mode File only, not {mode}"
-        # developer guide, "Give SageMaker training jobs access to resources in your VPC"
-        if not request.get("VpcConfig"):
-            yield f"is a file system, which needs {name('VpcConfig')}"
-    # developer guide, "Access Training Data": FastFile does not support augmented manifest files
-    if source.get("S3DataSource", {}).get("S3DataType") == "AugmentedManifestFile" and mode == "FastFile":
-        yield "is an augmented manifest, which the input mode FastFile cannot read; Pipe can"
+def _source(source: Mapping[str, Any], mode: str) -> Iterator[str]:
+    """Check what a channel's data is, and whether its input mode can bring that."""
+    # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
+    if "FileSystemDataSource" in source and mode != "File":
+        yield f"is a file system, which comes by the input mode File only, not {mode}"
+    s3 = source.get("S3DataSource", {})
+    kind, attributes = s3.get("S3DataType"), s3.get("AttributeNames")
+    # API reference, S3DataSource, as the rest
+    if kind == AUGMENTED and mode != "Pipe":
+        yield f"is an augmented manifest, which the input mode {mode} cannot read; only Pipe can"
+    if kind == AUGMENTED and not attributes:
+        yield "is an augmented manifest, and has no AttributeNames"
+    if attributes and kind != AUGMENTED:
+        yield f"has AttributeNames, which are for an {AUGMENTED}"
+    if kind == "ManifestFile" and mode == "FastFile":
+        yield "is a manifest, which the input mode FastFile cannot read; it reads an S3Prefix"
+
+
+def _form(channel: Mapping[str, Any], mode: str, name: Names) -> Iterator[str]:
+    """Check in which form a channel's data comes."""
     # API reference, Channel: the following two are for streams, the third for files
     compression = channel.get("CompressionType", "None")
     if compression != "None" and mode != "Pipe":

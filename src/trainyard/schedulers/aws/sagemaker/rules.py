@@ -148,10 +148,13 @@ def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
     unknown = sorted(set(opts.git_config) - GIT_KEYS)
     if unknown:
         yield f"git_config has no {', '.join(unknown)}; known: {', '.join(sorted(GIT_KEYS))}"
+    for key, value in opts.git_config.items():
+        if not isinstance(value, (str, bool) if key == "2FA_enabled" else str):
+            yield f"git_config: {key} is {value!r}, which is no text"
     repo = opts.git_config.get("repo", "")
     if not repo:
         yield "git_config has no repo"
-    elif repo.startswith("http://"):
+    elif str(repo).startswith("http://"):
         yield "git_config: the repo is read over http, without encryption; give https://, ssh:// or git@..."
     if is_s3(source):
         yield "git_config and a source_dir in S3 are both given: the code can come from one only"
@@ -174,15 +177,25 @@ def _program(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
 
 def metric_pairs(metric: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return names and regexes of a metric definition: ``{"Name", "Regex"}``, or ``{name: regex}``."""
-    folded = {key.lower(): value for key, value in metric.items()}
-    if set(folded) == {"name", "regex"}:
-        return [(folded["name"], folded["regex"])]
-    return list(metric.items())
+    return _pairs(metric, "metric_definitions", "Name", "Regex")
 
 
 def tag_pairs(tag: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return keys and values of a tag: ``{"Key", "Value"}``, or ``{key: value}``."""
-    folded = {key.lower(): value for key, value in tag.items()}
-    if set(folded) == {"key", "value"}:
-        return [(folded["key"], folded["value"])]
-    return list(tag.items())
+    return _pairs(tag, "tags", "Key", "Value")
+
+
+def _pairs(given: Mapping[str, str], option: str, first: str, second: str) -> list[tuple[str, str]]:
+    """Return the pairs of an item that is written in the service's way, or as pairs.
+
+    Raises:
+        InvalidRunConfigException: it is in the service's way, but not whole: "Regexp" for "Regex".
+    """
+    folded = {key.lower(): value for key, value in given.items()}
+    if set(folded) == {first.lower(), second.lower()}:
+        return [(folded[first.lower()], folded[second.lower()])]
+    if first in given or second in given:
+        raise InvalidRunConfigException(
+            f"{option}: {dict(given)} has to have {first} and {second}, and nothing else", option
+        )
+    return list(given.items())

@@ -94,6 +94,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
+        from trainyard.schedulers.aws.sagemaker.channels import check_there
         from trainyard.schedulers.aws.sagemaker.code import CodePackage
         from trainyard.schedulers.aws.sagemaker.request import check_request, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
@@ -105,6 +106,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             code=code.planned if code is not None else None,
             region=self._region(cfg),
         )
+        check_there(job.needs.uploads)
         if shipment is not None and code is None:
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")

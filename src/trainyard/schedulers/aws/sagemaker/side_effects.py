@@ -10,6 +10,7 @@ from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names, rights
 from trainyard.schedulers.aws.sagemaker.code import CodePackage
+from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from trainyard.schedulers.aws.sagemaker.storage import Storage
 from trainyard.schedulers.aws.session import AwsSession
@@ -41,6 +42,7 @@ def carry_out(
     """
     needs = job.needs
     replacements = _look_at_role(job, session, progress)
+    datasets = {upload.uri: read_dataset(upload.path) for upload in needs.uploads}
     if code is not None:
         code.resolve(progress)
         if needs.code_uri and names.CONTENT in needs.code_uri:
@@ -59,8 +61,8 @@ def carry_out(
         uri = next(iter(settle({"uri": needs.code_uri}, replacements).values()))
         settled = settle(settled, {uri: upload_code(code, storage, uri, progress)})
     uploads = {
-        upload.uri: storage.put_local(upload.path, f"s3://{output_bucket}/trainyard/data", progress)
-        for upload in needs.uploads
+        uri: upload_dataset(data, f"s3://{output_bucket}/trainyard/data", storage, progress)
+        for uri, data in datasets.items()
     }
     for entry in settled.get("InputDataConfig", []):
         source = entry["DataSource"].get("S3DataSource")

@@ -93,7 +93,7 @@ def _rules(request: dict[str, Any]) -> list[str]:
             problems.append(f"the regular expression of metric {definition['Name']!r} is wrong: {error}")
     if "StoppingCondition" not in request:
         problems.append("StoppingCondition is missing")
-    return [*problems, *_channel_rules(request), *request_rules.problems_of(request)]
+    return [*problems, *_channel_rules(request), *request_rules.problems_of(request, is_local=True)]
 
 
 def _channel_rules(request: dict[str, Any]) -> list[str]:
@@ -118,11 +118,9 @@ def _not_here(request: dict[str, Any]) -> list[str]:
         problems.append("ServerlessJobConfig cannot be carried out on this machine")
     for channel in request.get("InputDataConfig") or ():
         name, sources = channel["ChannelName"], channel["DataSource"]
-        source = sources.get("S3DataSource", {})
-        if "FileSystemDataSource" in sources:
-            problems.append(f"the channel {name!r} is on EFS or FSx, which this machine does not reach")
-        elif "DatasetSource" in sources:
+        kind = sources.get("S3DataSource", {}).get("S3DataType")
+        if "DatasetSource" in sources:
             problems.append(f"the channel {name!r} is a data set of the service's own hub")
-        elif source.get("S3DataType") not in (None, "S3Prefix", "ManifestFile"):
-            problems.append(f"the channel {name!r} is of type {source['S3DataType']}, which is not done here")
+        elif kind == "Converse":
+            problems.append(f"the channel {name!r} is of type {kind}, which is not done here")
     return problems
