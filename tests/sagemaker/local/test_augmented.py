@@ -163,14 +163,12 @@ def test_other_modes_are_refused_as_the_service_does(jobs: Jobs, processes: str,
         return str(caught.value.response["Error"]["Message"])
 
     uri = bucket.uri("rows")
-    for mode in ("File", "FastFile"):
-        only = f"is an augmented manifest, which the input mode {mode} cannot read; only Pipe can"
-        assert only in refusal(augmented("c", uri, ["a"], InputMode=mode))
+    only = "is an augmented manifest, which the input mode {} cannot read; only Pipe can"
+    assert only.format("File") in refusal(augmented("c", uri, ["a"], InputMode="File"))
+    assert only.format("FastFile") in refusal(augmented("c", uri, ["a"], InputMode="FastFile"))
     assert "has no AttributeNames" in refusal(augmented("c", uri, []))
     plain = file_channel("c", uri)
     plain["DataSource"]["S3DataSource"]["AttributeNames"] = ["a"]
-    assert "has AttributeNames, which are for an AugmentedManifestFile" in refusal(plain)
+    assert "which are for an AugmentedManifestFile" in refusal(plain)
     manifest = file_channel("c", uri, S3DataType="ManifestFile", InputMode="FastFile")
-    assert "is a manifest, which the input mode FastFile cannot read; it reads an S3Prefix" in refusal(
-        manifest
-    )
+    assert "it reads an S3Prefix" in refusal(manifest)
