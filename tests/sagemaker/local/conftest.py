@@ -19,6 +19,8 @@ import pytest
 from tests.backends import need
 from tests.toolkit.image import docker, make_image
 
+from .proxy import Proxy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -118,6 +120,15 @@ def bucket(moto: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return Bucket(moto)
 
 
+@pytest.fixture
+def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What jobs reach S3 by."""
+    made = Proxy(moto)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
+    yield made
+    made.close()
+
+
 class Bucket:
     """A bucket of its own."""
 
@@ -185,7 +196,11 @@ class Jobs:
         code = self.folder / f"code-{uuid.uuid4().hex[:8]}"
         code.mkdir()
         (code / "train.py").write_text(PREAMBLE + script)
-        channel = file_channel("script", code.as_uri(), InputMode="FastFile")
+        groups = [
+            group["InstanceGroupName"] for group in more.get("ResourceConfig", {}).get("InstanceGroups", ())
+        ]
+        assigned = {"InstanceGroupNames": groups} if groups else {}
+        channel = file_channel("script", code.as_uri(), InputMode="FastFile", **assigned)
         algorithm = {
             "TrainingImage": self.image,
             "TrainingInputMode": "File",

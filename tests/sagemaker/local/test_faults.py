@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +18,6 @@ from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
 from .conftest import Bucket, Jobs, leftovers, unpack, until
 from .proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WAIT = "print('up', os.getpid(), flush=True)\ntime.sleep(600)"
 MODEL = "open(BASE + '/model/weights', 'wb').write(os.urandom(20_000_000))"
@@ -138,14 +135,6 @@ def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None
 
 
 # ---- a store that goes away
-
-
-@pytest.fixture
-def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    made = Proxy(moto)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
-    yield made
-    made.close()
 
 
 def test_an_outage_in_mid_upload_is_waited_for(

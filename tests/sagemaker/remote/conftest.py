@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import backends
+from tests.sagemaker.remote.iam import Iam
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.specs.status import is_terminal
 
@@ -150,6 +151,14 @@ def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cl
         yield made
         endpoint.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def iam(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iam]:
+    """IAM that simulates policies too; schedulers that are made after it ask it."""
+    with Iam(cloud.url) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", made.url)
+        yield made
 
 
 @pytest.fixture
