@@ -35,8 +35,9 @@ _HARMLESS_NAME = re.compile(
     re.I,
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]*://)(?P<user>[^\s/?#'\"<>]+)@")
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
+# Neither may look at the same characters from every place anew: arguments can be long.
+_USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,40}://)(?P<user>[^\s/?#'\"<>]+)@")
+_ASSIGNMENT = re.compile(r"(?<![A-Za-z0-9_.\-])[0-9.\-]*(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
 # after "Authorization:" the kind of the credentials comes before them
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|(?:(?:bearer|basic|digest|token)\s+)?[^\s,;&'\"]+", re.I)
 # The name of a secret that AWS keeps, which is none itself.
@@ -149,7 +150,7 @@ class Redactor:
         parts, done = [], 0
         for match in _ASSIGNMENT.finditer(text):
             value = _VALUE.match(text, match.end())
-            if value is None or match.start() < done or not is_secret_name(match["name"]):
+            if value is None or match.start("name") < done or not is_secret_name(match["name"]):
                 continue
             quote = value[0][0] if value[0][0] in "'\"" else ""
             bare = value[0][1:-1] if quote else value[0]

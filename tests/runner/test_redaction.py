@@ -206,3 +206,26 @@ def test_secrets_of_a_command_line() -> None:
     words = ["--api-key", "first1", "--token=second2", "--env", "A=b,HF_TOKEN='third 3'", "--lr", "0.1"]
     assert secrets_among(words) == {"first1", "second2", "third 3"}
     assert secrets_among(["--token", "--other", "--max-tokens", "5000", "--password=ab"]) == set()
+
+
+@pytest.mark.parametrize("char", ["y", "_", "-", "9", ".", "a.", "A_", " "])
+def test_long_words_are_read_once(char: str) -> None:
+    """Looking from every place of a word anew would take minutes for these."""
+    word = char * 500_000
+    assert Redactor({}).text(f"x: {word}") == f"x: {word}"
+    assert Redactor({}).text(f"http://x {word}") == f"http://x {word}"
+    assert secrets_among([word]) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-password=hunter22",
+        "--db.password=hunter22",
+        "9password=hunter22",
+        "..password: hunter22",
+        "{password=hunter22}",
+    ],
+)
+def test_what_stands_before_a_name_does_not_hide_it(text: str) -> None:
+    assert "hunter22" not in Redactor({}).text(text)

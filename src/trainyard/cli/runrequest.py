@@ -112,7 +112,8 @@ class RunRequest:
         from trainyard.specs.workspace import Workspace
 
         if self._workspace is None and runner.scheduler(self.scheduler).ships_by_default:
-            return Workspace({os.getcwd(): ""}, implicit=True)
+            # nobody asked for it, so an empty directory is no mistake: there is no code
+            return Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
         return Workspace.from_str(self._workspace)
 
 

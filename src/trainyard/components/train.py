@@ -59,6 +59,7 @@ def script(
         nproc: processes on each replica, with a distribution
         mpi_options: further options of mpirun
     """
+    script = _in_project(script)
     stem = os.path.splitext(os.path.basename(script))[0] or "script"
     if distribution == "none" and (nproc != 1 or mpi_options):
         raise ConfigError(
@@ -93,6 +94,14 @@ def script(
             **{key: value for key, value in wanted.items() if value},
         }
     return AppDef(name=name or stem, roles=[role])
+
+
+def _in_project(script: str) -> str:
+    """Return a script of the current directory by its path in there, which it has after travelling."""
+    if not os.path.isabs(script) or not os.path.isfile(script):
+        return script
+    path = os.path.relpath(script)
+    return script if path.startswith(os.pardir) else path
 
 
 def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:

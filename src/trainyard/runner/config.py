@@ -265,18 +265,30 @@ def effective_options(
 
 
 def _convert(name: str, opt: runopt, setting: Setting) -> Any:
-    from trainyard.specs.decode import DecodeError, is_list_type
+    from trainyard.specs.decode import DecodeError
 
-    value = setting.value
-    if setting.kind == INI and is_list_type(opt.opt_type) and value != "None":
-        # there, only ';' separates the items of a list
-        value = [item.strip() for item in value.split(";") if item.strip()]
     try:
-        return opt.convert(value)
+        if setting.kind == INI:
+            return _convert_ini(opt, setting.value)
+        return opt.convert(setting.value)
     except DecodeError as error:
         raise InvalidRunConfigException(
             f"{setting.origin}: option {name!r} ({opt.opt_type_name}): {error}", name
         ) from None
+
+
+def _convert_ini(opt: runopt, text: str) -> Any:
+    """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
+    from trainyard.specs.decode import from_text, is_list_type, list_item_type
+
+    if text == "None" and not opt.is_required:
+        return None
+    if not is_list_type(opt.opt_type):
+        return opt.convert(text)
+    item_type = list_item_type(opt.opt_type)
+    if text.startswith('["' if item_type is str else "["):  # JSON; a plain text may be a pattern: [A-Z]*
+        return opt.convert(text)
+    return [from_text(item_type, item.strip()) for item in text.split(";") if item.strip()]
 
 
 def _is_placeholder(setting: Setting) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainyard.errors import OptionParseError, did_you_mean
-from trainyard.specs.text import parse_pairs, split_items, unquote
+from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
@@ -65,6 +65,11 @@ def is_list_type(tp: Any) -> bool:
     """Tell whether a type is a list (so that an option of it can be repeated)."""
     bare = bare_type(tp)
     return _builtin_container(get_origin(bare) or bare) is list
+
+
+def list_item_type(tp: Any) -> Any:
+    """Return the type of a list's items: str if it does not say."""
+    return (get_args(bare_type(tp)) or (str,))[0]
 
 
 def is_path_type(tp: Any) -> bool:
@@ -166,7 +171,7 @@ def _dict_pairs(text: str) -> dict[str, str]:
                 raise DecodeError(f"{item!r} is not of the form key:value")
             pairs[key.strip()] = unquote(value.strip())
         return pairs
-    return {key: unquote(value) for key, value in parse_pairs(text).items()}
+    return parse_dict(text)
 
 
 def _scalar_from_text(tp: Any, text: str) -> Any:

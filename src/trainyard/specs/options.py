@@ -8,13 +8,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
-from trainyard.errors import InvalidRunConfigException, did_you_mean
+from trainyard.errors import InvalidRunConfigException, OptionParseError, did_you_mean
 from trainyard.specs.decode import (
     DecodeError,
     bare_type,
     from_text,
     from_value,
     is_container_type,
+    is_dict_type,
+    is_list_type,
+    list_item_type,
     type_name,
 )
 from trainyard.specs.text import parse_pairs, unquote
@@ -171,11 +174,35 @@ class runopts:
             InvalidRunConfigException: a value does not fit its option's type.
         """
         pairs = parse_pairs(cfg_str)
+        self._check_strays(pairs)
         for key, value in pairs.items():
             opt = self._options.get(key)
             if opt is None or not is_container_type(opt.opt_type):  # those unquote their items
                 pairs[key] = unquote(value)
         return self._convert_all(pairs)
+
+    def _holds_pairs(self, key: str) -> bool:
+        """Tell whether an option's value is pairs itself, or a list of such."""
+        opt = self._options.get(key)
+        if opt is None:
+            return False
+        return is_dict_type(list_item_type(opt.opt_type) if is_list_type(opt.opt_type) else opt.opt_type)
+
+    def _check_strays(self, pairs: Mapping[str, str]) -> None:
+        """Refuse an unknown option after a dict's pair: most likely it is the dict's second pair.
+
+        Raises:
+            OptionParseError: there is one.
+        """
+        before = ""
+        for key, value in pairs.items():
+            if key not in self._options and before:
+                raise OptionParseError(
+                    f"there is no option {key!r}",
+                    hint=f"If it belongs to {before}, write the pairs as JSON or in quotes: "
+                    f"{before}='{pairs[before]},{key}={value}'.",
+                )
+            before = key if self._holds_pairs(key) and "=" in value and value[0] not in "[{'\"" else ""
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, Any]:
         """Read a JSON object of option values.

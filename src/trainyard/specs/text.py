@@ -46,6 +46,23 @@ def parse_pairs(text: str) -> dict[str, str]:
     return pairs
 
 
+def parse_dict(text: str) -> dict[str, str]:
+    """Read the pairs of one dict, ``k=v,k2=v2``; values may hold ``=``, pairs and the whole may be quoted.
+
+    Raises:
+        OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
+    """
+    stripped = text.strip()
+    parts = split_items(stripped) if stripped[:1] in ("'", '"') else [stripped]
+    pairs: dict[str, str] = {}
+    for part in parts:
+        for key, value in parse_pairs(part).items():
+            if key in pairs:
+                raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
+            pairs[key] = unquote(value)
+    return pairs
+
+
 def split_items(text: str) -> list[str]:
     """Split ``a,b;c`` into its items, unquoted; empty items are left out.
 

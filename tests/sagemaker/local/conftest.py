@@ -161,6 +161,7 @@ def endpoint(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server = Endpoint()
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", server.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH", server.url)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server
@@ -195,7 +196,11 @@ class Jobs:
         code = self.folder / f"code-{uuid.uuid4().hex[:8]}"
         code.mkdir()
         (code / "train.py").write_text(PREAMBLE + script)
-        channel = file_channel("script", code.as_uri(), InputMode="FastFile")
+        groups = [
+            group["InstanceGroupName"] for group in more.get("ResourceConfig", {}).get("InstanceGroups", ())
+        ]
+        assigned = {"InstanceGroupNames": groups} if groups else {}
+        channel = file_channel("script", code.as_uri(), InputMode="FastFile", **assigned)
         algorithm = {
             "TrainingImage": self.image,
             "TrainingInputMode": "File",

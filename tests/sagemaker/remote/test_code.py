@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -139,7 +140,7 @@ def test_code_comes_from_one_place(project: Path) -> None:
         plan(SCRIPT, Workspace({".": ""}), source_dir=".")
     implicit = plan(SCRIPT, Workspace({"/nowhere": ""}, implicit=True), source_dir=".")
     assert implicit is not None
-    with pytest.raises(WorkspaceError):
+    with pytest.raises(ConfigError, match="source_dir /nowhere/at/all is not a directory"):
         plan(SCRIPT, source_dir="/nowhere/at/all")
 
 
@@ -240,9 +241,26 @@ def test_a_repository_is_cloned(
     assert not os.path.exists(place)
 
 
-def test_a_branch_that_is_not_there(repository: Repository) -> None:
-    with pytest.raises(ConfigError, match="nothing-like-it"):
-        cloned(SCRIPT, repo=f"file://{repository.bare}", branch="nothing-like-it")
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"branch": "nothing-like-it"}, "nothing-like-it"),
+        ({"commit": "nothing-like-it"}, "there is no commit nothing-like-it in file://"),
+        ({"commit": "deadbeef", "branch": "main"}, "no commit deadbeef in the branch main"),
+        ({"commit": "--force"}, "no commit --force"),
+    ],
+)
+def test_what_is_not_in_the_repository(
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, str],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigError, match=problem):
+        cloned(SCRIPT, repo=f"file://{repository.bare}", **config)
+    assert not list(tmp_path.glob("trainyard-clone-*"))
 
 
 class _Private(http.server.SimpleHTTPRequestHandler):
@@ -295,7 +313,7 @@ def private(
     thread.join()
 
 
-@pytest.mark.parametrize("where", ["environment", "option"])
+@pytest.mark.parametrize("where", ["environment", "option", "url"])
 def test_a_token_reaches_the_repository_and_nothing_else(
     private: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -303,9 +321,21 @@ def test_a_token_reaches_the_repository_and_nothing_else(
     config = {"repo": url, "commit": "HEAD"}
     if where == "option":
         config["token"] = TOKEN
+    elif where == "url":
+        config["repo"] = url.replace("https://", f"https://x-access-token:{TOKEN}@")
     else:
         monkeypatch.setenv("GIT_TOKEN", TOKEN)
+    commands = []
+    run = subprocess.run
+
+    def listen(words: list[str], **kwargs: Any) -> Any:
+        commands.extend(words)
+        return run(words, **kwargs)
+
+    monkeypatch.setattr(subprocess, "run", listen)
     package = cloned(SCRIPT, **config)
+    assert url in commands
+    assert not any(TOKEN in word for word in commands)
     assert seen[-1].startswith("Basic ")
     written = b"".join(
         path.read_bytes() for path in Path(package._clone._directory).rglob("*") if path.is_file()

@@ -17,6 +17,7 @@ from trainyard.specs.mounts import parse_mounts
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/Training"
 TYPES = ("ml.m5.large", "ml.c5.xlarge", "ml.p3.16xlarge", "ml.trn1.2xlarge", "ml.g5.xlarge")
+WITH_DISKS = ("ml.trn1.2xlarge", "ml.g5.xlarge")
 WORDS = st.text("abcXYZ019", min_size=1, max_size=12)
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
 S3 = st.builds(lambda bucket, key: f"s3://{bucket}/{key}", WORDS, st.lists(WORDS, max_size=3).map("/".join))
@@ -96,6 +97,11 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "enable_session_tag_chaining",
     ):
         given[name] = draw(SWITCH)
+    if given["enable_network_isolation"]:
+        given["enable_remote_debug"] = draw(st.sampled_from([None, False]))
+    types = [group["type"] for group in given["instance_groups"] or []] or [given["instance_type"]]
+    if all(kind in WITH_DISKS for kind in types):
+        given["volume_kms_key"] = None
     return given
 
 
@@ -161,6 +167,9 @@ INCONSISTENT: list[tuple[dict[str, Any], str]] = [
     ({"channels": {"a": "s3://b/x?shuffle_seed=x"}}, "no whole number"),
     ({"channels": {"a b": "s3://b/x"}}, "ChannelName"),
     ({"metric_definitions": [{"loss": "("}]}, "is none"),
+    ({"metric_definitions": [{"Name": "loss"}]}, "has to have Name and Regex"),
+    ({"metric_definitions": [{"Name": "loss", "Regexp": "(a)"}]}, "has to have Name and Regex"),
+    ({"tags": [{"Key": "team"}]}, "has to have Key and Value"),
     ({"metric_definitions": [{"loss": "loss=.*"}]}, "no group"),
     ({"metric_definitions": [{"loss": "(a)"}, {"loss": "(b)"}]}, "defined twice"),
     ({"instance_groups": [GROUP]}, "both given"),
@@ -173,11 +182,12 @@ INCONSISTENT: list[tuple[dict[str, Any], str]] = [
         {"instance_type": None, "instance_groups": [GROUP], "keep_alive_period_in_seconds": 60},
         "warm pool is of one type",
     ),
-    ({"instance_type": "ml.m5.larg"}, "InstanceType"),
+    ({"instance_type": "ml.m5.larg"}, r"InstanceType: 'ml.m5.larg' is none of \d+, such as ml.m5.large"),
     ({"instance_count": 0}, "at least 1"),
     ({"source_dir": "s3://b/x.tar.gz", "dependencies": ["lib"]}, "dependencies cannot"),
     ({"git_config": {"branch": "main"}}, "no repo"),
     ({"git_config": {"repo": "https://x/y", "tok": "1"}}, "has no tok"),
+    ({"git_config": {"repo": "https://x/y", "branch": 1}}, "branch is 1, which is no text"),
     ({"git_config": {"repo": "http://x/y"}}, "without encryption"),
     ({"git_config": {"repo": "https://x/y"}, "source_dir": "/abs"}, "not in the repository"),
     ({"git_config": {"repo": "https://x/y"}, "source_dir": "s3://b/x.tar.gz"}, "from one only"),

@@ -177,6 +177,14 @@ def _refusal(error: Exception, operation: str, identity: Callable[[], str], prof
             operation=operation,
             code=code,
         )
+    if code == "400":  # the answer to a HEAD has no body
+        return AwsError(
+            f"{operation}: AWS refuses the request and does not say why; most often the credentials"
+            f"{_of(profile)} have expired",
+            hint="`aws sts get-caller-identity` shows whether they work. " + _LOGIN,
+            operation=operation,
+            code=code,
+        )
     text = message or code or f"HTTP status {status}"
     return AwsError(f"{operation}: {text}", operation=operation, code=code, lost_answer=status >= 500)
 

@@ -15,7 +15,10 @@ from trainyard.schedulers.aws.errors import missing_sdk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+#: More than these texts to choose from are not all listed.
+MOST_CHOICES = 20
 
 
 def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[str]:
@@ -34,6 +37,11 @@ def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[st
     report = ParamValidator().validate(params, shape)
     found = report.generate_report().split("\n") if report.has_errors() else []
     return found + list(_strict(params, shape, ""))
+
+
+def shape_of(service: str, name: str) -> Any:
+    """Return a shape of the SDK's model of a service, such as ``TrainingJob``."""
+    return _model(service).shape_for(name)
 
 
 @functools.cache
@@ -80,13 +88,23 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
     limits = shape.metadata
     allowed = getattr(shape, "enum", None)
     if allowed and value not in allowed:
-        yield f"{path}: {_short(value)} is none of {', '.join(allowed)}"
+        yield f"{path}: {_short(value)} is none of {_choices(value, allowed)}"
     if "max" in limits and len(value) > limits["max"]:
         yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
         return
     pattern = limits.get("pattern")
     if pattern and not _matches(pattern, value):
         yield f"{path}: {_short(value)} does not match {pattern}"
+
+
+def _choices(value: str, allowed: Sequence[str]) -> str:
+    """Return the allowed texts; of very many only the nearest."""
+    if len(allowed) <= MOST_CHOICES:
+        return ", ".join(allowed)
+    import difflib
+
+    near = difflib.get_close_matches(value, allowed, n=3) or allowed[:3]
+    return f"{len(allowed)}, such as {', '.join(near)}"
 
 
 def _matches(pattern: str, value: str) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from trainyard.errors import ConfigError, did_you_mean
 
@@ -82,11 +82,37 @@ class Channels:
             entry["ShuffleConfig"] = {"Seed": _number(name, settings["shuffle_seed"])}
         self.entries.append(entry | members)
 
+    def assign(self, groups: list[str]) -> None:
+        """Name all instance groups for the channels that say none, if some say which they are for.
+
+        The service refuses requests in which some channels have groups and others do not; the launcher's
+        own, which bring the code, have none to begin with.
+        """
+        sources = [entry["DataSource"].get("S3DataSource", {}) for entry in self.entries]
+        if groups and any("InstanceGroupNames" in source for source in sources):
+            for source in filter(None, sources):
+                source.setdefault("InstanceGroupNames", list(groups))
+
 
 def local_path(uri: str) -> Upload:
     """Return a path of this machine, given as such or as a ``file://`` URI, as something to upload."""
-    path = os.path.abspath(os.path.expanduser(uri.removeprefix("file://")))
-    return Upload(path, f"file://{path}")
+    given = unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
+    path = os.path.abspath(os.path.expanduser(given))
+    return Upload(path, "file://" + path.replace("%", "%25"))
+
+
+def check_there(uploads: Iterable[Upload]) -> None:
+    """Refuse paths of this machine that do not exist, before anything is packed, uploaded or started.
+
+    Raises:
+        ConfigError: one does not exist.
+    """
+    for upload in uploads:
+        if not os.path.exists(upload.path):
+            raise ConfigError(
+                f"there is no file or directory {upload.path}, which the job's data is to come from",
+                hint="Correct the path of the channel or model, or give an s3:// URI.",
+            )
 
 
 def is_s3(uri: str) -> bool:

@@ -10,23 +10,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.localfiles import files_below
 from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage, StoredObject
 from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker.channels import Upload
     from trainyard.workspace.progress import Progress
 
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.
 CONCURRENCY = 16
 _SHOWN = 5
+_HINT = "Mend it, or take it out of the directory: a channel takes all that is there."
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def read_dataset(path: str) -> Dataset:
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ConfigError(
             f"the data of {path} cannot be read:{shown}{more}",
-            hint="Mend them or take them out of the directory; a channel takes all of it.",
+            hint=_HINT,
         )
     return Dataset(path, files, is_single)
 
@@ -110,47 +110,17 @@ def _reason(error: Exception) -> str:
 
 
 def _files(path: str) -> dict[str, str]:
-    """Return the files of a directory, those behind links too: name below the directory -> path."""
     if not os.path.isdir(path):
         raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
-    found: dict[str, str] = {}
-    _walk(path, "", frozenset(), found)
+    try:
+        found = files_below(path)
+    except OSError as error:
+        raise ConfigError(
+            f"the data of {error.filename} cannot be read: {error.strerror}", hint=_HINT
+        ) from None
     if not found:
         raise ConfigError(f"there are no files in {path}, which the job's data is to come from")
     return found
-
-
-def _walk(directory: str, prefix: str, above: frozenset[tuple[int, int]], found: dict[str, str]) -> None:
-    try:
-        info = os.stat(directory)
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-    except OSError as error:
-        raise ConfigError(f"the data of {directory} cannot be read: {error.strerror}") from None
-    identity = (info.st_dev, info.st_ino)
-    if identity in above:
-        raise ConfigError(
-            f"the data of {directory} has no end: it is a link to a directory that it is in",
-            hint="Remove the link.",
-        )
-    for entry in entries:
-        if entry.is_dir():
-            _walk(entry.path, f"{prefix}{entry.name}/", above | {identity}, found)
-        else:
-            found[prefix + entry.name] = entry.path
-
-
-def check_paths(uploads: Iterable[Upload]) -> None:
-    """Refuse data that is not there, before anything is done. Nothing is read yet.
-
-    Raises:
-        ConfigError: there is nothing at some path; all of them are named.
-    """
-    missing = [upload.path for upload in uploads if not os.path.exists(upload.path)]
-    if missing:
-        raise ConfigError(
-            "the job's data is to come from this machine, where there is no " + ", no ".join(missing),
-            hint="Give the path of a file or directory, or an s3:// URI.",
-        )
 
 
 def upload_dataset(data: Dataset, parent: str, storage: Storage, progress: Progress) -> str:
@@ -231,4 +201,4 @@ def _send(files: dict[str, DataFile], uri: str, storage: Storage, progress: Prog
         storage.put(Path(files[name].path), uri + name, progress, name)
 
 
-__all__ = ["DataFile", "Dataset", "check_paths", "read_dataset", "upload_dataset"]
+__all__ = ["DataFile", "Dataset", "read_dataset", "upload_dataset"]

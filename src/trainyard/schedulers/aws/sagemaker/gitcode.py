@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainyard.errors import ConfigError
+from trainyard.redaction import SHORTEST_URL_TOKEN
 from trainyard.schedulers.aws.sagemaker.code import Sources, add_dependencies
 from trainyard.specs.workspace import Workspace
 
@@ -37,6 +38,8 @@ class Clone:
 
     def __init__(self, opts: AWSSageMakerOpts, program: str) -> None:
         self._config = dict(opts.git_config or {})
+        # A login in the URL goes the same way as any other: it would stand in Git's command line there.
+        self._repo, self._url_login = _split_login(self._config.get("repo", ""))
         self._source = opts.source_dir or ""
         self._dependencies = list(opts.dependencies or [])
         self._program = program
@@ -50,22 +53,41 @@ class Clone:
         Raises:
             ConfigError: Git is not there or refuses, or the directory is not in the repository.
         """
-        repo = self._config["repo"]
-        progress.step(f"cloning {_without_login(repo)}")
+        progress.step(f"cloning {self._repo}")
         self._directory = tempfile.mkdtemp(prefix="trainyard-clone-")
+        try:
+            return self._sources()
+        except BaseException:
+            self.close()
+            raise
+
+    def _sources(self) -> Sources:
         root = os.path.join(self._directory, "code")
         branch, commit = self._config.get("branch"), self._config.get("commit")
         # a commit may be anywhere in the history, a branch's head is enough
         depth = [] if commit else ["--depth", "1"]
         on_branch = ["--branch", branch] if branch else []
-        self._git("clone", "--quiet", *depth, *on_branch, "--", repo, root)
+        self._git("clone", "--quiet", *depth, *on_branch, "--", self._repo, root)
         if commit:
-            self._git("-C", root, "checkout", "--quiet", "--detach", commit)
+            self._git("-C", root, "checkout", "--quiet", "--detach", self._known_commit(root, commit))
         self.commit = self._git("-C", root, "rev-parse", "HEAD").strip()
         source = os.path.join(root, self._source) if self._source else root
         if not os.path.isdir(source):
-            raise ConfigError(f"the repository {_without_login(repo)} has no directory {self._source}")
+            raise ConfigError(f"the repository {self._repo} has no directory {self._source}")
         return add_dependencies(Workspace({source: ""}), self._dependencies, self._program, root)
+
+    def _known_commit(self, root: str, commit: str) -> str:
+        verify = ["-C", root, "rev-parse", "--verify", "--quiet", "--end-of-options"]
+        for name in (commit, f"origin/{commit}"):
+            try:
+                return self._git(*verify, f"{name}^{{commit}}").strip()
+            except ConfigError:
+                continue
+        branch = self._config.get("branch")
+        where = f"the branch {branch} of {self._repo}" if branch else self._repo
+        raise ConfigError(
+            f"there is no commit {commit} in {where}", hint="Give a hash or a tag that has been pushed."
+        )
 
     def close(self) -> None:
         """Remove the clone."""
@@ -88,9 +110,7 @@ class Clone:
         except FileNotFoundError:
             raise ConfigError("git_config needs Git, which is not installed") from None
         except subprocess.TimeoutExpired:
-            raise ConfigError(
-                f"git {words[0]} of {_without_login(self._config['repo'])} took more than {TIMEOUT_SECONDS} s"
-            ) from None
+            raise ConfigError(f"git {words[0]} of {self._repo} took more than {TIMEOUT_SECONDS} s") from None
         if done.returncode == 0:
             return done.stdout
         said = done.stderr.strip() or f"exit code {done.returncode}"
@@ -99,7 +119,7 @@ class Clone:
         from trainyard.redaction import redact_text
 
         raise ConfigError(
-            f"the code cannot be had from {_without_login(self._config['repo'])}: {redact_text(said)}",
+            f"the code cannot be had from {self._repo}: {redact_text(said)}",
             hint="Check repo, branch and commit of git_config, and the token (GIT_TOKEN) or password.",
         )
 
@@ -107,17 +127,16 @@ class Clone:
         """Return Git's environment, and the secrets in it."""
         environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true"}
         environ.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
-        repo = self._config["repo"]
         login = self._login()
-        if not login or not repo.startswith("https://"):
+        if not login or not self._repo.startswith("https://"):
             return environ, []
-        parts = urlsplit(repo)
         encoded = base64.b64encode(login.encode()).decode()
         count = int(environ.get("GIT_CONFIG_COUNT", "0"))
         environ["GIT_CONFIG_COUNT"] = str(count + 1)
-        environ[f"GIT_CONFIG_KEY_{count}"] = f"http.https://{parts.netloc.rpartition('@')[2]}/.extraHeader"
+        environ[f"GIT_CONFIG_KEY_{count}"] = f"http.https://{urlsplit(self._repo).netloc}/.extraHeader"
         environ[f"GIT_CONFIG_VALUE_{count}"] = f"Authorization: Basic {encoded}"
-        return environ, [encoded, login.partition(":")[2]]
+        user, _, password = login.partition(":")
+        return environ, [encoded, password or user]
 
     def _login(self) -> str:
         """Return ``user:password``; "" if there is none."""
@@ -129,11 +148,16 @@ class Clone:
         password = self._config.get("password") or (os.environ.get(PASSWORD_VARIABLE, "") if user else "")
         if password and not token and not two_factors:
             return f"{user}:{password}"
-        return f"{user or 'x-access-token'}:{token}" if token else ""
+        return f"{user or 'x-access-token'}:{token}" if token else self._url_login
 
 
-def _without_login(repo: str) -> str:
-    scheme, separator, rest = repo.partition("://")
-    if not separator or "@" not in rest.partition("/")[0] or scheme == "ssh":
-        return repo
-    return f"{scheme}://{rest.partition('@')[2]}"
+def _split_login(repo: str) -> tuple[str, str]:
+    """Return a repository's URL without the login in it, and the login as ``user:password``."""
+    parts = urlsplit(repo)
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return repo, ""
+    login, _, host = parts.netloc.rpartition("@")
+    user, colon, password = login.partition(":")
+    if not colon and len(user) < SHORTEST_URL_TOKEN:
+        return repo, ""  # a mere name, to which a helper of Git's may know the password
+    return urlunsplit(parts._replace(netloc=host)), f"{unquote(user)}:{unquote(password)}"

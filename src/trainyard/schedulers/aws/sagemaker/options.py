@@ -58,7 +58,8 @@ class AWSSageMakerOpts:
         default=None,
     )
     max_pending: int | None = option(
-        "give up if no instances could be had within this many seconds, 1800 to 2419200", default=None
+        "give up if no accelerated instances could be had within this many seconds, 1800 to 2419200",
+        default=None,
     )
     max_retry_attempts: int | None = option(
         "how often the service starts the job again after a fault of its own, 1 to 30", default=None
@@ -103,7 +104,7 @@ class AWSSageMakerOpts:
         default=None,
     )
     metric_definitions: list[dict[str, str]] | None = option(
-        'values to read from the logs, as JSON: [{"Name": "loss", "Regex": "loss=([0-9.]+)"}], or loss=REGEX',
+        'values to read from the logs: loss=REGEX, or as JSON [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]',
         default=None,
     )
     enable_sagemaker_metrics: bool | None = option("keep metrics as time series", default=None)
@@ -141,8 +142,9 @@ class AWSSageMakerOpts:
     environment: dict[str, str] | None = option(
         "environment variables, beside those of the job", default=None
     )
-    hyperparameters: dict[str, str] | None = option(
-        "hyperparameters, beside the script's arguments", default=None
+    hyperparameters: dict[str, Any] | None = option(
+        "hyperparameters, beside the script's arguments: lr=0.1, or as JSON with values of any kind",
+        default=None,
     )
     container_log_level: int | None = option(
         "level of Python's logging in the container (20, INFO, by default)", default=None
@@ -152,7 +154,7 @@ class AWSSageMakerOpts:
         "by default",
         default=None,
     )
-    git_config: dict[str, str] | None = option(
+    git_config: dict[str, Any] | None = option(
         "clone the code: repo, branch, commit, username, password, token, 2FA_enabled; source_dir and "
         "dependencies are in it then. A password or token is better left to GIT_PASSWORD or GIT_TOKEN",
         default=None,

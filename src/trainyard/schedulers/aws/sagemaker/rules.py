@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import InvalidRunConfigException
-from trainyard.schedulers.aws.sagemaker.channels import FILE_SYSTEMS, is_s3
+from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
 from trainyard.schedulers.aws.sagemaker.resources import check_counts, given_groups, role_problems
 from trainyard.specs.app import AppDef
 
-DEFAULT_MAX_RUN = 24 * 60 * 60
 GIT_KEYS = {"repo", "branch", "commit", "2FA_enabled", "username", "password", "token"}
 #: Regions in which SageMaker Debugger is not offered, of the SDK's list.
 WITHOUT_DEBUGGER = frozenset(
@@ -49,19 +49,28 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_time(opts),
         *_network(opts),
         *_results(opts, local=local),
-        *_input(opts, local=local),
+        *_input(opts),
         *_code(opts),
         *_program(app, opts),
     ]
     if opts.debugger_hook_config and region in WITHOUT_DEBUGGER:
         problems.append(f"debugger_hook_config is given, but {region} has no SageMaker Debugger")
+    refuse(app, problems)
+
+
+def refuse(app: AppDef, problems: list[str]) -> None:
+    """Say all problems at once, if there are any.
+
+    Raises:
+        InvalidRunConfigException: there are some.
+    """
     if problems:
         text = "".join(f"\n  - {problem}" for problem in problems)
         raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")
 
 
 def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
-    max_run = DEFAULT_MAX_RUN if opts.max_run is None else opts.max_run
+    max_run = DEFAULT_RUN if opts.max_run is None else opts.max_run
     if opts.max_run is not None and opts.max_run < 1:
         yield f"max_run is {opts.max_run}, it must be at least 1 second"
     if opts.use_spot_instances:
@@ -110,17 +119,11 @@ def _results(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
             yield f"{name} is {value!r}, but SageMaker writes to s3://bucket/prefix only"
 
 
-def _input(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
+def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
     if opts.input_mode is not None and opts.input_mode not in INPUT_MODES:
         yield f"input_mode is {opts.input_mode!r}, it must be one of {', '.join(INPUT_MODES)}"
     if opts.model_channel_name and not opts.model_uri:
         yield "model_channel_name is given without model_uri"
-    for name, uri in (opts.channels or {}).items():
-        scheme = uri.partition("://")[0]
-        if scheme in FILE_SYSTEMS and not opts.subnets and not local:
-            yield f"the channel {name} is a file system, which needs subnets and security_group_ids"
-        if scheme in FILE_SYSTEMS and opts.input_mode == "FastFile":
-            yield f"the channel {name} is a file system ({scheme}), which input_mode FastFile cannot read"
     for metric in opts.metric_definitions or []:
         yield from _regex_problems(metric)
 
@@ -145,10 +148,13 @@ def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
     unknown = sorted(set(opts.git_config) - GIT_KEYS)
     if unknown:
         yield f"git_config has no {', '.join(unknown)}; known: {', '.join(sorted(GIT_KEYS))}"
+    for key, value in opts.git_config.items():
+        if not isinstance(value, (str, bool) if key == "2FA_enabled" else str):
+            yield f"git_config: {key} is {value!r}, which is no text"
     repo = opts.git_config.get("repo", "")
     if not repo:
         yield "git_config has no repo"
-    elif repo.startswith("http://"):
+    elif str(repo).startswith("http://"):
         yield "git_config: the repo is read over http, without encryption; give https://, ssh:// or git@..."
     if is_s3(source):
         yield "git_config and a source_dir in S3 are both given: the code can come from one only"
@@ -171,15 +177,25 @@ def _program(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
 
 def metric_pairs(metric: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return names and regexes of a metric definition: ``{"Name", "Regex"}``, or ``{name: regex}``."""
-    folded = {key.lower(): value for key, value in metric.items()}
-    if set(folded) == {"name", "regex"}:
-        return [(folded["name"], folded["regex"])]
-    return list(metric.items())
+    return _pairs(metric, "metric_definitions", "Name", "Regex")
 
 
 def tag_pairs(tag: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return keys and values of a tag: ``{"Key", "Value"}``, or ``{key: value}``."""
-    folded = {key.lower(): value for key, value in tag.items()}
-    if set(folded) == {"key", "value"}:
-        return [(folded["key"], folded["value"])]
-    return list(tag.items())
+    return _pairs(tag, "tags", "Key", "Value")
+
+
+def _pairs(given: Mapping[str, str], option: str, first: str, second: str) -> list[tuple[str, str]]:
+    """Return the pairs of an item that is written in the service's way, or as pairs.
+
+    Raises:
+        InvalidRunConfigException: it is in the service's way, but not whole: "Regexp" for "Regex".
+    """
+    folded = {key.lower(): value for key, value in given.items()}
+    if set(folded) == {first.lower(), second.lower()}:
+        return [(folded[first.lower()], folded[second.lower()])]
+    if first in given or second in given:
+        raise InvalidRunConfigException(
+            f"{option}: {dict(given)} has to have {first} and {second}, and nothing else", option
+        )
+    return list(given.items())

@@ -10,6 +10,7 @@ from trainyard.errors import ConfigError, UnknownAppException, UsageError
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
+    Check,
     DescribeAppResponse,
     ListAppResponse,
     LogBlock,
@@ -93,8 +94,8 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
+        from trainyard.schedulers.aws.sagemaker.channels import check_there
         from trainyard.schedulers.aws.sagemaker.code import CodePackage
-        from trainyard.schedulers.aws.sagemaker.datasets import check_paths
         from trainyard.schedulers.aws.sagemaker.request import check_request, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -105,12 +106,12 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             code=code.planned if code is not None else None,
             region=self._region(cfg),
         )
+        check_there(job.needs.uploads)
         if shipment is not None and code is None:
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")
             job.images_to_push = {image: (repository, tag)}
         check_request(job.job_def)
-        check_paths(job.needs.uploads)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
         info.app_id = job.job_name
         return info
@@ -235,6 +236,18 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if not is_terminal(state):
             raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
         self._session(*self._place(app_id)).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
+
+    # ---- keeping house
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check credentials, role, rights, buckets, log group and image, and print the policies needed."""
+        from trainyard.schedulers.aws.sagemaker.doctor import examine
+
+        try:
+            region = self._region(cfg)
+        except ConfigError:
+            region = ""
+        return examine(self._session_of(cfg), region, cfg)
 
     # ---- logs
 

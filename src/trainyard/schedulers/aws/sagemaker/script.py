@@ -144,12 +144,20 @@ def _is_flag(text: str) -> bool:
 
 
 def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return hyperparameters, which are texts, as arguments in the way of ``train``."""
+    """Return hyperparameters as arguments, in the way of ``train`` and of the toolkit."""
     return [
         part
         for key, value in sorted(hyperparameters.items())
-        for part in (f"-{key}" if len(key) == 1 else f"--{key}", str(value))
+        for part in (f"-{key}" if len(key) == 1 else f"--{key}", _argument(value))
     ]
+
+
+def _argument(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={value[key]}" for key in sorted(value))
+    return str(value)
 
 
 def distribution_hyperparameters(distribution: Mapping[str, Any], instance_type: str) -> dict[str, Any]:

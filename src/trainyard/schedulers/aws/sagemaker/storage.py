@@ -106,7 +106,7 @@ class Storage:
         except (KeyboardInterrupt, ConfigError, AwsError):
             raise
         except Exception as error:
-            raise self._session.translated(error, "s3", "PutObject") from error
+            raise _no_bucket(self._session.translated(error, "s3", "PutObject"), bucket) from error
 
     def put_small(self, content: bytes | BinaryIO, uri: str, sha256: str = "") -> None:
         """Upload a small object in one request.
@@ -151,3 +151,15 @@ class _Advance:
 
     def on_done(self, future: Any, **kwargs: Any) -> None:
         """Do nothing."""
+
+
+def _no_bucket(error: Exception, bucket: str) -> Exception:
+    """Return an error, or if it is that a bucket is missing, one that says which."""
+    if not isinstance(error, AwsError) or error.code != "NoSuchBucket":
+        return error
+    return AwsError(
+        f"s3:PutObject: there is no bucket {bucket}",
+        hint=f"Make it (`aws s3 mb s3://{bucket}`), or name another: output_path, code_location.",
+        operation=error.operation,
+        code=error.code,
+    )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
+from trainyard.schedulers.aws.localfiles import files_below
+
 T = TypeVar("T")
 
 BLOCK = 1 << 20
@@ -324,13 +326,12 @@ def _files(path: str) -> list[Item]:
         return [Item(Place("", path), os.path.getsize(path), os.path.basename(path))]
     if not os.path.isdir(path):
         raise StoreFailure(f"there is no file or directory {path}")
-    found = []
-    for where, _, names in os.walk(path, followlinks=True):
-        for name in names:
-            full = os.path.join(where, name)
-            if os.path.isfile(full):
-                found.append(Item(Place("", full), os.path.getsize(full), os.path.relpath(full, path)))
-    return found
+    try:
+        return [
+            Item(Place("", full), os.path.getsize(full), name) for name, full in files_below(path).items()
+        ]
+    except OSError as error:
+        raise StoreFailure(f"cannot read {error.filename}: {error.strerror or error}") from error
 
 
 def _item(bucket: str, entry: dict[str, Any], cut: int) -> Item:

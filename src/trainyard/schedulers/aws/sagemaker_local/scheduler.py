@@ -152,9 +152,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         job = JobDir.of(app_id)
         state = recovery.current_state(job)
         if state is not None and state["status"] not in TERMINAL:
-            raise ConfigError(
-                f"{app_id} is {state['status']}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise ConfigError(f"{app_id} is still running, so it cannot be deleted", hint="Cancel it first.")
         try:
             job.remove()
         except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.datasets import check_paths
+from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker.rules import check_options
 from trainyard.schedulers.aws.sagemaker_local import feasible, filesystems, store, validation
@@ -81,7 +81,7 @@ def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
         changes["instance_type"] = DEFAULT_TYPE
     spec = app.roles[0].metadata.get("train") or {}
     if not opts.output_path and not (spec.get("output") or {}).get("uri"):
-        changes["output_path"] = f"file://{default_output()}"
+        changes["output_path"] = local_path(default_output()).uri
     if opts.code_location:
         changes["code_location"] = None
     return dataclasses.replace(opts, **changes)
@@ -96,10 +96,11 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     region = opts.region or region_of_environment()
     planned = code.planned if code is not None else None
     job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
-    check_paths(job.needs.uploads)
+    check_there(job.needs.uploads)
+    job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
-        here = f"file://{code_dir()}/{planned.key if planned is not None else ''}/"
+        here = f"{local_path(code_dir()).uri}/{planned.key if planned is not None else ''}/"
         replacements = {job.needs.code_uri: here, **replacements}
         job.needs.code_uri = here
     job.job_def = settle(job.job_def, replacements)
@@ -152,7 +153,7 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
             except WorkspaceChangedError:
                 if attempt == CODE_ATTEMPTS or not code.reread():
                     raise
-        job.job_def = settle(job.job_def, {uri: f"file://{code_dir()}/{code.key}/"})
+        job.job_def = settle(job.job_def, {uri: f"{local_path(code_dir()).uri}/{code.key}/"})
         job.needs = Needs()
     finally:
         code.close()

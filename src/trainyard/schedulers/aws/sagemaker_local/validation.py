@@ -6,8 +6,8 @@ import copy
 import re
 from typing import Any
 
+from trainyard.schedulers.aws.sagemaker import request_rules
 from trainyard.schedulers.aws.sagemaker_local.errors import invalid
-from trainyard.schedulers.aws.sagemaker_local.layout import input_mode
 from trainyard.schedulers.aws.validate import problems_of
 
 #: Local places where the service takes S3 alone. For the model they look like S3's.
@@ -83,8 +83,6 @@ def _rules(request: dict[str, Any]) -> list[str]:
         problems.append("MaxWaitTimeInSeconds is required with EnableManagedSpotTraining")
     if not is_spot and longest is not None:
         problems.append("MaxWaitTimeInSeconds is set, but EnableManagedSpotTraining is not")
-    if longest is not None and longest < condition.get("MaxRuntimeInSeconds", 86400):
-        problems.append("MaxWaitTimeInSeconds is less than MaxRuntimeInSeconds")
     algorithm = request["AlgorithmSpecification"]
     if bool(algorithm.get("TrainingImage")) == bool(algorithm.get("AlgorithmName")):
         problems.append("AlgorithmSpecification needs TrainingImage or AlgorithmName, one of them")
@@ -95,10 +93,10 @@ def _rules(request: dict[str, Any]) -> list[str]:
             problems.append(f"the regular expression of metric {definition['Name']!r} is wrong: {error}")
     if "StoppingCondition" not in request:
         problems.append("StoppingCondition is missing")
-    return [*problems, *_channel_rules(request, names)]
+    return [*problems, *_channel_rules(request), *request_rules.problems_of(request, is_local=True)]
 
 
-def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
+def _channel_rules(request: dict[str, Any]) -> list[str]:
     channels = request.get("InputDataConfig") or []
     names = [channel["ChannelName"] for channel in channels]
     problems = [
@@ -108,13 +106,6 @@ def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
         sources = channel["DataSource"]
         if len(sources) != 1:
             problems.append(f"the channel {channel['ChannelName']!r} needs exactly one data source")
-        problems += _mode_rules(channel, input_mode(request, channel))
-        name = channel["ChannelName"]
-        problems += [
-            f"the channel {name!r} is for {group!r}, which is no group"
-            for group in sources.get("S3DataSource", {}).get("InstanceGroupNames") or ()
-            if group not in groups
-        ]
     return problems
 
 
@@ -132,36 +123,4 @@ def _not_here(request: dict[str, Any]) -> list[str]:
             problems.append(f"the channel {name!r} is a data set of the service's own hub")
         elif kind == "Converse":
             problems.append(f"the channel {name!r} is of type {kind}, which is not done here")
-    return problems
-
-
-def _mode_rules(channel: dict[str, Any], mode: str) -> list[str]:
-    """Return what a channel's input mode does not go together with.
-
-    https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html and
-    API_S3DataSource of the reference say which modes there are for which source.
-    """
-    name, sources = channel["ChannelName"], channel["DataSource"]
-    source = sources.get("S3DataSource", {})
-    kind, attributes = source.get("S3DataType"), source.get("AttributeNames")
-    problems = []
-    if "FileSystemDataSource" in sources and mode != "File":
-        problems.append(
-            f"the channel {name!r} is in {mode} mode: channels that use file system data sources must use "
-            "File mode"
-        )
-    if kind == "AugmentedManifestFile" and mode != "Pipe":
-        problems.append(
-            f"the channel {name!r} is in {mode} mode: AugmentedManifestFile can only be used if the "
-            "channel's input mode is Pipe"
-        )
-    if kind == "AugmentedManifestFile" and not attributes:
-        problems.append(f"the channel {name!r} is an AugmentedManifestFile, and has no AttributeNames")
-    if attributes and kind != "AugmentedManifestFile":
-        problems.append(f"the channel {name!r} has AttributeNames, and is no AugmentedManifestFile")
-    if kind == "ManifestFile" and mode == "FastFile":
-        problems.append(
-            f"the channel {name!r} is in FastFile mode: channels that use FastFile mode must use a "
-            "S3DataType of S3Prefix"
-        )
     return problems
