@@ -48,6 +48,15 @@ $(SAGEMAKER_SDK)/bin/python:
 .PHONY: $(SAGEMAKER_SDK)
 $(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
 
+# The AWS CLI, as a client of the endpoint on this machine.
+AWSCLI := .venv-awscli
+$(AWSCLI)/bin/aws:
+	$(PYTHON) -m venv $(AWSCLI)
+	$(AWSCLI)/bin/python -m pip install --quiet --disable-pip-version-check 'awscli==1.46.3' || \
+	  { rm -rf $(AWSCLI); exit 1; }
+.PHONY: $(AWSCLI)
+$(AWSCLI): $(AWSCLI)/bin/aws
+
 bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)

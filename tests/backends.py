@@ -58,8 +58,41 @@ def _sagemaker_sdk() -> str:
     return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(SAGEMAKER_SDK)})"
 
 
+AWSCLI = os.path.abspath(os.environ.get("TRAINYARD_AWSCLI", ".venv-awscli"))
+
+
+def awscli() -> str:
+    """Return the AWS CLI; skips without one."""
+    need("awscli")
+    return os.path.join(AWSCLI, "bin", "aws")
+
+
+def _awscli() -> str:
+    program = os.path.join(AWSCLI, "bin", "aws")
+    return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
+
+
+#: `aws logs tail` is in version 2 only, which no package index has; distributions do.
+AWSCLI2 = os.environ.get("TRAINYARD_AWSCLI2", "/usr/bin/aws")
+
+
+def awscli2() -> str:
+    """Return the AWS CLI of version 2; skips without one."""
+    need("awscli2")
+    return AWSCLI2
+
+
+def _awscli2() -> str:
+    if not os.path.exists(AWSCLI2):
+        return f"{AWSCLI2} is not there"
+    done = subprocess.run([AWSCLI2, "--version"], capture_output=True, text=True, check=False)
+    return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
+    "awscli": _awscli,
+    "awscli2": _awscli2,
     "botocore": _module("botocore"),
     "docker": _docker,
     "fish": _program("fish"),

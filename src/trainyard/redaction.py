@@ -37,9 +37,7 @@ _HARMLESS_NAME = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Neither may look at the same characters from every place anew: arguments can be long.
 _USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,40}://)(?P<user>[^\s/?#'\"<>]+)@")
-_ASSIGNMENT = re.compile(
-    r"(?<![A-Za-z0-9_.\-])[0-9.\-]*(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)"
-)
+_ASSIGNMENT = re.compile(r"(?<![A-Za-z0-9_.\-])[0-9.\-]*(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
 # after "Authorization:" the kind of the credentials comes before them
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|(?:(?:bearer|basic|digest|token)\s+)?[^\s,;&'\"]+", re.I)
 # The name of a secret that AWS keeps, which is none itself.

@@ -50,7 +50,8 @@ class RemoteScheduler(Scheduler[RemoteOpts]):
         if request["queue"] == "slow":
             (self._directory() / "gate").write_text("submitting")
             time.sleep(300)
-        (self._directory() / request["app_id"]).write_text(json.dumps({**request, "state": "RUNNING"}))
+        job = {**request, "state": "RUNNING", "submitted_at": time.time()}
+        (self._directory() / request["app_id"]).write_text(json.dumps(job))
         return str(request["app_id"])
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -70,7 +71,11 @@ class RemoteScheduler(Scheduler[RemoteOpts]):
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> list[ListAppResponse]:
         jobs = [json.loads(path.read_text()) for path in sorted(self._directory().iterdir())]
-        return [ListAppResponse(job["app_id"], AppState[job["state"]], name=job["name"]) for job in jobs]
+        rows = []
+        for job in jobs:
+            rows.append(ListAppResponse(job["app_id"], AppState[job["state"]], name=job["name"]))
+            rows[-1].submitted_at = job["submitted_at"]
+        return rows
 
 
 def create_scheduler(session_name: str, **params: Any) -> RemoteScheduler:

@@ -144,7 +144,7 @@ def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     "words",
     [
-        ["run", "utils.sh", "--env", "WANDB_API_KEY=pl4nted=x,B=1", "--", "true"],
+        ["run", "utils.sh", "--env", "WANDB_API_KEY=pl4nted,B=1,B=2", "--", "true"],
         ["run", "utils.sh", "--env", "B=1,WANDB_API_KEY='pl4nted", "--", "true"],
         ["run", "login.py:typed", "--api-key", "pl4nted"],
         ["run", "login.py:fails", "--token=pl4nted"],

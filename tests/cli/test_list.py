@@ -64,7 +64,8 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
         "run", "-s", "remote", "-cfg", "queue=q", "utils.touch", "--file", "f", TRAINYARD_HOME="elsewhere"
     )
     rows = cli("list", "--json", "-s", "remote").json
-    assert [row["handle"] for row in rows] == [theirs.out.strip(), ours]  # the latest first, whoever started it
+    # the latest first, whoever started it
+    assert [row["handle"] for row in rows] == [theirs.out.strip(), ours]
     assert {row["scheduler"] for row in rows} == {"remote"}
     assert len(cli("list", "--json").json) == 2
     cli.cluster(up=False)

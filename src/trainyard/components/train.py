@@ -97,7 +97,7 @@ def script(
 
 
 def _in_project(script: str) -> str:
-    """Return a script of the current directory by its path in there, by which it is found after travelling."""
+    """Return a script of the current directory by its path in there, which it has after travelling."""
     if not os.path.isabs(script) or not os.path.isfile(script):
         return script
     path = os.path.relpath(script)

@@ -173,7 +173,7 @@ class runopts:
             OptionParseError: the text does not parse.
             InvalidRunConfigException: a value does not fit its option's type.
         """
-        pairs = parse_pairs(cfg_str, may_hold_equals=self._holds_pairs)
+        pairs = parse_pairs(cfg_str)
         self._check_strays(pairs)
         for key, value in pairs.items():
             opt = self._options.get(key)

@@ -1,28 +1,21 @@
 """The one grammar of ``key=value`` lists: ``-cfg`` options, dict arguments and ``.torchxconfig`` values.
 
 Both ``,`` and ``;`` separate pairs and the items of a list; the last one before the next ``=`` separates
-pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". Quotes protect separators, and so do the
-brackets of a value that begins with ``[`` or ``{`` (JSON).
+pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". An ``=`` without a separator before it belongs to
+the value: ``URL=http://h?a=1`` is one pair. Quotes protect separators, and so do the brackets of a value that
+begins with ``[`` or ``{`` (JSON).
 """
 
 from __future__ import annotations
 
 from trainyard.errors import OptionParseError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _DELIMITERS = ",;"
-_EXAMPLE = "Example: queue=gpu,tags='a=b',items=x,y (quote a value that holds '=')."
+_EXAMPLE = "Example: queue=gpu,tags='a=b,c=d',items=x,y (quote a value that holds both ',' and '=')."
 
 
-def parse_pairs(text: str, *, may_hold_equals: Callable[[str], bool] | None = None) -> dict[str, str]:
+def parse_pairs(text: str) -> dict[str, str]:
     """Split ``k=v,k2=v2`` into raw values; quotes are kept for `split_items` and `unquote`.
-
-    Args:
-        text: the pairs.
-        may_hold_equals: tells of a key whether its value may hold an unquoted ``=``; none may by default.
 
     Raises:
         OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
@@ -34,21 +27,17 @@ def parse_pairs(text: str, *, may_hold_equals: Callable[[str], bool] | None = No
         raise OptionParseError(f"{text!r} holds no '='", hint=_EXAMPLE)
     pairs: dict[str, str] = {}
     key_start = 0
-    while equals:
-        position = equals.pop(0)
+    for index, position in enumerate(equals):
+        if position < key_start:
+            continue  # of the value before it
         key = text[key_start:position].strip()
-        end = len(text)
-        while equals:
-            between = [d for d in delimiters if position < d < equals[0]]
+        key_start = end = len(text)
+        for following in equals[index + 1 :]:
+            between = [d for d in delimiters if position < d < following]
             if between:
                 end = between[-1]
                 key_start = end + 1
                 break
-            if may_hold_equals is None or not may_hold_equals(key):
-                raise OptionParseError(
-                    f"{text!r}, character {equals[0] + 1}: the value of {key!r} holds an '='", hint=_EXAMPLE
-                )
-            equals.pop(0)
         if not key or any(d in key for d in _DELIMITERS):
             raise OptionParseError(f"{text!r}, character {position + 1}: no key before '='", hint=_EXAMPLE)
         if key in pairs:
@@ -67,7 +56,7 @@ def parse_dict(text: str) -> dict[str, str]:
     parts = split_items(stripped) if stripped[:1] in ("'", '"') else [stripped]
     pairs: dict[str, str] = {}
     for part in parts:
-        for key, value in parse_pairs(part, may_hold_equals=lambda key: True).items():
+        for key, value in parse_pairs(part).items():
             if key in pairs:
                 raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
             pairs[key] = unquote(value)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from tests.aws.fake import FakeAws
-from trainyard.schedulers.aws.batch import doctor
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
 from trainyard.schedulers.base import Check
 
@@ -84,30 +82,6 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
     for name in ("queue", "job_role_arn", "log group"):
         assert checks[name].ok is False
         assert "there is no" in checks[name].text
-
-
-@pytest.mark.parametrize(
-    ("document", "trusts"),
-    [
-        (None, False),
-        ("%7B", False),
-        ({"Statement": {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}}}, True),
-        (
-            {"Statement": [{"Effect": "Allow", "Principal": {"Service": ["a", "ecs-tasks.amazonaws.com"]}}]},
-            True,
-        ),
-        ({"Statement": [{"Effect": "Deny", "Principal": {"Service": "ecs-tasks.amazonaws.com"}}]}, False),
-        ({"Statement": [{"Effect": "Allow", "Principal": "*"}]}, False),
-        (
-            quote(
-                '{"Statement": [{"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}}]}'
-            ),
-            True,
-        ),
-    ],
-)
-def test_trust(document: Any, trusts: bool) -> None:
-    assert doctor._trusts(document, "ecs-tasks.amazonaws.com") is trusts
 
 
 def test_policy_holds_every_call_that_is_made(still: FakeAws, scheduler: AWSBatchScheduler) -> None:

@@ -19,6 +19,8 @@ import pytest
 from tests.backends import need
 from tests.toolkit.image import docker, make_image
 
+from .proxy import Proxy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -118,6 +120,15 @@ def bucket(moto: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return Bucket(moto)
 
 
+@pytest.fixture
+def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What jobs reach S3 by."""
+    made = Proxy(moto)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
+    yield made
+    made.close()
+
+
 class Bucket:
     """A bucket of its own."""
 
@@ -150,6 +161,7 @@ def endpoint(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server = Endpoint()
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", server.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH", server.url)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server

@@ -22,6 +22,8 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._budget: int | None = None
         self.is_cut = False
+        #: How many bytes of answers have gone through.
+        self.answered = 0
         self.cut = threading.Event()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -65,6 +67,9 @@ class Proxy:
                     target.sendall(data[: len(data) // 2])
                     self._break()
                     return
+                if not is_request:
+                    with self._lock:
+                        self.answered += len(data)
                 target.sendall(data)
         except OSError:
             pass

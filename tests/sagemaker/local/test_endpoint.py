@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions
 import pytest
 
+from trainyard.schedulers.aws.sagemaker_local.answers import NOT_DESCRIBED
 from trainyard.schedulers.aws.sagemaker_local.server import Endpoint, is_own_peer
 
 from .conftest import ROLE, file_channel
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .conftest import Jobs
+
+
+LIST = "TrainingJobSummaries"
 
 
 def refused(jobs: Jobs, request: dict[str, Any]) -> str:
@@ -176,9 +180,69 @@ def test_a_description_holds_the_request(jobs: Jobs, processes: str) -> None:
     name = request["TrainingJobName"]
     assert answer["TrainingJobArn"] == f"arn:aws:sagemaker:us-west-2:000000000000:training-job/{name}"
     described = jobs.end(name)
-    for key, value in request.items():
-        assert described[key] == value
+    assert holds(described, request)
     assert described["CreationTime"].tzinfo is not None
+
+
+def holds(whole: Any, part: Any) -> bool:
+    """Tell whether all that is in a document is in another one, which may hold more in each object."""
+    if isinstance(part, dict):
+        return all(key in whole and holds(whole[key], value) for key, value in part.items())
+    if isinstance(part, list):
+        return len(whole) == len(part) and all(map(holds, whole, part))
+    return bool(whole == part)
+
+
+def test_a_description_has_what_the_service_has(jobs: Jobs, processes: str) -> None:
+    """Every member, while a job runs and after each way to end, is one of the service's, and of its kind."""
+    from botocore.validate import ParamValidator
+
+    model = jobs.sagemaker.meta.service_model
+    shapes = {name: model.operation_model(name) for name in ("CreateTrainingJob", "DescribeTrainingJob")}
+    shape = shapes["DescribeTrainingJob"].output_shape
+    assert set(shapes["CreateTrainingJob"].input_shape.members) - set(shape.members) == NOT_DESCRIBED
+
+    def described(name: str) -> dict[str, Any]:
+        answer = jobs.describe(name)
+        answer.pop("ResponseMetadata")
+        report = ParamValidator().validate(answer, shape)
+        assert not report.has_errors(), report.generate_report()
+        assert not set(answer) - set(shape.members)
+        return answer
+
+    kept = {"ResourceConfig": {**jobs.request("")["ResourceConfig"], "KeepAlivePeriodInSeconds": 60}}
+    metric = {"MetricDefinitions": [{"Name": "loss", "Regex": "loss=(.*)"}]}
+    running = jobs.start(
+        "print('loss=2', flush=True); time.sleep(600)", AlgorithmSpecification=metric, **kept
+    )
+    jobs.says(running, "loss=2")
+    now = described(running)
+    assert now["TrainingTimeInSeconds"] >= 1
+    assert not {"TrainingEndTime", "BillableTimeInSeconds", "FailureReason"} & set(now)
+    assert now["WarmPoolStatus"] == {"Status": "InUse"}
+    jobs.sagemaker.stop_training_job(TrainingJobName=running)
+    jobs.end(running)
+    stopped = described(running)
+    assert stopped["FinalMetricDataList"][0]["Value"] == 2.0
+    assert stopped["WarmPoolStatus"] == {"Status": "Terminated", "ResourceRetainedBillableTimeInSeconds": 0}
+    pools = [
+        [
+            row["TrainingJobName"]
+            for row in jobs.sagemaker.list_training_jobs(WarmPoolStatusEquals=status)[LIST]
+        ]
+        for status in ("Terminated", "InUse")
+    ]
+    assert pools == [[running], []]
+
+    failed = jobs.end(jobs.start("sys.exit(3)", channels=[file_channel("data", jobs.folder.as_uri())]))
+    named = described(failed["TrainingJobName"])
+    assert "exit code: 3" in named["FailureReason"]
+    assert named["BillableTimeInSeconds"] >= 1
+    assert named["ProfilingStatus"] == "Disabled"
+    assert "WarmPoolStatus" not in named
+    assert [named[flag] for flag in named if flag.startswith("Enable")] == [False] * 3
+    assert named["OutputDataConfig"]["CompressionType"] == "GZIP"
+    assert {channel["RecordWrapperType"] for channel in named["InputDataConfig"]} == {"None"}
 
 
 def test_lists(jobs: Jobs, processes: str) -> None:
@@ -305,9 +369,11 @@ def test_the_command_serves(jobs: Jobs, processes: str, home: object) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         variables = dict(
-            server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(2)
+            server.stdout.readline().removeprefix("export ").strip().split("=", 1) for _ in range(3)
         )
-        assert sorted(variables) == ["AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_SAGEMAKER"]
+        services = ("CLOUDWATCH", "CLOUDWATCH_LOGS", "SAGEMAKER")
+        assert sorted(variables) == [f"AWS_ENDPOINT_URL_{service}" for service in services]
+        assert len(set(variables.values())) == 1
         client = boto3.client("sagemaker", endpoint_url=variables["AWS_ENDPOINT_URL_SAGEMAKER"])
         client.create_training_job(**jobs.request("time.sleep(1); print('x')", name="served"))
         server.terminate()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,6 @@ from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
 from .conftest import Bucket, Jobs, leftovers, unpack, until
 from .proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WAIT = "print('up', os.getpid(), flush=True)\ntime.sleep(600)"
 MODEL = "open(BASE + '/model/weights', 'wb').write(os.urandom(20_000_000))"
@@ -136,14 +133,6 @@ def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None
 
 
 # ---- a store that goes away
-
-
-@pytest.fixture
-def proxy(moto: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    made = Proxy(moto)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.url)
-    yield made
-    made.close()
 
 
 def test_an_outage_in_mid_upload_is_waited_for(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import backends
+from tests.sagemaker.remote.iam import Iam
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.specs.status import is_terminal
 
@@ -39,6 +40,9 @@ class Cloud:
         sagemaker: the endpoint for SageMaker and CloudWatch Logs.
         bucket: a bucket of the test's own.
         role: name of a role.
+        calls: what SageMaker and its logs were asked for, in order.
+        refused: operations that these credentials may not use.
+        largest_page: how many items there are on a page at most.
     """
 
     def __init__(self, url: str, sagemaker: str) -> None:
@@ -46,6 +50,9 @@ class Cloud:
         self.sagemaker = sagemaker
         self.role = f"Training-{uuid.uuid4().hex[:8]}"
         self.bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+        self.calls: list[str] = []
+        self.refused: set[str] = set()
+        self.largest_page = 100
 
     def environ(self) -> dict[str, str]:
         return {
@@ -119,19 +126,39 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
     from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
 
     with Endpoint(settings=Settings(docker="never", grace=5.0)) as endpoint:
+        made = Cloud(moto, endpoint.url)
+        carry_out = endpoint.answer
+
+        def answer(target: str, params: dict[str, Any], region: str) -> dict[str, Any]:
+            made.calls.append(target)
+            if target in made.refused:
+                raise ApiError("AccessDeniedException", f"not authorized to perform {target}")
+            if "MaxResults" in params:
+                params["MaxResults"] = min(params["MaxResults"], made.largest_page)
+            return carry_out(target, params, region)
+
+        monkeypatch.setattr(endpoint, "answer", answer)
         thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
         thread.start()
-        made = Cloud(moto, endpoint.url)
         for name, value in made.environ().items():
             monkeypatch.setenv(name, value)
         made.prepare()
         yield made
         endpoint.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def iam(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Iam]:
+    """IAM that simulates policies too; schedulers that are made after it ask it."""
+    with Iam(cloud.url) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", made.url)
+        yield made
 
 
 @pytest.fixture

@@ -334,7 +334,8 @@ def test_a_token_reaches_the_repository_and_nothing_else(
 
     monkeypatch.setattr(subprocess, "run", listen)
     package = cloned(SCRIPT, **config)
-    assert url in commands and not any(TOKEN in word for word in commands)
+    assert url in commands
+    assert not any(TOKEN in word for word in commands)
     assert seen[-1].startswith("Basic ")
     written = b"".join(
         path.read_bytes() for path in Path(package._clone._directory).rglob("*") if path.is_file()

@@ -177,7 +177,7 @@ def test_code_that_changes_while_it_is_uploaded(
 def test_a_refused_submission_leaves_no_job(cloud: Cloud, project: Path) -> None:
     scheduler = create_scheduler("test")
     cfg = options(cloud, channels={"training": "/no/such/directory"})
-    with pytest.raises(ValueError, match="no file or directory /no/such/directory"):
+    with pytest.raises(ValueError, match="there is no file or directory /no/such/directory"):
         submit(scheduler, script(script="train.py", image="i:1"), cfg)
     assert scheduler.list({"all": True}) == []
     scheduler.close()

@@ -39,7 +39,7 @@ EVERYTHING = {
     "max_retry_attempts": 3,
     "input_mode": "Pipe",
     "channels": {
-        "fast": "fsx://fs-0123456789abcdef0/x",
+        "fast": "fsx://fs-0123456789abcdef0/x?mode=File",
         "training": "s3://data/m?data_type=ManifestFile&shuffle_seed=1",
     },
     "model_uri": "s3://models/m.tar.gz",
@@ -55,7 +55,7 @@ EVERYTHING = {
     "security_group_ids": ["sg-1"],
     "encrypt_inter_container_traffic": True,
     "enable_network_isolation": True,
-    "enable_remote_debug": True,
+    "enable_remote_debug": False,
     "enable_session_tag_chaining": True,
     "training_repository_access_mode": "Vpc",
     "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:123456789012:function:login",

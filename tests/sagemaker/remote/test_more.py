@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests import backends
-from tests.sagemaker.remote.conftest import Cloud
+from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_cli import cfg, trainyard
+from tests.sagemaker.remote.test_jobs import options, submit
 from trainyard.components.utils import sh
-from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
+from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.specs.status import AppState
 
 ARN = "arn:aws:sagemaker:us-east-1:123456789012:training-job/"
@@ -32,8 +33,8 @@ def found(name: str, status: str, **more: Any) -> dict[str, Any]:
     return {"TrainingJob": job}
 
 
-def test_jobs_are_found_by_their_tags_with_a_call_for_each_hundred() -> None:
-    """The SDK's stub checks request and answer against the service's model."""
+def test_an_empty_page_is_not_the_last() -> None:
+    """As the service may send it. The SDK's stub checks request and answer against the service's model."""
     backends.need("botocore")
     import botocore.session
     from botocore.stub import Stubber
@@ -73,6 +74,32 @@ def test_jobs_are_found_by_their_tags_with_a_call_for_each_hundred() -> None:
         ("b-1", AppState.SUCCEEDED, "mine"),
         ("b-2", AppState.RUNNING, "mine"),
     ]
+
+
+def test_a_list_takes_one_call(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
+    """Where a call for each job would be needed to know its tags; which is done where Search is forbidden."""
+    names = ["first", "second", "other"]
+    mine = [submit(scheduler, sh("true", image="i:1"), options(cloud, base_job_name=name)) for name in names]
+    foreign = cloud.client("sagemaker").describe_training_job(TrainingJobName=mine[0])
+    shown = ("AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition", "RoleArn")
+    cloud.client("sagemaker").create_training_job(
+        TrainingJobName="foreign", **{key: foreign[key] for key in shown}
+    )
+    for app_id in mine:
+        wait_for(scheduler, app_id)
+
+    def listed(query: dict[str, Any]) -> tuple[set[str], list[str]]:
+        cloud.calls.clear()
+        return {row.app_id for row in scheduler.list(query)}, sorted(cloud.calls)
+
+    search, listing, tags = (f"SageMaker.{name}" for name in ("Search", "ListTrainingJobs", "ListTags"))
+    assert listed({}) == (set(mine), [search])
+    assert listed({"name": "oth", "since": 10.0}) == ({mine[2]}, [search])
+    assert listed({"since": datetime.now(UTC).timestamp() + 60}) == (set(), [search])
+    cloud.largest_page = 2
+    assert listed({}) == (set(mine), [search] * 2)
+    cloud.refused.add(search)
+    assert listed({}) == (set(mine), [tags] * 4 + [listing] * 2 + [search])
 
 
 def test_a_job_is_repeated_with_the_code_that_it_had(

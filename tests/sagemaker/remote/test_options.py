@@ -17,6 +17,7 @@ from trainyard.specs.mounts import parse_mounts
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/Training"
 TYPES = ("ml.m5.large", "ml.c5.xlarge", "ml.p3.16xlarge", "ml.trn1.2xlarge", "ml.g5.xlarge")
+WITH_DISKS = ("ml.trn1.2xlarge", "ml.g5.xlarge")
 WORDS = st.text("abcXYZ019", min_size=1, max_size=12)
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
 S3 = st.builds(lambda bucket, key: f"s3://{bucket}/{key}", WORDS, st.lists(WORDS, max_size=3).map("/".join))
@@ -96,6 +97,11 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "enable_session_tag_chaining",
     ):
         given[name] = draw(SWITCH)
+    if given["enable_network_isolation"]:
+        given["enable_remote_debug"] = draw(st.sampled_from([None, False]))
+    types = [group["type"] for group in given["instance_groups"] or []] or [given["instance_type"]]
+    if all(kind in WITH_DISKS for kind in types):
+        given["volume_kms_key"] = None
     return given
 
 

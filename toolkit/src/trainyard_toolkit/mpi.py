@@ -192,6 +192,8 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
             addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
         }
         own = muster.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
+        if own.startswith("127."):  # hosts on one machine: mpirun takes no other name of loopback for itself
+            own = "localhost"
         everyone = [own, *(addresses[host] for host in hosts[1:])]
         hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
         line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile)

@@ -250,7 +250,7 @@ def join(current: str, address: str, hello: dict[str, Any]) -> tuple[Line, dict[
     reason: object = "no answer"
     while time.monotonic() < deadline:
         try:
-            line = Line(socket.create_connection((address, port()), timeout=5))
+            line = Line(socket.create_connection((address, port()), 5, _source(current)))
             line.send({"hello": current, **hello})
             messages = line.wait(deadline - time.monotonic())
             if messages:
@@ -266,6 +266,15 @@ def join(current: str, address: str, hello: dict[str, Any]) -> tuple[Line, dict[
         f"Host {current} cannot reach the first host of the job, {address} port {port()}: {reason}. "
         "Check that it was started, that its name resolves here and that the port is open."
     )
+
+
+def _source(host: str) -> tuple[str, int] | None:
+    """Where to connect from: hosts that share a machine are told apart by their own loopback addresses."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return None
+    return (address, 0) if address.startswith("127.") and address != "127.0.0.1" else None
 
 
 def other_host_failed(host: str, message: dict[str, Any]) -> ClusterError:

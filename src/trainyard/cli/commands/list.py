@@ -67,7 +67,8 @@ def run(args: Namespace) -> int:
         if args.scheduler:
             try:
                 rows += rows_of_others(runner, args.scheduler, cfg, rows, wanted)
-                rows.sort(key=lambda row: -(row.started_at or 0.0))  # the latest first, as those of the history
+                # the latest first, as those of the history
+                rows.sort(key=lambda row: -(row.started_at or 0.0))
             except (BackendError, NotImplementedError) as error:
                 warn(f"{args.scheduler} does not list its jobs; this is what the history knows: {error}")
                 code = EXIT_BACKEND

@@ -25,7 +25,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=DEFAULT_PORT,
         help=f"port; 0 for any that is free (default: {DEFAULT_PORT})",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address of loopback to listen on (default: 127.0.0.1)"
+    )
 
 
 def run(args: Namespace) -> int:
@@ -37,7 +39,7 @@ def run(args: Namespace) -> int:
     from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
 
     endpoint = Endpoint(args.host, args.port, Settings.from_env())
-    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS"):
+    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):
         out(f"export AWS_ENDPOINT_URL_{service}={endpoint.url}")
     note("answering; Ctrl-C ends the endpoint, not the jobs")
     stop = threading.Event()

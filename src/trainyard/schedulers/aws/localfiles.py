@@ -9,7 +9,7 @@ import stat
 def files_below(root: str) -> dict[str, str]:
     """Return the files of a directory: name below it -> path.
 
-    Links are followed; one that leads back to a directory that it is in is left out, since all that is in there
+    Links are followed; one that leads back to a directory that it is in is left out, since all in there
     comes anyway. So is what is no file: links to nothing, sockets, fifos.
 
     Raises:

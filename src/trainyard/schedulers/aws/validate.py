@@ -39,6 +39,11 @@ def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[st
     return found + list(_strict(params, shape, ""))
 
 
+def shape_of(service: str, name: str) -> Any:
+    """Return a shape of the SDK's model of a service, such as ``TrainingJob``."""
+    return _model(service).shape_for(name)
+
+
 @functools.cache
 def _model(service: str) -> Any:
     from botocore.loaders import Loader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from _thread import get_native_id
 
 from trainyard.paths import state_error
 from trainyard.processes import boot_id
@@ -30,7 +31,8 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def write_json(path: str, data: dict[str, Any]) -> None:
     """Replace a document, whole or not at all. Readers see the old one or the new one."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    # a name for each thread: several of one process may write the same document
+    temporary = f"{path}.{os.getpid()}.{get_native_id()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(json.dumps(data))  # not json.dump, which is ten times slower

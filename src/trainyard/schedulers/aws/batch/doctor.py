@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
-from trainyard.errors import TrainyardError
 from trainyard.schedulers.aws.batch import names
 from trainyard.schedulers.aws.batch.pending import look_at_queue, queue_problems
 from trainyard.schedulers.aws.batch.policy import minimal_policy
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.looks import (
+    ECR_IMAGE,
+    guarded,
+    identity,
+    image,
+    log_group_exists,
+    partition_and_account,
+)
+from trainyard.schedulers.aws.roles import find_role, trusts
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import Check
 
-_ECR = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com(?:\.cn)?/"
-    r"(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>sha256:[0-9a-f]+))?"
-)
 _CONTAINER_SERVICE = "ecs-tasks.amazonaws.com"
 
 
@@ -30,40 +31,20 @@ def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
         session: with what credentials, and in which region.
         cfg: options of the scheduler. What is not given is not looked at.
     """
-    identity = _identity(session)
-    checks = [identity[0]]
-    if not checks[0].ok:
+    credentials, who = identity(session)
+    checks = [credentials]
+    if not credentials.ok:
         return checks  # nothing else could be seen
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("queue", lambda: _queue(session, cfg)),
         *((name, _role_look(session, name, cfg)) for name in ("job_role_arn", "execution_role_arn")),
         ("log group", lambda: _log_group(session, cfg)),
-        ("image", lambda: _image(session, cfg)),
+        ("image", lambda: image(session, cfg.get("image_repo"))),
     ]
     for name, look in looks:
-        checks += _guarded(name, look)
-    checks.append(_policy(session, cfg, identity[1]))
+        checks += guarded(name, look)
+    checks.append(_policy(session, cfg, who))
     return checks
-
-
-def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Do one look; what is not allowed is no failure of what was to be looked at."""
-    try:
-        return list(look())
-    except AwsForbiddenError as error:
-        return [Check(name, None, f"cannot be looked at: {error.message}")]
-    except TrainyardError as error:
-        return [Check(name, False, error.message, error.hint)]
-
-
-def _identity(session: AwsSession) -> tuple[Check, str]:
-    try:
-        answer = session.call("sts", "GetCallerIdentity")
-    except TrainyardError as error:
-        return Check("credentials", False, error.message, error.hint), ""
-    arn = answer["Arn"]
-    where = f" in {session.region}" if session.region else ""
-    return Check("credentials", True, f"{arn}{where}"), arn
 
 
 def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -120,16 +101,12 @@ def _role_look(session: AwsSession, name: str, cfg: Mapping[str, Any]) -> Callab
 def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
     if not arn:
         return
-    try:
-        role = session.call("iam", "GetRole", RoleName=arn.rpartition("/")[2])["Role"]
-    except AwsError as error:
-        if error.code in ("NoSuchEntity", "NoSuchEntityException"):
-            yield Check(option, False, f"there is no role {arn}")
-            return
-        raise
-    if role["Arn"] != arn:
+    role = find_role(session, arn)
+    if role is None:
+        yield Check(option, False, f"there is no role {arn}")
+    elif role["Arn"] != arn:
         yield Check(option, False, f"the role of this name is {role['Arn']}, not {arn}")
-    elif not _trusts(role.get("AssumeRolePolicyDocument"), _CONTAINER_SERVICE):
+    elif not trusts(role.get("AssumeRolePolicyDocument"), [_CONTAINER_SERVICE]):
         yield Check(
             option,
             False,
@@ -140,28 +117,9 @@ def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
         yield Check(option, True, arn)
 
 
-def _trusts(document: Any, service: str) -> bool:
-    """Tell whether a trust policy names a service. It comes as a dict, or as text in percent-encoding."""
-    if isinstance(document, str):
-        try:
-            document = json.loads(unquote(document))
-        except ValueError:
-            return False
-    statements = (document or {}).get("Statement", [])
-    for statement in statements if isinstance(statements, list) else [statements]:
-        principal = statement.get("Principal", {})
-        services = principal.get("Service", []) if isinstance(principal, dict) else []
-        if statement.get("Effect") == "Allow" and service in (
-            [services] if isinstance(services, str) else services
-        ):
-            return True
-    return False
-
-
 def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
     name = cfg.get("log_group") or names.DEFAULT_LOG_GROUP
-    pages = session.pages("logs", "DescribeLogGroups", "logGroups", logGroupNamePrefix=name)
-    if any(group["logGroupName"] == name for page in pages for group in page):
+    if log_group_exists(session, name):
         yield Check("log group", True, name)
     elif name == names.DEFAULT_LOG_GROUP:
         yield Check("log group", None, f"{name} is not there yet: Batch makes it with the first job")
@@ -174,49 +132,17 @@ def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
         )
 
 
-def _image(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
-    image = cfg.get("image_repo")
-    if not image:
-        return
-    parts = _ECR.fullmatch(image)
-    if parts is None:
-        yield Check("image", None, f"{image} is not in ECR, so it was not looked for")
-        return
-    if parts["region"] != session.region:
-        yield Check("image", None, f"{image} is in {parts['region']}, so it was not looked for")
-        return
-    where: dict[str, Any] = {"registryId": parts["account"], "repositoryName": parts["name"]}
-    try:
-        if parts["tag"] or parts["digest"]:
-            wanted = {"imageDigest": parts["digest"]} if parts["digest"] else {"imageTag": parts["tag"]}
-            session.call("ecr", "DescribeImages", imageIds=[wanted], **where)
-        else:
-            session.call(
-                "ecr", "DescribeRepositories", registryId=parts["account"], repositoryNames=[parts["name"]]
-            )
-    except AwsError as error:
-        if error.code not in ("RepositoryNotFoundException", "ImageNotFoundException"):
-            raise
-        hint = f"aws ecr create-repository --repository-name {parts['name']}"
-        is_repository = error.code == "RepositoryNotFoundException"
-        what = "repository" if is_repository else "image"
-        yield Check("image", False, f"there is no {what} {image}", hint if is_repository else "")
-        return
-    yield Check("image", True, image)
-
-
-def _policy(session: AwsSession, cfg: Mapping[str, Any], identity: str) -> Check:
-    parts = identity.split(":")
-    partition, account = (parts[1], parts[4]) if len(parts) > 5 else ("aws", "*")
-    image = _ECR.fullmatch(cfg.get("image_repo") or "")
+def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
+    partition, account = partition_and_account(who)
+    repository = ECR_IMAGE.fullmatch(cfg.get("image_repo") or "")
     policy = minimal_policy(
         session.region or "*",
         account,
         names.queue_name(cfg["queue"]) if cfg.get("queue") else None,
         [cfg[name] for name in ("job_role_arn", "execution_role_arn") if cfg.get(name)],
         cfg.get("log_group") or names.DEFAULT_LOG_GROUP,
-        image["name"] if image else None,
+        repository["name"] if repository else None,
         partition,
     )
-    text = f"what {identity or 'the identity'} needs at least:\n{json.dumps(policy, indent=2)}"
+    text = f"what {who or 'the identity'} needs at least:\n{json.dumps(policy, indent=2)}"
     return Check("policy", None, text)

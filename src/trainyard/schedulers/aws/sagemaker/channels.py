@@ -82,6 +82,17 @@ class Channels:
             entry["ShuffleConfig"] = {"Seed": _number(name, settings["shuffle_seed"])}
         self.entries.append(entry | members)
 
+    def assign(self, groups: list[str]) -> None:
+        """Name all instance groups for the channels that say none, if some say which they are for.
+
+        The service refuses requests in which some channels have groups and others do not; the launcher's
+        own, which bring the code, have none to begin with.
+        """
+        sources = [entry["DataSource"].get("S3DataSource", {}) for entry in self.entries]
+        if groups and any("InstanceGroupNames" in source for source in sources):
+            for source in filter(None, sources):
+                source.setdefault("InstanceGroupNames", list(groups))
+
 
 def local_path(uri: str) -> Upload:
     """Return a path of this machine, given as such or as a ``file://`` URI, as something to upload."""

@@ -19,6 +19,7 @@ from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.command import ARCHIVE_FILE, TOOLKIT_FILE
+from trainyard.schedulers.aws.sagemaker.isolation import Isolation
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.workspace import Workspace
@@ -116,6 +117,7 @@ class CodePackage:
         with_toolkit: whether the toolkit travels too.
         archive: ``s3://`` URI of an archive that is there already.
         clone: clones a repository and returns its sources; None if there is none.
+        isolation: how the code is started, if it is without network; None if it has one.
     """
 
     def __init__(
@@ -125,12 +127,20 @@ class CodePackage:
         with_toolkit: bool = False,
         archive: str = "",
         clone: Any = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self._sources = sources
+        self._isolation = isolation
         self._clone = clone
         self._archive = archive
         self.toolkit = toolkit_archive() if with_toolkit else None
-        self.snapshot = sources.read() if sources is not None else None
+        self.snapshot = self._read(sources) if sources is not None else None
+
+    def _read(self, sources: Sources) -> Snapshot:
+        taken = sources.read()
+        if self._isolation is not None:
+            self._isolation.check(taken)
+        return taken
 
     @property
     def manifest(self) -> Manifest | None:
@@ -183,16 +193,16 @@ class CodePackage:
         """Clone the repository, if the code comes from one.
 
         Raises:
-            ConfigError: it cannot be cloned, or the script is not in it.
+            ConfigError: it cannot be cloned, the script is not in it, or it could not run without network.
         """
         if self._clone is not None and self.snapshot is None:
-            self.snapshot = self._clone.sources(progress).read()
+            self.snapshot = self._read(self._clone.sources(progress))
 
     def reread(self) -> bool:
         """Read the files anew, since they have been changed; tells whether that can be."""
         if self._sources is None or self._sources.workspace.frozen:
             return False
-        self.snapshot = self._sources.read()
+        self.snapshot = self._read(self._sources)
         return True
 
     def write(self, directory: str | os.PathLike[str]) -> list[Path]:
@@ -251,12 +261,14 @@ def plan_code(
     them a script gets the current directory.
 
     Raises:
-        ConfigError: several of them are given, or the script is not in the code.
+        ConfigError: several of them are given, the script is not in the code, or the code could not run
+            without network, which it is not to have.
         WorkspaceError: the code cannot be read.
     """
     script = script_of(app.roles[0]) if len(app.roles) == 1 else None
     with_toolkit = script is not None and opts.toolkit
     program = script.program if script is not None else ""
+    isolation = _isolation(app, opts, program)
     source = opts.source_dir
     if workspace and not workspace.implicit and (source or opts.git_config):
         which = "source_dir" if source else "git_config"
@@ -267,7 +279,7 @@ def plan_code(
     if opts.git_config is not None:
         from trainyard.schedulers.aws.sagemaker.gitcode import Clone
 
-        return CodePackage(None, with_toolkit=with_toolkit, clone=Clone(opts, program))
+        return CodePackage(None, with_toolkit=with_toolkit, clone=Clone(opts, program), isolation=isolation)
     if source and is_s3(source):
         if not source.endswith((".tar.gz", ".tgz")):
             raise ConfigError(f"source_dir {source} is no archive: it must be a .tar.gz")
@@ -286,8 +298,18 @@ def plan_code(
     else:
         chosen = Workspace()
     if not chosen and not opts.dependencies:
+        if isolation is not None:
+            isolation.check_directory()
         return CodePackage(None, with_toolkit=True) if with_toolkit else None
-    return CodePackage(add_dependencies(chosen, opts.dependencies or [], program), with_toolkit=with_toolkit)
+    sources = add_dependencies(chosen, opts.dependencies or [], program)
+    return CodePackage(sources, with_toolkit=with_toolkit, isolation=isolation)
+
+
+def _isolation(app: AppDef, opts: AWSSageMakerOpts, program: str) -> Isolation | None:
+    """Return how a script is started without network; None with one, and where nothing is installed."""
+    if not opts.enable_network_isolation or not program:
+        return None
+    return Isolation(program, opts.toolkit, {**(opts.environment or {}), **app.roles[0].env})
 
 
 def add_dependencies(workspace: Workspace, dependencies: list[str], program: str, base: str = "") -> Sources:

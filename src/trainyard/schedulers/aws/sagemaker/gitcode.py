@@ -110,9 +110,7 @@ class Clone:
         except FileNotFoundError:
             raise ConfigError("git_config needs Git, which is not installed") from None
         except subprocess.TimeoutExpired:
-            raise ConfigError(
-                f"git {words[0]} of {self._repo} took more than {TIMEOUT_SECONDS} s"
-            ) from None
+            raise ConfigError(f"git {words[0]} of {self._repo} took more than {TIMEOUT_SECONDS} s") from None
         if done.returncode == 0:
             return done.stdout
         said = done.stderr.strip() or f"exit code {done.returncode}"

@@ -67,6 +67,11 @@ def split_s3(uri: str) -> tuple[str, str]:
     return bucket, key.strip("/")
 
 
+def is_directory_bucket(uri: str) -> bool:
+    """Tell whether a URI is in a directory bucket (S3 Express One Zone), which has rules of its own."""
+    return split_s3(uri)[0].endswith("--x-s3")
+
+
 def join_s3(bucket: str, *parts: str) -> str:
     """Return the ``s3://`` URI of a bucket and the parts of a key."""
     key = "/".join(part.strip("/") for part in parts if part.strip("/"))

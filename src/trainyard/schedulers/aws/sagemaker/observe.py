@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.command import BOOTSTRAP
 from trainyard.schedulers.aws.sagemaker.programs import ROLE_NAME
+from trainyard.schedulers.aws.sagemaker.readback import Recovered, read_command
 from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, exit_code_of, message_of, reason_of
+from trainyard.schedulers.aws.sagemaker.script import as_arguments
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
@@ -123,28 +125,43 @@ def _roles(job: Mapping[str, Any]) -> list[Role]:
     types = {
         group["InstanceGroupName"]: group["InstanceType"] for group in config.get("InstanceGroups") or []
     }
-    entrypoint = list(algorithm.get("ContainerEntrypoint") or [])
-    arguments = list(algorithm.get("ContainerArguments") or [])
-    if entrypoint[: len(BOOTSTRAP)] == BOOTSTRAP:  # ours; the program is in the script somewhere
-        arguments = ["".join([*entrypoint[len(BOOTSTRAP) :], *arguments])]
-        entrypoint = BOOTSTRAP[:2]
+    items = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
+    recovered = read_command(items)
     counts: dict[str, int] = {}
     for name, _, _ in layout(job):
         counts[name] = counts.get(name, 0) + 1
     roles = []
     for name, count in counts.items():
         kind = types.get(name) or config.get("InstanceType", "")
+        ours = recovered.get(name) or recovered.get("")
+        words = _words(job, items, ours)
         role = Role(
             name,
             algorithm.get("TrainingImage", ""),
-            entrypoint=entrypoint[0] if entrypoint else "train",
-            args=[*entrypoint[1:], *arguments],
-            env=dict(job.get("Environment") or {}),
+            entrypoint=words[0],
+            args=words[1:],
+            env={**(job.get("Environment") or {}), **(ours.env if ours is not None else {})},
             num_replicas=count,
             resource=Resource(-1, -1, -1, capabilities={INSTANCE_TYPE: kind.removeprefix("ml.")}),
         )
         roles.append(role)
     return roles
+
+
+def _words(job: Mapping[str, Any], items: list[str], ours: Recovered | None) -> list[str]:
+    """Return the command of a role, as it was given where it can be told from the request."""
+    if ours is not None and not ours.toolkit:
+        return ours.words
+    if ours is None and items:
+        return items
+    try:
+        values = {key: json.loads(value) for key, value in (job.get("HyperParameters") or {}).items()}
+    except ValueError:  # those of a job that somebody else submitted may be any texts
+        return ["train"]
+    own = {key: value for key, value in values.items() if not key.startswith("sagemaker_")}
+    arguments = ours.words if ours is not None and ours.words else as_arguments(own)
+    program = values.get("sagemaker_program")
+    return ["train", *([str(program)] if program else []), *arguments]
 
 
 def _seconds(time: Any) -> float | None:

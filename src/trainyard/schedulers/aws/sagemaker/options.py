@@ -58,7 +58,8 @@ class AWSSageMakerOpts:
         default=None,
     )
     max_pending: int | None = option(
-        "give up if no instances could be had within this many seconds, 1800 to 2419200", default=None
+        "give up if no accelerated instances could be had within this many seconds, 1800 to 2419200",
+        default=None,
     )
     max_retry_attempts: int | None = option(
         "how often the service starts the job again after a fault of its own, 1 to 30", default=None

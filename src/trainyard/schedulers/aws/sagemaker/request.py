@@ -7,108 +7,36 @@ What only AWS or a disk can tell stands in the request by a name of its own unti
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import trainyard
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.sagemaker import names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
     MODEL_CONTENT_TYPE,
     Channels,
-    Upload,
     is_s3,
     local_path,
 )
+from trainyard.schedulers.aws.sagemaker.isolation import problems_of as isolation_problems
+from trainyard.schedulers.aws.sagemaker.job import AWSSageMakerJob, Needs, PlannedCode, settle
 from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.programs import Programs
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.rules import (
-    DEFAULT_MAX_RUN,
     WITHOUT_DEBUGGER,
     check_options,
     metric_pairs,
+    refuse,
     tag_pairs,
 )
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.app import AppDef
 
+__all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_request", "make_job", "settle"]
+
 DEFAULT_MODEL_CHANNEL = "model"
-
-
-@dataclass
-class Needs:
-    """What has to be done before a request can be sent.
-
-    Attributes:
-        role_name: name of the role whose ARN is to be found; "" where the ARN was given.
-        default_bucket: whether something goes to the account's own bucket, made if it is missing.
-        code_uri: where the code is to be uploaded, a "directory" of S3; "" if there is none to upload.
-        uploads: paths of this machine that are to be uploaded.
-    """
-
-    role_name: str = ""
-    default_bucket: bool = False
-    code_uri: str = ""
-    uploads: list[Upload] = field(default_factory=list)
-
-    def steps(self) -> list[str]:
-        """Return in words what will be done."""
-        steps = []
-        if self.role_name:
-            steps.append(f"look up the ARN of the role {self.role_name}")
-        if self.default_bucket:
-            steps.append("make the account's own bucket, unless it is there")
-        if self.code_uri:
-            steps.append(f"upload the code to {self.code_uri}, unless it is there")
-        return steps + [f"upload {upload.path}, unless it is there" for upload in self.uploads]
-
-
-@dataclass
-class AWSSageMakerJob:
-    """A training job that can be submitted.
-
-    Attributes:
-        job_name: its name on SageMaker, which is the job's id.
-        job_def: the CreateTrainingJob request.
-        images_to_push: images with the workspace, where they are made: name -> repository and tag.
-        needs: what has to be done before the request can be sent.
-        runs: what each role runs, for people: the request may have it in pieces.
-    """
-
-    job_name: str
-    job_def: dict[str, Any]
-    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
-    needs: Needs = field(default_factory=Needs)
-    runs: dict[str, list[str]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """Return the request as JSON, without secrets, with what comes before it and what will run."""
-        from trainyard.redaction import Redactor
-
-        shown = {"before": self.needs.steps(), "CreateTrainingJob": self.job_def, "runs": self.runs}
-        return json.dumps(Redactor().json({key: value for key, value in shown.items() if value}), indent=2)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-@dataclass(frozen=True)
-class PlannedCode:
-    """What the request has to know of the code.
-
-    Attributes:
-        key: names its content; `names.CONTENT` where that is not known yet. "" if there is nothing to upload.
-        archive: ``s3://`` URI of an archive that is there already; "" if the code is to be uploaded.
-        has_code: whether there is code at all, and not the toolkit alone.
-    """
-
-    key: str = ""
-    archive: str = ""
-    has_code: bool = True
 
 
 def make_job(
@@ -135,9 +63,12 @@ def make_job(
         ConfigError: the job or the options do not fit SageMaker, or each other.
     """
     check_options(app, opts, region=region, local=local)
-    return _Builder(
+    job = _Builder(
         app, opts, job_name or names.make_job_name(opts.base_job_name or app.name), code, region
     ).job()
+    problems = request_rules.problems_of(job.job_def, request_rules.as_options, is_local=local)
+    refuse(app, [*problems, *isolation_problems(job.job_def)])
+    return job
 
 
 class _Builder:
@@ -191,6 +122,9 @@ class _Builder:
     def _role(self) -> str:
         role = self.opts.role
         if role.startswith("arn:"):
+            # a look-up is worth it where the job is to survive what others do not, or hands tags on
+            again = self.opts.max_retry_attempts is not None
+            self.needs.role_check = again or bool(self.opts.enable_session_tag_chaining)
             return role
         self.needs.role_name = role.rpartition("/")[2]
         return f"arn:aws:iam::{names.ACCOUNT}:role/{role.strip('/')}"
@@ -256,7 +190,7 @@ class _Builder:
         max_run = opts.max_run
         if max_run is None and self.script is not None:
             max_run = self.script.max_run
-        stopping = {"MaxRuntimeInSeconds": DEFAULT_MAX_RUN if max_run is None else max_run}
+        stopping = {"MaxRuntimeInSeconds": request_rules.DEFAULT_RUN if max_run is None else max_run}
         if opts.max_wait is not None:
             stopping["MaxWaitTimeInSeconds"] = opts.max_wait
         if opts.max_pending is not None:
@@ -278,6 +212,9 @@ class _Builder:
             )
         for name, uri in self.programs.channels.items():
             channels.add(name, uri, InputMode=FILE)
+        channels.assign(
+            [group["InstanceGroupName"] for group in self.instances.config.get("InstanceGroups", [])]
+        )
         return channels
 
     def _vpc(self) -> dict[str, list[str]]:
@@ -290,6 +227,9 @@ class _Builder:
         uri = _one_of("checkpoints", wanted.get("uri", ""), "checkpoint_s3_uri", self.opts.checkpoint_s3_uri)
         if not uri:
             return {}
+        again = self.opts.max_retry_attempts is not None or self.opts.use_spot_instances
+        if again and uri.startswith("s3://") and not names.is_directory_bucket(uri):
+            self.needs.checkpoint_check = uri
         path = self.opts.checkpoint_local_path or wanted.get("path")
         return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
 
@@ -356,24 +296,6 @@ def _destination(what: str, uri: str) -> str:
             f"{what}: SageMaker writes to no {uri.partition('://')[0]}:// URIs", hint="s3://bucket/prefix"
         )
     return local_path(uri).uri
-
-
-def settle(request: Mapping[str, Any], replacements: Mapping[str, str]) -> dict[str, Any]:
-    """Return a request in which texts are replaced wherever they occur, in the order of the mapping."""
-    settled = copy.deepcopy(dict(request))
-    result: dict[str, Any] = _replaced(settled, replacements)
-    return result
-
-
-def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        for old, new in replacements.items():
-            if old in value:
-                value = value.replace(old, new)
-        return value
-    if isinstance(value, dict):
-        return {key: _replaced(item, replacements) for key, item in value.items()}
-    return [_replaced(item, replacements) for item in value] if isinstance(value, list) else value
 
 
 def check_request(request: Mapping[str, Any]) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import InvalidRunConfigException
-from trainyard.schedulers.aws.sagemaker.channels import FILE_SYSTEMS, is_s3
+from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
 from trainyard.schedulers.aws.sagemaker.resources import check_counts, given_groups, role_problems
 from trainyard.specs.app import AppDef
 
-DEFAULT_MAX_RUN = 24 * 60 * 60
 GIT_KEYS = {"repo", "branch", "commit", "2FA_enabled", "username", "password", "token"}
 #: Regions in which SageMaker Debugger is not offered, of the SDK's list.
 WITHOUT_DEBUGGER = frozenset(
@@ -55,13 +55,22 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
     ]
     if opts.debugger_hook_config and region in WITHOUT_DEBUGGER:
         problems.append(f"debugger_hook_config is given, but {region} has no SageMaker Debugger")
+    refuse(app, problems)
+
+
+def refuse(app: AppDef, problems: list[str]) -> None:
+    """Say all problems at once, if there are any.
+
+    Raises:
+        InvalidRunConfigException: there are some.
+    """
     if problems:
         text = "".join(f"\n  - {problem}" for problem in problems)
         raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")
 
 
 def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
-    max_run = DEFAULT_MAX_RUN if opts.max_run is None else opts.max_run
+    max_run = DEFAULT_RUN if opts.max_run is None else opts.max_run
     if opts.max_run is not None and opts.max_run < 1:
         yield f"max_run is {opts.max_run}, it must be at least 1 second"
     if opts.use_spot_instances:
@@ -115,12 +124,6 @@ def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
         yield f"input_mode is {opts.input_mode!r}, it must be one of {', '.join(INPUT_MODES)}"
     if opts.model_channel_name and not opts.model_uri:
         yield "model_channel_name is given without model_uri"
-    for name, uri in (opts.channels or {}).items():
-        scheme = uri.partition("://")[0]
-        if scheme in FILE_SYSTEMS and not opts.subnets:
-            yield f"the channel {name} is a file system, which needs subnets and security_group_ids"
-        if scheme in FILE_SYSTEMS and opts.input_mode == "FastFile":
-            yield f"the channel {name} is a file system ({scheme}), which input_mode FastFile cannot read"
     for metric in opts.metric_definitions or []:
         yield from _regex_problems(metric)
 

@@ -10,6 +10,7 @@ from trainyard.errors import ConfigError, UnknownAppException, UsageError
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
+    Check,
     DescribeAppResponse,
     ListAppResponse,
     LogBlock,
@@ -235,6 +236,18 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if not is_terminal(state):
             raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
         self._session(*self._place(app_id)).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
+
+    # ---- keeping house
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check credentials, role, rights, buckets, log group and image, and print the policies needed."""
+        from trainyard.schedulers.aws.sagemaker.doctor import examine
+
+        try:
+            region = self._region(cfg)
+        except ConfigError:
+            region = ""
+        return examine(self._session_of(cfg), region, cfg)
 
     # ---- logs
 

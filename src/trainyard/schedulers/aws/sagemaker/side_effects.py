@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.sagemaker import names, rights
 from trainyard.schedulers.aws.sagemaker.code import CodePackage
+from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from trainyard.schedulers.aws.sagemaker.storage import Storage
 from trainyard.schedulers.aws.session import AwsSession
@@ -34,14 +36,13 @@ def carry_out(
         progress: is told of the steps.
 
     Raises:
-        ConfigError: the code or the data cannot be read, or the role does not exist.
+        ConfigError: the code or the data cannot be read, the role does not exist, or lacks rights that the
+            job could not do without.
         AwsError: AWS refuses or cannot be reached.
     """
     needs = job.needs
-    replacements: dict[str, str] = {}
-    if needs.role_name:
-        planned = job.job_def["RoleArn"]
-        replacements[planned] = role_arn(session, needs.role_name)
+    replacements = _look_at_role(job, session, progress)
+    datasets = {upload.uri: read_dataset(upload.path) for upload in needs.uploads}
     if code is not None:
         code.resolve(progress)
         if needs.code_uri and names.CONTENT in needs.code_uri:
@@ -60,8 +61,8 @@ def carry_out(
         uri = next(iter(settle({"uri": needs.code_uri}, replacements).values()))
         settled = settle(settled, {uri: upload_code(code, storage, uri, progress)})
     uploads = {
-        upload.uri: storage.put_local(upload.path, f"s3://{output_bucket}/trainyard/data", progress)
-        for upload in needs.uploads
+        uri: upload_dataset(data, f"s3://{output_bucket}/trainyard/data", storage, progress)
+        for uri, data in datasets.items()
     }
     for entry in settled.get("InputDataConfig", []):
         source = entry["DataSource"].get("S3DataSource")
@@ -71,14 +72,29 @@ def carry_out(
     job.needs = Needs()
 
 
-def role_arn(session: AwsSession, name: str) -> str:
-    """Return the ARN of a role.
+def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:
+    """Look the role up, and its rights where the job depends on them; returns what stood for its ARN."""
+    needs, planned = job.needs, job.job_def["RoleArn"]
+    arn = planned
+    if needs.role_name:
+        role = role_named(session, needs.role_name)
+        rights.check_trust(role, job.job_def)
+        arn = role["Arn"]
+    elif needs.role_check:
+        rights.look_at_trust(session, job.job_def, progress)
+    if needs.checkpoint_check:
+        rights.look_at_checkpoints(session, arn, needs.checkpoint_check, progress)
+    return {planned: arn} if needs.role_name else {}
+
+
+def role_named(session: AwsSession, name: str) -> dict[str, Any]:
+    """Return what IAM says of a role.
 
     Raises:
         ConfigError: there is none of this name.
     """
     try:
-        return str(session.call("iam", "GetRole", RoleName=name)["Role"]["Arn"])
+        role = find_role(session, name)
     except AwsForbiddenError as error:
         raise AwsForbiddenError(
             f"the ARN of the role {name!r} cannot be looked up: {error.message}",
@@ -86,12 +102,9 @@ def role_arn(session: AwsSession, name: str) -> str:
             operation=error.operation,
             code=error.code,
         ) from None
-    except AwsError as error:
-        if error.code != "NoSuchEntity":
-            raise
-        raise ConfigError(
-            f"there is no IAM role {name!r}", hint="Give another name, or the role's ARN."
-        ) from None
+    if role is None:
+        raise ConfigError(f"there is no IAM role {name!r}", hint="Give another name, or the role's ARN.")
+    return role
 
 
 def account_of(session: AwsSession) -> str:

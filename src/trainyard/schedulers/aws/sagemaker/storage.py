@@ -1,31 +1,38 @@
-"""Bringing things to S3: each under a name made from its content, whole or not at all, once.
-
-An object of S3 appears when all of it has arrived, so one that is there is whole. What consists of several
-objects gets a mark beside it when the last of them has arrived, and does not count as there without it.
-"""
+"""Objects of S3: written whole or not at all, since one appears when all of it has arrived."""
 
 from __future__ import annotations
 
-import hashlib
-import os
+import base64
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.localfiles import files_below
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.workspace.index import Index
 
 if TYPE_CHECKING:
     from trainyard.workspace.progress import Progress
 
 #: Larger objects go in parts, some of them at a time.
 PART_BYTES = 16 << 20
-THREADS = 8
+SHA256 = "SHA256"
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """What a listing says of an object.
+
+    Attributes:
+        size: in bytes.
+        has_sha256: whether S3 checked its content against a SHA-256 when it was written.
+    """
+
+    size: int
+    has_sha256: bool
 
 
 class Storage:
@@ -55,8 +62,32 @@ class Storage:
             raise
         return size is None or found.get("ContentLength") == size
 
+    def objects(self, uri: str) -> dict[str, StoredObject]:
+        """Return what lies below a "directory", by names below it; nothing where listing is not allowed."""
+        bucket, directory = names.split_s3(uri)
+        prefix = f"{directory}/"
+        found: dict[str, StoredObject] = {}
+        params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        while True:
+            try:
+                page = self._session.call("s3", "ListObjectsV2", **params)
+            except AwsForbiddenError:
+                return {}
+            for each in page.get("Contents") or []:
+                checksums = each.get("ChecksumAlgorithm") or []
+                found[each["Key"][len(prefix) :]] = StoredObject(each["Size"], SHA256 in checksums)
+            if not page.get("IsTruncated"):
+                return found
+            params["ContinuationToken"] = page["NextContinuationToken"]
+
+    def sha256(self, uri: str) -> str:
+        """Return the SHA-256 that S3 keeps of an object, in base64; of one in parts, that over its parts'."""
+        bucket, key = names.split_s3(uri)
+        found = self._session.call("s3", "HeadObject", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        return str(found.get("ChecksumSHA256", "")).partition("-")[0]  # the number of parts follows
+
     def put(self, path: Path, uri: str, progress: Progress, label: str = "") -> None:
-        """Upload a file. It is there whole when this returns, and not at all if it raises.
+        """Upload a file, with checksums. It is there whole when this returns, and not at all if it raises.
 
         Raises:
             AwsError: it could not be uploaded.
@@ -70,47 +101,30 @@ class Storage:
         try:
             with TransferManager(self._session.client("s3"), config) as manager:
                 # leaving the block by an exception, Ctrl-C too, takes back the parts that have arrived
-                manager.upload(
-                    str(path), bucket, key, self._encryption(bucket), subscribers=[advance]
-                ).result()
+                extra = {"ChecksumAlgorithm": SHA256, **self._encryption(bucket)}
+                manager.upload(str(path), bucket, key, extra, subscribers=[advance]).result()
         except (KeyboardInterrupt, ConfigError, AwsError):
             raise
         except Exception as error:
             raise _no_bucket(self._session.translated(error, "s3", "PutObject"), bucket) from error
 
-    def put_bytes(self, content: bytes, uri: str) -> None:
-        """Upload a small object."""
-        bucket, key = names.split_s3(uri)
-        params: dict[str, Any] = {"Bucket": bucket, "Key": key, "Body": content, **self._encryption(bucket)}
-        self._session.call("s3", "PutObject", **params)
+    def put_small(self, content: bytes | BinaryIO, uri: str, sha256: str = "") -> None:
+        """Upload a small object in one request.
 
-    def put_local(self, path: str, parent: str, progress: Progress) -> str:
-        """Upload a file or directory below ``parent``, unless its content is there; returns its URI.
-
-        A directory's URI ends in a slash.
+        Args:
+            content: what it is to hold; a file is read as it is sent.
+            uri: where it goes.
+            sha256: digest in hexadecimal digits, against which S3 checks what arrives.
 
         Raises:
-            ConfigError: there is nothing, or a file changes while it is uploaded.
             AwsError: it could not be uploaded.
         """
-        files = _files(path)
-        digests = _digests(path, files)
-        listing = "".join(f"{digest} {name}\n" for name, digest in sorted(digests.items()))
-        content = hashlib.sha256(os.fsencode(listing)).hexdigest()[:40]
-        single = os.path.isfile(path)
-        uri = f"{parent.rstrip('/')}/{content}/"
-        mark = f"{parent.rstrip('/')}/{content}.complete"
-        result = uri + os.path.basename(path) if single else uri
-        if self.has(mark):
-            progress.done(f"{path} is in S3 already")
-            return result
-        progress.step(f"uploading {path}")
-        for name, file in files.items():
-            self.put(Path(file), uri + name, progress, name)
-        if _digests(path, _files(path)) != digests:
-            raise ConfigError(f"{path} was changed while it was uploaded", hint="Submit the job again.")
-        self.put_bytes(os.fsencode(listing), mark)
-        return result
+        bucket, key = names.split_s3(uri)
+        params: dict[str, Any] = {"Bucket": bucket, "Key": key, "Body": content, **self._encryption(bucket)}
+        if sha256:
+            checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
+            params |= {"ChecksumAlgorithm": SHA256, "ChecksumSHA256": checksum}
+        self._session.call("s3", "PutObject", **params)
 
     def _encryption(self, bucket: str) -> dict[str, str]:
         if not self._kms_key or bucket != self._kms_bucket:
@@ -139,21 +153,6 @@ class _Advance:
         """Do nothing."""
 
 
-def _files(path: str) -> dict[str, str]:
-    """Return the files of a directory, or the file itself: name below the directory -> path."""
-    if os.path.isfile(path):
-        return {os.path.basename(path): path}
-    if not os.path.isdir(path):
-        raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
-    try:
-        found = files_below(path)
-    except OSError as error:
-        raise _unreadable(error) from error
-    if not found:
-        raise ConfigError(f"there are no files in {path}, which the job's data is to come from")
-    return found
-
-
 def _no_bucket(error: Exception, bucket: str) -> Exception:
     """Return an error, or if it is that a bucket is missing, one that says which."""
     if not isinstance(error, AwsError) or error.code != "NoSuchBucket":
@@ -164,34 +163,3 @@ def _no_bucket(error: Exception, bucket: str) -> Exception:
         operation=error.operation,
         code=error.code,
     )
-
-
-def _unreadable(error: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot read {error.filename}, which is data of the job: {error.strerror or error}",
-        hint="Mend it, or leave it out of the channel's directory.",
-    )
-
-
-def _digests(path: str, files: dict[str, str]) -> dict[str, str]:
-    root = path if os.path.isdir(path) else os.path.dirname(path)
-    index = Index(f"{root}#data")
-    digests = {}
-    for name, file in files.items():
-        try:
-            digests[name] = _digest(index, name, file)
-        except OSError as error:
-            raise _unreadable(error) from error
-    index.save()
-    return digests
-
-
-def _digest(index: Index, name: str, file: str) -> str:
-    from trainyard.workspace.index import hash_file
-
-    known = index.digest(name, os.stat(file))
-    if known is not None:
-        return known
-    digest, info, began = hash_file(os.path.realpath(file))
-    index.remember(name, info, digest, began)
-    return digest

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.aws.sagemaker_local import store, validation
+from trainyard.schedulers.aws.sagemaker_local import search, store, validation
+from trainyard.schedulers.aws.sagemaker_local.answers import (
+    describe,
+    document_of,
+    page_of,
+    page_of_jobs,
+    summary,
+    tag_list,
+)
 from trainyard.schedulers.aws.sagemaker_local.errors import ApiError, invalid, not_found
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
@@ -42,7 +50,7 @@ class LocalSageMaker:
         try:
             job = launch(params, region=region, settings=self._settings)
         except FileExistsError:
-            arn = _document(JobDir.of(params["TrainingJobName"])).get("arn", "")
+            arn = document_of(JobDir.of(params["TrainingJobName"])).get("arn", "")
             raise ApiError(
                 "ResourceInUse",
                 "Training job names must be unique within an AWS account and region, and a training job"
@@ -50,7 +58,7 @@ class LocalSageMaker:
             ) from None
         except TrainyardError as error:
             raise ApiError("InternalFailure", str(error), 500) from error
-        return {"TrainingJobArn": _document(job)["arn"]}
+        return {"TrainingJobArn": document_of(job)["arn"]}
 
     def describe_training_job(self, params: dict[str, Any]) -> dict[str, Any]:
         """DescribeTrainingJob."""
@@ -61,16 +69,17 @@ class LocalSageMaker:
     def list_training_jobs(self, params: dict[str, Any]) -> dict[str, Any]:
         """ListTrainingJobs."""
         validation.check("ListTrainingJobs", params)
-        rows = [row for row in map(_summary, store.all_jobs()) if row is not None and _is_wanted(row, params)]
+        rows = [row for row in map(summary, store.all_jobs()) if row is not None and _is_wanted(row, params)]
         rows.sort(key=lambda row: row["TrainingJobName"])
         is_descending = params.get("SortOrder", "Descending") == "Descending"
         key = _SORT[params.get("SortBy", "CreationTime")]
         rows.sort(key=lambda row: row[key], reverse=is_descending)
-        page, token = page_of(rows, params, "MaxResults", 10)
-        for row in page:
-            if row["TrainingEndTime"] is None:
-                del row["TrainingEndTime"]
+        page, token = page_of_jobs(rows, params, 10)
         return {"TrainingJobSummaries": page, **token}
+
+    def search(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Search, for training jobs."""
+        return search.search(params)
 
     def stop_training_job(self, params: dict[str, Any]) -> dict[str, Any]:
         """StopTrainingJob. Does not wait for the end."""
@@ -98,64 +107,26 @@ class LocalSageMaker:
         """AddTags."""
         validation.check("AddTags", params)
         job = _job_of_arn(params["ResourceArn"])
-        tags = {**job.read_tags(), **{tag["Key"]: tag["Value"] for tag in params["Tags"]}}
-        if len(tags) > MOST_TAGS:
-            raise invalid(f"a training job has at most {MOST_TAGS} tags")
-        job.write_tags(tags)
-        return {"Tags": _tag_list(tags)}
+        with job.changing_tags() as tags:
+            tags.update({tag["Key"]: tag["Value"] for tag in params["Tags"]})
+            if len(tags) > MOST_TAGS:
+                raise invalid(f"a training job has at most {MOST_TAGS} tags")
+        return {"Tags": tag_list(tags)}
 
     def delete_tags(self, params: dict[str, Any]) -> dict[str, Any]:
         """DeleteTags."""
         validation.check("DeleteTags", params)
-        job = _job_of_arn(params["ResourceArn"])
-        job.write_tags({k: v for k, v in job.read_tags().items() if k not in params["TagKeys"]})
+        with _job_of_arn(params["ResourceArn"]).changing_tags() as tags:
+            for key in params["TagKeys"]:
+                tags.pop(key, None)
         return {}
 
     def list_tags(self, params: dict[str, Any]) -> dict[str, Any]:
         """ListTags."""
         validation.check("ListTags", params)
-        rows = _tag_list(_job_of_arn(params["ResourceArn"]).read_tags())
+        rows = tag_list(_job_of_arn(params["ResourceArn"]).read_tags())
         page, token = page_of(rows, params, "MaxResults", 50)
         return {"Tags": page, **token}
-
-
-def describe(job: JobDir, state: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as DescribeTrainingJob does."""
-    document = _document(job)
-    request = {key: value for key, value in document["request"].items() if key != "SessionChainingConfig"}
-    answer: dict[str, Any] = {
-        **request,
-        "TrainingJobArn": document["arn"],
-        "TrainingJobStatus": state["status"],
-        "SecondaryStatus": state["secondary"],
-        "SecondaryStatusTransitions": state["transitions"],
-        "CreationTime": state["created_at"],
-        "LastModifiedTime": state["modified_at"],
-        "ModelArtifacts": {"S3ModelArtifacts": state["artifacts"]},
-    }
-    for flag in (
-        "EnableNetworkIsolation",
-        "EnableInterContainerTrafficEncryption",
-        "EnableManagedSpotTraining",
-    ):
-        answer.setdefault(flag, False)
-    optional = {
-        "FailureReason": state["failure_reason"],
-        "TrainingStartTime": state["training_start"],
-        "TrainingEndTime": state["training_end"],
-        "FinalMetricDataList": state["metrics"],
-    }
-    answer.update({key: value for key, value in optional.items() if value})
-    if state["training_start"] is not None:
-        seconds = state["training_seconds"]
-        if state.get("attempt_start") and state["status"] not in TERMINAL:
-            seconds += time.time() - state["attempt_start"]
-        answer["TrainingTimeInSeconds"] = round(seconds)
-        if state["status"] in TERMINAL:
-            answer["BillableTimeInSeconds"] = round(seconds)
-    if "RetryStrategy" in request:
-        answer["RetryStrategy"] = request["RetryStrategy"]
-    return answer
 
 
 def stop(job: JobDir, state: dict[str, Any]) -> None:
@@ -170,7 +141,7 @@ def interrupt(job: JobDir, state: dict[str, Any], absence: float) -> None:
     Raises:
         ApiError: it does not run on spot instances, or does not run.
     """
-    request = _document(job)["request"]
+    request = document_of(job)["request"]
     if not request.get("EnableManagedSpotTraining"):
         raise invalid(
             f"{job.name} does not run on spot instances (EnableManagedSpotTraining), so none are taken away"
@@ -196,31 +167,12 @@ def _existing(name: str) -> tuple[JobDir, dict[str, Any]]:
     return job, state
 
 
-def _document(job: JobDir) -> dict[str, Any]:
-    return job.read_request() or {}
-
-
 def _job_of_arn(arn: str) -> JobDir:
     name = arn.rpartition("/")[2]
     job = store.find(name) if ":training-job/" in arn else None
-    if job is None or _document(job).get("arn") != arn:
+    if job is None or document_of(job).get("arn") != arn:
         raise not_found()
     return job
-
-
-def _summary(job: JobDir) -> dict[str, Any] | None:
-    state = current_state(job)
-    if state is None:
-        return None
-    return {
-        "TrainingJobName": job.name,
-        "TrainingJobArn": _document(job).get("arn", ""),
-        "CreationTime": state["created_at"],
-        "TrainingEndTime": state["training_end"],
-        "LastModifiedTime": state["modified_at"],
-        "TrainingJobStatus": state["status"],
-        "SecondaryStatus": state["secondary"],
-    }
 
 
 def _is_wanted(row: dict[str, Any], params: dict[str, Any]) -> bool:
@@ -228,39 +180,19 @@ def _is_wanted(row: dict[str, Any], params: dict[str, Any]) -> bool:
     checks: dict[str, Callable[[Any], bool]] = {
         "NameContains": lambda wanted: wanted in row["TrainingJobName"],
         "StatusEquals": lambda wanted: wanted == row["TrainingJobStatus"],
-        "CreationTimeAfter": lambda wanted: created > seconds_of(wanted),
-        "CreationTimeBefore": lambda wanted: created < seconds_of(wanted),
-        "LastModifiedTimeAfter": lambda wanted: modified > seconds_of(wanted),
-        "LastModifiedTimeBefore": lambda wanted: modified < seconds_of(wanted),
-        "WarmPoolStatusEquals": lambda wanted: False,
-        "TrainingPlanArnEquals": lambda wanted: False,
+        "CreationTimeAfter": lambda wanted: created > _seconds_of(wanted),
+        "CreationTimeBefore": lambda wanted: created < _seconds_of(wanted),
+        "LastModifiedTimeAfter": lambda wanted: modified > _seconds_of(wanted),
+        "LastModifiedTimeBefore": lambda wanted: modified < _seconds_of(wanted),
+        "WarmPoolStatusEquals": lambda wanted: wanted == row.get("WarmPoolStatus", {}).get("Status"),
+        "TrainingPlanArnEquals": lambda wanted: wanted == row.get("TrainingPlanArn"),
     }
     return all(check(params[name]) for name, check in checks.items() if name in params)
 
 
-def seconds_of(moment: Any) -> float:
+def _seconds_of(moment: Any) -> float:
     """Return a time in seconds since the epoch: a number as it is, or what has a ``timestamp``."""
     return float(moment.timestamp() if hasattr(moment, "timestamp") else moment)
 
 
-def page_of(
-    rows: list[dict[str, Any]], params: dict[str, Any], size_name: str, default: int
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a page of rows, and the token of the next one if there is one.
-
-    Raises:
-        ApiError: the token is none of ours.
-    """
-    text = params.get("NextToken") or params.get("nextToken") or "0"
-    if not text.isdecimal():
-        raise invalid("the NextToken is invalid")
-    start, size = int(text), params.get(size_name, default)
-    end = start + size
-    return rows[start:end], {"NextToken": str(end)} if end < len(rows) else {}
-
-
-def _tag_list(tags: dict[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
-__all__ = ["LocalSageMaker", "describe", "interrupt", "page_of", "seconds_of", "stop"]
+__all__ = ["LocalSageMaker", "describe", "interrupt", "stop"]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.schedulers.aws.sagemaker_local import checkpoints
 from trainyard.schedulers.aws.sagemaker_local.channels import Channels
+from trainyard.schedulers.aws.sagemaker_local.configs import Situation, documents, output_directories
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, Running, StartFailure
-from trainyard.schedulers.aws.sagemaker_local.layout import Host, Tree, hosts_of
+from trainyard.schedulers.aws.sagemaker_local.layout import Host, Shown, Tree, hosts_of
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
 from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Place, StoreFailure, in_parallel
 from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
@@ -56,6 +57,7 @@ class Attempt:
         self._pipes: list[PipeFeeder] = []
         self._exits: dict[str, Exit | PlatformFailure] = {}
         self._first_failure = ""
+        self._is_given_up = False
         self._lock = threading.Lock()
         self._timekeeper: Timekeeper | None = None
 
@@ -86,7 +88,7 @@ class Attempt:
 
     # ---- before
 
-    def _prepare(self) -> dict[str, dict[str, str]]:
+    def _prepare(self) -> dict[str, dict[str, Shown]]:
         run, platform = self._run, self._run.platform
         platform.choose()
         run.check()
@@ -94,21 +96,29 @@ class Attempt:
         self._check_target()
         platform.prepare(self._hosts)
         run.check()
-        channels = Channels(run.request, self._hosts, run.objects)
-        shown: dict[str, dict[str, str]] = {}
-        first: Tree | None = None
+        channels = Channels(
+            run.request, self._hosts, run.objects, platform.views(), run.settings.file_systems
+        )
+        shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
             tree = platform.tree(host)
-            tree.make(run.request, self._hosts, host)
+            self._furnish(tree, host)
             self.trees[host.name] = tree
             data = tree.part("input", "data")
-            if first is not None:
-                channels.copy_between(host, first.part("input", "data"), data)
             shown[host.name] = channels.prepare(host, data)
             self._restore(host, tree)
             self._pipes += channels.pipes(host, data)
-            first = first or tree
         return shown
+
+    def _furnish(self, tree: Tree, host: Host) -> None:
+        run = self._run
+        situation = Situation(
+            self._hosts, host, run.arn, run.journal.state["restarts"] + 1, tree.base, tree.interface
+        )
+        directories = output_directories(run.request)
+        if run.request.get("CheckpointConfig"):
+            directories.append("checkpoints")
+        tree.make(directories, documents(run.request, situation))
 
     def _check_target(self) -> None:
         """Look whether the results have a place, before hours are spent on them."""
@@ -131,7 +141,7 @@ class Attempt:
 
     # ---- while it runs
 
-    def _start(self, shown: dict[str, dict[str, str]]) -> None:
+    def _start(self, shown: dict[str, dict[str, Shown]]) -> None:
         self._timekeeper = Timekeeper()
         for host in self._hosts:
             stream = stream_name(host.name)
@@ -195,10 +205,15 @@ class Attempt:
             self._exits[name] = ended
             if failed and not self._first_failure and not self._run.cancelled.is_set():
                 self._first_failure = name
+            first = self._first_failure
         if isinstance(ended, Exit):
-            self._journal.host(
-                name, state="exited", exit_code=ended.code, reason=ended.reason, ended_at=time.time()
-            )
+            is_told = self._run.cancelled.is_set() or self._is_given_up
+            was_stopped = failed and is_told and ended.by_signal
+            reason = ended.reason
+            if failed and first not in ("", name):
+                reason = f"stopped, since {first} had failed" if was_stopped else f"after {first} had failed"
+            state = "stopped" if was_stopped else "exited"
+            self._journal.host(name, state=state, exit_code=ended.code, reason=reason, ended_at=time.time())
         else:
             self._journal.host(name, state="lost", reason=str(ended), ended_at=time.time())
         if failed:
@@ -218,6 +233,7 @@ class Attempt:
 
     def _finish(self) -> None:
         """Stop what goes on beside the hosts, and the hosts themselves if they could not all be started."""
+        self._is_given_up = True
         left = [running for running in self._started if running.plan.name not in self._exits]
         for running in left:
             running.kill()

@@ -1,27 +1,32 @@
-"""Input channels: whole before the start (File, FastFile), or as they are read (Pipe).
+"""Input channels: whole before the start (File, FastFile), as they are read (Pipe), or shown where they lie.
 
-FastFile shows the same files as File, read-only. They are fetched before the start all the same: what the
-service does lazily needs a file system of its own.
+FastFile shows the same files as File, read-only. Those of S3 are fetched before the start all the same: what
+the service does lazily needs a file system of its own. What one job has fetched, the next one does not: see
+`cache`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import random
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from trainyard.schedulers.aws.sagemaker_local.layout import Host, channels_of, input_mode
+from trainyard.schedulers.aws.sagemaker_local.cache import Cache
+from trainyard.schedulers.aws.sagemaker_local.filesystems import directory_of
+from trainyard.schedulers.aws.sagemaker_local.layout import Host, Shown, channels_of, input_mode
+from trainyard.schedulers.aws.sagemaker_local.manifests import Piece, read_augmented, read_manifest
 from trainyard.schedulers.aws.sagemaker_local.objects import (
     Item,
     Objects,
     Place,
     StoreFailure,
-    copy_file,
     in_parallel,
 )
 from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
+
+T = TypeVar("T")
 
 
 class Channels:
@@ -31,18 +36,31 @@ class Channels:
         request: the request.
         hosts: all hosts.
         objects: the store.
+        views: directory of this machine in which data are put together that are only shown.
+        file_systems: a directory of this machine for the id of every file system.
     """
 
-    def __init__(self, request: dict[str, Any], hosts: list[Host], objects: Objects) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        hosts: list[Host],
+        objects: Objects,
+        views: str,
+        file_systems: dict[str, str],
+    ) -> None:
         self._request = request
         self._hosts = hosts
         self._objects = objects
+        self._views = views
+        self._file_systems = file_systems
+        self._cache = Cache(objects)
         self._listings: dict[str, list[Item]] = {}
+        self._lines: dict[str, list[list[Piece]]] = {}
 
-    def prepare(self, host: Host, data: str) -> dict[str, str]:
-        """Bring a host's File and FastFile channels into its directory ``input/data``.
+    def prepare(self, host: Host, data: str) -> dict[str, Shown]:
+        """Bring a host's File channels into its directory ``input/data``.
 
-        Returns the FastFile channels that can be shown as they lie on this machine: name -> directory.
+        Returns the channels that are shown from another directory of this machine.
 
         Raises:
             StoreFailure: a channel's data are not to be had.
@@ -50,46 +68,50 @@ class Channels:
         """
         shown = {}
         for channel in channels_of(self._request, host):
-            mode = input_mode(self._request, channel)
-            folder = os.path.join(data, channel["ChannelName"])
-            if mode == "Pipe":
-                continue
-            os.makedirs(folder, exist_ok=True)
-            source = self._local_folder(channel)
-            if mode == "FastFile" and source:
-                shown[channel["ChannelName"]] = source
-                continue
-            items = self._share(channel, host)
-            in_parallel(functools.partial(self._bring, folder), items)
+            name, mode = channel["ChannelName"], input_mode(self._request, channel)
+            folder = os.path.join(data, name)
+            source = channel["DataSource"].get("FileSystemDataSource")
+            if source is not None:
+                os.makedirs(folder, exist_ok=True)
+                path = directory_of(source, self._file_systems)
+                shown[name] = Shown(path, source["FileSystemAccessMode"] == "ro")
+            elif mode == "FastFile":
+                os.makedirs(folder, exist_ok=True)
+                shown[name] = Shown(self._local_folder(channel) or self._view(channel, host), True)
+            elif mode == "File":
+                os.makedirs(folder, exist_ok=True)
+                in_parallel(functools.partial(self._bring, folder, False), self._share(channel, host))
         return shown
 
-    def _bring(self, folder: str, item: Item) -> None:
-        self._objects.check()
-        self._objects.fetch(item, os.path.join(folder, item.path))
+    def _view(self, channel: dict[str, Any], host: Host) -> str:
+        """Return a directory with the files of a channel; the hosts that get the same share it."""
+        sharer = host.name if _is_sharded(channel) else "all"
+        folder = os.path.join(self._views, channel["ChannelName"], sharer)
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+            in_parallel(functools.partial(self._bring, folder, True), self._share(channel, host))
+        return folder
 
-    def copy_between(self, host: Host, source: str, target: str) -> None:
-        """Copy channels that another host has got already, where all hosts get the same."""
-        for channel in channels_of(self._request, host):
-            folder = os.path.join(source, channel["ChannelName"])
-            if _is_sharded(channel) or not os.path.isdir(folder):
-                continue
-            for where, _, names in os.walk(folder):
-                into = os.path.join(target, os.path.relpath(where, source))
-                os.makedirs(into, exist_ok=True)
-                for name in names:
-                    self._objects.check()
-                    copy_file(os.path.join(where, name), os.path.join(into, name))
+    def _bring(self, folder: str, is_fixed: bool, item: Item) -> None:
+        self._objects.check()
+        path = os.path.join(folder, item.path)
+        if not item.place.bucket:
+            self._objects.fetch(item, path)
+        elif is_fixed:
+            self._cache.link(item, path)
+        else:
+            self._cache.copy(item, path)
 
     def pipes(self, host: Host, data: str) -> list[PipeFeeder]:
         """Return what feeds a host's Pipe channels; their first fifos exist."""
         feeders = []
         for channel in channels_of(self._request, host):
             if input_mode(self._request, channel) == "Pipe":
-                items = self._share(channel, host)
+                self._pieces(channel)  # what is wrong with them is told before the start
                 feeders.append(
                     PipeFeeder(
                         os.path.join(data, channel["ChannelName"]),
-                        functools.partial(_shuffled, items, channel),
+                        self._epochs(channel, host),
                         self._objects,
                         is_gzip=channel.get("CompressionType") == "Gzip",
                         is_record_io=channel.get("RecordWrapperType") == "RecordIO",
@@ -97,13 +119,39 @@ class Channels:
                 )
         return feeders
 
+    def _epochs(self, channel: dict[str, Any], host: Host) -> Callable[[int], Sequence[Piece]]:
+        """Return what gives a host's pieces of an epoch, in order.
+
+        The order of all is made first, and then shared out: with a shuffled channel, a host gets others in
+        each epoch.
+        """
+
+        def pieces(epoch: int) -> Sequence[Piece]:
+            groups = self._shared(channel, host, _shuffled(self._pieces(channel), channel, epoch))
+            return [piece for group in groups for piece in group]
+
+        return pieces
+
+    def _pieces(self, channel: dict[str, Any]) -> Sequence[Sequence[Piece]]:
+        """Return what a channel brings: an object each, or the attributes of a line each."""
+        source = channel["DataSource"]["S3DataSource"]
+        if source["S3DataType"] != "AugmentedManifestFile":
+            return [[item] for item in self._listing(channel)]
+        name = channel["ChannelName"]
+        if name not in self._lines:
+            place = Place.parse(source["S3Uri"])
+            self._lines[name] = read_augmented(self._objects, place, source["AttributeNames"])
+        return self._lines[name]
+
     def _share(self, channel: dict[str, Any], host: Host) -> list[Item]:
         """Return the objects of a channel that a host gets."""
-        items = self._listing(channel)
+        return self._shared(channel, host, self._listing(channel))
+
+    def _shared(self, channel: dict[str, Any], host: Host, everything: list[T]) -> list[T]:
         if not _is_sharded(channel):
-            return items
+            return everything
         sharers = [other for other in self._hosts if channel in channels_of(self._request, other)]
-        return items[sharers.index(host) :: len(sharers)]
+        return everything[sharers.index(host) :: len(sharers)]
 
     def _listing(self, channel: dict[str, Any]) -> list[Item]:
         name = channel["ChannelName"]
@@ -111,31 +159,13 @@ class Channels:
             source = channel["DataSource"]["S3DataSource"]
             place = Place.parse(source["S3Uri"])
             if source["S3DataType"] == "ManifestFile":
-                items = self._manifest(place)
+                items = read_manifest(self._objects, place)
             else:
                 items = self._objects.listing(place)
             if not items:
                 raise StoreFailure(f"no object is found for the channel {name!r} at {source['S3Uri']}")
             self._listings[name] = items
         return self._listings[name]
-
-    def _manifest(self, place: Place) -> list[Item]:
-        text = b"".join(self._objects.chunks(place))
-        try:
-            head, *names = json.loads(text)
-            prefix = head["prefix"]
-            places = [(name, Place.parse(prefix + name)) for name in names]
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreFailure(f"{place.uri} is not a manifest: {error}") from None
-        items = []
-        for name, where in places:
-            found = [item for item in self._objects.listing(where) if item.place == where]
-            if not found:
-                raise StoreFailure(f"{place.uri} names {where.uri}, which does not exist")
-            if ".." in name.split("/"):
-                raise StoreFailure(f"{place.uri} names {name!r}, which would leave the channel's directory")
-            items.append(Item(where, found[0].size, name.lstrip("/")))
-        return items
 
     def _local_folder(self, channel: dict[str, Any]) -> str:
         source = channel["DataSource"]["S3DataSource"]
@@ -149,11 +179,10 @@ def _is_sharded(channel: dict[str, Any]) -> bool:
     return bool(source.get("S3DataDistributionType") == "ShardedByS3Key")
 
 
-def _shuffled(items: list[Item], channel: dict[str, Any], epoch: int) -> list[Item]:
-    """Return the objects in an epoch's order, which depends on the channel's seed alone."""
+def _shuffled(groups: Sequence[T], channel: dict[str, Any], epoch: int) -> list[T]:
+    """Return what a channel brings in an epoch's order, which depends on the channel's seed alone."""
+    order = list(groups)
     config = channel.get("ShuffleConfig")
-    if not config:
-        return items
-    order = list(items)
-    random.Random(f"{config['Seed']}:{epoch}").shuffle(order)
+    if config:
+        random.Random(f"{config['Seed']}:{epoch}").shuffle(order)
     return order

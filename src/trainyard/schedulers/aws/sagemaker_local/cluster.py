@@ -29,9 +29,13 @@ class Cluster:
         engine: the daemon.
         job_dir: the job's directory.
         request: the request.
+        patience: seconds for which the daemon may be away, at most a minute.
     """
 
-    def __init__(self, engine: Engine, job_dir: str, request: dict[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, job_dir: str, request: dict[str, Any], patience: float = DAEMON_SECONDS
+    ) -> None:
+        self.patience = min(patience, DAEMON_SECONDS)
         self.engine = engine
         self.labels = {LABEL: job_dir}
         self.request = request

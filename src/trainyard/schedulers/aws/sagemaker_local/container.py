@@ -8,15 +8,23 @@ import threading
 import time
 from typing import Any
 
-from trainyard.docker.engine import EngineError, EngineUnavailableError
-from trainyard.schedulers.aws.sagemaker_local.cluster import DAEMON_SECONDS, Cluster, remove_container
+from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
+from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster, remove_container
 from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
-from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
+from trainyard.schedulers.aws.sagemaker_local.layout import (
+    BASE,
+    Host,
+    Shown,
+    Tree,
+    checkpoint_path,
+    command_of,
+)
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
 from trainyard.schedulers.machine.processes import signal_name
 
-#: Of a program that SIGKILL has ended, and how long after it its container's removal would begin.
-KILLED = 137
+#: Of a program that SIGKILL or SIGTERM has ended, and how long after it its container's removal would begin,
+#: or its daemon be gone.
+KILLED, TERMINATED = 137, 143
 REMOVAL_SECONDS = 1.0
 CREDENTIALS = "/run/trainyard/credentials"
 _FRAME_HEAD = 8
@@ -31,7 +39,7 @@ class ContainerHost:
         cluster: its network.
         environ: the variables of its program.
         log_path: of its log, without the ending.
-        shown: FastFile channels that are shown from where they lie: name -> directory.
+        shown: channels that are shown from where they lie.
         credentials: file with credentials, in memory; "" without any.
     """
 
@@ -42,7 +50,7 @@ class ContainerHost:
         cluster: Cluster,
         environ: dict[str, str],
         log_path: str,
-        shown: dict[str, str],
+        shown: dict[str, Shown],
         credentials: str,
     ) -> None:
         self.plan = plan
@@ -55,6 +63,7 @@ class ContainerHost:
         self._credentials = credentials
         self._id = ""
         self._is_started = False
+        self._is_told = False
         self._hears_term = True
         self._copied = 0
         self._pid = 0
@@ -141,7 +150,7 @@ class ContainerHost:
         if checkpoints:
             pairs.append((tree.part("checkpoints"), checkpoints, False))
         for name, source in self._shown.items():
-            pairs.append((source, f"{BASE}/input/data/{name}", True))
+            pairs.append((source.path, f"{BASE}/input/data/{name}", source.is_fixed))
         if self._credentials:
             pairs.append((self._credentials, CREDENTIALS, True))
         return [
@@ -179,38 +188,63 @@ class ContainerHost:
                     answer.read()
                 state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
                 if not state["Running"]:
-                    if state["ExitCode"] == KILLED and not self._is_killed and not state.get("OOMKilled"):
-                        self._see_whether_removed()
+                    if not state.get("OOMKilled"):
+                        self._see_who_ended_it(state["ExitCode"])
                     return dict(state)
             except EngineError as error:
                 if error.status == 404:
                     raise PlatformFailure(f"the container of {self.plan.name} was removed") from error
                 raise PlatformFailure(error.message) from error
             except EngineUnavailableError as error:
-                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                deadline = deadline or time.monotonic() + self._cluster.patience
                 if time.monotonic() > deadline:
                     raise PlatformFailure(error.message) from error
                 time.sleep(0.2)
             else:
                 deadline = 0.0
 
-    def _see_whether_removed(self) -> None:
-        """Find out whether somebody removes a container that was killed: who removes one kills it first.
+    def _see_who_ended_it(self, code: int) -> None:
+        """Find out whether something else than the program is to blame for a signal that nobody here sent.
+
+        Who removes a container kills it first, and a daemon that is stopped ends all of its containers.
 
         Raises:
             EngineError: 404, it is gone.
+            PlatformFailure: the daemon goes away.
         """
+        if self._is_told or self._is_killed or code not in (KILLED, TERMINATED):
+            return
         deadline = time.monotonic() + REMOVAL_SECONDS
         while time.monotonic() < deadline:
-            state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+            try:
+                self._ask_anew()
+                state = self._engine.request("GET", f"/containers/{self._id}/json")["State"]
+            except EngineUnavailableError as error:
+                raise PlatformFailure(
+                    f"the container of {self.plan.name} was ended with its daemon: {error.message}"
+                ) from error
             if state.get("Status") in ("removing", "dead") or state.get("Dead"):
                 raise EngineError(404, "it is being removed")
             time.sleep(0.1)
+
+    @staticmethod
+    def _ask_anew() -> None:
+        """See whether the daemon still takes connections: it answers on old ones while it is being stopped.
+
+        Raises:
+            EngineUnavailableError: it does not.
+        """
+        engine = Engine.from_env()
+        try:
+            engine.api_version  # noqa: B018 - asks for it
+        finally:
+            engine.close()
 
     def terminate(self) -> None:
         """Send SIGTERM. A first process that has no handler for it and no init before it is ended."""
         if not self._is_started:
             return
+        self._is_told = True
         self._hears_term = self._has_handler()
         self._signal("SIGTERM")
         if not self._cluster.has_init and not self._hears_term:
@@ -279,7 +313,7 @@ class ContainerHost:
             except EngineError:
                 return
             except EngineUnavailableError:
-                deadline = deadline or time.monotonic() + DAEMON_SECONDS
+                deadline = deadline or time.monotonic() + self._cluster.patience
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.2)

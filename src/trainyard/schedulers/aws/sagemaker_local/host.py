@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from trainyard.processes import stat_fields
 from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
+from trainyard.schedulers.aws.sagemaker_local.namespaces import View
 from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, signal_name
 
 
@@ -28,6 +29,11 @@ class Exit:
     code: int
     reason: str = ""
     was_killed: bool = False
+
+    @property
+    def by_signal(self) -> bool:
+        """Whether SIGTERM or SIGKILL ended it, or it says so."""
+        return self.code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 class PlatformFailure(Exception):
@@ -81,8 +87,7 @@ def platform_variables(request: dict[str, Any], arn: str, region: str) -> dict[s
 class ProcessHost:
     """A host that is a process of this machine, in a session of its own.
 
-    Its base directory is told by ``SAGEMAKER_BASE_DIR``. Where this process may make namespaces, the names of
-    the job's hosts resolve; each has a loopback address of its own.
+    Its base directory is told by ``SAGEMAKER_BASE_DIR``.
 
     Args:
         plan: which host.
@@ -90,7 +95,7 @@ class ProcessHost:
         request: the request.
         environ: its environment.
         log_path: of its log, without the ending.
-        names: an ``/etc/hosts`` for it; "" where there are no namespaces.
+        view: what it alone sees.
         job_dir: the job's directory, by which its processes are marked.
     """
 
@@ -101,12 +106,12 @@ class ProcessHost:
         request: dict[str, Any],
         environ: dict[str, str],
         log_path: str,
-        names: str,
+        view: View,
         job_dir: str,
     ) -> None:
         self.plan = plan
-        self._command = _command(request, environ)
-        self._names = names
+        self._program = _command(request, environ)
+        self._command = view.wrap(self._program)
         self._cwd = tree.part("code") if os.path.isdir(tree.part("code")) else tree.path
         self._log_path = log_path
         self._environ = {
@@ -131,13 +136,13 @@ class ProcessHost:
 
     def start(self) -> None:
         """Start its program, which writes to the log itself."""
-        command = self._command
-        if self._names:
-            command = _with_names(self._names, command)
+        program = self._program[0]
+        if "/" not in program and shutil.which(program, path=self._environ.get("PATH")) is None:
+            raise StartFailure(f"cannot start {program}: No such file or directory")
         log = os.open(f"{self._log_path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._process = subprocess.Popen(
-                command,
+                self._command,
                 cwd=self._cwd,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
@@ -146,7 +151,7 @@ class ProcessHost:
                 start_new_session=True,
             )
         except OSError as error:
-            raise StartFailure(f"cannot start {command[0]}: {error.strerror}") from error
+            raise StartFailure(f"cannot start {program}: {error.strerror}") from error
         finally:
             os.close(log)
 
@@ -202,34 +207,3 @@ def _command(request: dict[str, Any], environ: dict[str, str]) -> list[str]:
     if arguments and shutil.which(arguments[0], path=environ.get("PATH")):
         return arguments
     return [sys.executable, "-m", "trainyard_toolkit", *arguments]
-
-
-def _with_names(path: str, command: list[str]) -> list[str]:
-    """Return a command in a mount namespace of its own, with another ``/etc/hosts``."""
-    bind = 'mount --bind "$0" /etc/hosts && exec "$@"'
-    if os.geteuid() == 0:
-        return ["unshare", "--mount", "sh", "-c", bind, path, *command]
-    # Another user may mount as root of a namespace of users, and is itself again in one within it.
-    again = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
-    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bind, path, *again, *command]
-
-
-def hosts_file(hosts: list[Host], path: str) -> str:
-    """Write an ``/etc/hosts`` in which each host has a loopback address; "" where it cannot be shown."""
-    if len(hosts) < 2 or shutil.which("unshare") is None:
-        return ""
-    try:
-        probe = subprocess.run(_with_names("/etc/hosts", ["true"]), capture_output=True, check=False)
-    except OSError:
-        return ""
-    if probe.returncode:
-        return ""
-    try:
-        with open("/etc/hosts", encoding="utf-8", errors="replace") as file:
-            lines = [file.read().rstrip("\n")]
-    except OSError:
-        lines = ["127.0.0.1 localhost"]
-    lines += [f"127.0.{1 + host.number // 250}.{1 + host.number % 250} {host.name}" for host in hosts]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    return path

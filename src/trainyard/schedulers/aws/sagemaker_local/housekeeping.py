@@ -1,58 +1,160 @@
-"""What jobs leave on this machine, and whether jobs could run here."""
+"""What jobs leave on this machine, and whether jobs could run here.
+
+Jobs that have ended, with their logs; the results that nobody wanted elsewhere; code; data of S3 that were
+kept for the next job; and what was being written when somebody was killed. Nothing that a job still runs with
+is taken away: its own data it has for itself, whatever becomes of those that are kept.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from trainyard.schedulers.aws.sagemaker_local import store, submission
+from trainyard.schedulers.aws.sagemaker_local import cache, store, submission
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
 from trainyard.schedulers.base import Check, Leftover
 
+#: The only thing in a directory of results, which is named by its job.
+_OUTPUT = "output"
+#: How begins what is still being written, or being removed.
+_STAGED = (".new-", ".old-")
+
 
 def leftovers(older_than: float) -> list[Leftover]:
-    """Return jobs that ended, and code that was last used, at least so many seconds ago."""
+    """Return what ended, or was last used, at least so many seconds ago."""
+    running = _running()
+    found = [*_jobs(), *_code(running), *_results(running), *_staged(), *_data(older_than)]
+    return [item for item in found if item.age >= older_than]
+
+
+def remove(items: Iterable[Leftover]) -> int:
+    """Remove what `leftovers` found and no job has begun to need; returns how many bytes that frees."""
+    running = _running()
+    freed = 0
+    for item in items:
+        kind, _, name = item.id.partition("/")
+        if "/" in name or name in ("", ".", "..") or name in running:
+            continue
+        if kind == "job":
+            freed += _remove_job(name)
+        elif kind == "data":
+            freed += sum(cache.discard(entry.path) for entry in _unused(float(name)))
+        elif kind == "results":
+            freed += _remove_tree(os.path.join(submission.default_output(), name))
+        elif kind == "staged":
+            freed += _remove_tree(os.path.join(store.root(), name))
+        elif kind == "code" and not _is_needed(name, running):
+            freed += _remove_tree(os.path.join(submission.code_dir(), name))
+    return freed
+
+
+def _jobs() -> Iterator[Leftover]:
     now = time.time()
-    found = []
     for job in store.all_jobs():
         state = current_state(job)
-        if state is not None and state["status"] in TERMINAL and now - state["modified_at"] >= older_than:
-            found.append(Leftover(f"job/{job.name}", job.name, now - state["modified_at"]))
-    try:
-        keys = sorted(os.listdir(submission.code_dir()))
-    except FileNotFoundError:
-        keys = []
-    for key in keys:
-        age = now - os.stat(os.path.join(submission.code_dir(), key)).st_mtime
-        if age >= older_than and not _is_needed(key):
-            found.append(Leftover(f"code/{key}", f"code {key[:12]}", age))
+        if state is not None and state["status"] in TERMINAL:
+            size = _size(job.path)
+            yield Leftover(f"job/{job.name}", job.path, now - state["modified_at"], size, job.name)
+
+
+def _running() -> dict[str, str]:
+    """Return the channels of the jobs that have not ended, as text, by the jobs' names."""
+    found = {}
+    for job in store.all_jobs():
+        state = current_state(job)
+        if state is None or state["status"] not in TERMINAL:
+            document = job.read_request() or {}
+            found[job.name] = str(document.get("request", {}).get("InputDataConfig"))
     return found
 
 
-def remove(ids: Iterable[str]) -> None:
-    """Remove what `leftovers` found."""
-    for text in ids:
-        kind, _, name = text.partition("/")
-        job = store.find(name) if kind == "job" else None
-        if job is not None:
-            job.remove()
-        elif kind == "code" and name and "/" not in name and name not in (".", ".."):
-            shutil.rmtree(os.path.join(submission.code_dir(), name), ignore_errors=True)
+def _code(running: dict[str, str]) -> Iterator[Leftover]:
+    for key in _names(submission.code_dir()):
+        path = os.path.join(submission.code_dir(), key)
+        if not _is_needed(key, running):
+            yield Leftover(f"code/{key}", path, _age(path), _size(path))
 
 
-def _is_needed(key: str) -> bool:
+def _is_needed(key: str, running: dict[str, str]) -> bool:
     """Tell whether a job that has not ended reads this code."""
-    for job in store.all_jobs():
-        state = current_state(job)
-        if state is not None and state["status"] not in TERMINAL:
-            document = job.read_request() or {}
-            if key in str(document.get("request", {}).get("InputDataConfig")):
-                return True
-    return False
+    return any(key in channels for channels in running.values())
+
+
+def _results(running: dict[str, str]) -> Iterator[Leftover]:
+    """Yield results of jobs that wanted them nowhere else: where others are, others decide."""
+    root = submission.default_output()
+    for name in _names(root):
+        path = os.path.join(root, name)
+        if name not in running and _names(path) == [_OUTPUT]:
+            age = min(map(_age, [path, os.path.join(path, _OUTPUT), *_files(path)]))
+            yield Leftover(f"results/{name}", path, age, _size(path), name)
+
+
+def _staged() -> Iterator[Leftover]:
+    for name in _names(store.root()):
+        path = os.path.join(store.root(), name)
+        if name.startswith(_STAGED):
+            yield Leftover(f"staged/{name}", path, _age(path), _size(path))
+
+
+def _data(older_than: float) -> Iterator[Leftover]:
+    """Yield all kept objects that nobody has used for so long, as one."""
+    unused = list(_unused(older_than))
+    if unused:
+        size, age = sum(entry.size for entry in unused), min(entry.age for entry in unused)
+        yield Leftover(f"data/{older_than}", cache.cache_dir(), age, size)
+
+
+def _unused(older_than: float) -> Iterator[cache.Entry]:
+    return (entry for entry in cache.entries() if entry.age >= older_than)
+
+
+def _remove_job(name: str) -> int:
+    job = store.find(name)
+    state = None if job is None else current_state(job)
+    if job is None or (state is not None and state["status"] not in TERMINAL):
+        return 0
+    size = _size(job.path)
+    job.remove()
+    return size
+
+
+def _remove_tree(path: str) -> int:
+    size = _size(path)
+    shutil.rmtree(path, ignore_errors=True)
+    return size - _size(path)
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files(path: str) -> list[str]:
+    return [os.path.join(where, name) for where, _, names in os.walk(path) for name in names]
+
+
+def _age(path: str) -> float:
+    try:
+        return max(0.0, time.time() - os.lstat(path).st_mtime)
+    except FileNotFoundError:
+        return 0.0
+
+
+def _size(path: str) -> int:
+    total = 0
+    for file in _files(path):
+        try:
+            total += os.lstat(file).st_size
+        except FileNotFoundError:
+            continue
+    return total
 
 
 def doctor() -> list[Check]:

@@ -7,14 +7,14 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import trainyard
 from trainyard.errors import BackendError, ConfigError
 from trainyard.processes import myself
 from trainyard.redaction import Redactor
-from trainyard.schedulers.aws.sagemaker_local import layout, store
+from trainyard.schedulers.aws.sagemaker_local import feasible, filesystems, layout, store
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
 from trainyard.schedulers.machine.documents import machine
@@ -33,15 +33,18 @@ class Settings:
         docker: ``always``, ``never``, or ``auto``: containers where a daemon answers.
         grace: seconds between SIGTERM and SIGKILL.
         patience: seconds for which a store may be out of reach before a job fails for it.
+        file_systems: the directory of this machine that stands for a file system of the service, by its id.
     """
 
     docker: str = "auto"
     grace: float = 120.0
     patience: float = 300.0
+    file_systems: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_env(cls) -> Settings:
-        """Read ``TRAINYARD_SAGEMAKER_DOCKER``, ``..._GRACE_SECONDS`` and ``..._PATIENCE_SECONDS``.
+        """Read ``TRAINYARD_SAGEMAKER_DOCKER``, ``..._GRACE_SECONDS``, ``..._PATIENCE_SECONDS`` and
+        ``..._FILE_SYSTEMS``.
 
         Raises:
             ConfigError: one of them makes no sense.
@@ -51,7 +54,8 @@ class Settings:
             raise ConfigError(
                 f"TRAINYARD_SAGEMAKER_DOCKER is {docker!r}", hint="It may be auto, always or never."
             )
-        return cls(docker, _seconds("GRACE", cls.grace), _seconds("PATIENCE", cls.patience))
+        mounted = filesystems.parse(os.environ.get(filesystems.VARIABLE, ""))
+        return cls(docker, _seconds("GRACE", cls.grace), _seconds("PATIENCE", cls.patience), mounted)
 
 
 def _seconds(name: str, default: float) -> float:
@@ -89,10 +93,12 @@ def launch(
 
     Raises:
         FileExistsError: there is a job of this name.
+        ApiError: ValidationException: this machine cannot carry it out.
         StateStoreError: the state directory cannot be written.
         BackendError: the runner could not be started; nothing is left of the job.
     """
     settings = settings or Settings.from_env()
+    feasible.check(request, settings.docker, settings.file_systems)
     region = region or region_of_environment()
     name = request["TrainingJobName"]
     now = time.time()

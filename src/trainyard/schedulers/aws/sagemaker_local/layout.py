@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,19 @@ class Host:
     instance_type: str
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A directory of this machine that a host sees as a channel.
+
+    Attributes:
+        path: the directory.
+        is_fixed: whether the host may only read it.
+    """
+
+    path: str
+    is_fixed: bool
+
+
 def hosts_of(request: dict[str, Any]) -> list[Host]:
     """Return the hosts that a request asks for, numbered through all groups in their order."""
     config = request["ResourceConfig"]
@@ -52,7 +66,7 @@ def hosts_of(request: dict[str, Any]) -> list[Host]:
     return hosts
 
 
-def resource_config(hosts: list[Host], current: Host) -> dict[str, Any]:
+def resource_config(hosts: list[Host], current: Host, interface: str = INTERFACE) -> dict[str, Any]:
     """Return ``resourceconfig.json`` of a host. Hosts are sorted as text: algo-10 comes before algo-2."""
     groups: dict[str, list[Host]] = {}
     for host in hosts:
@@ -70,7 +84,7 @@ def resource_config(hosts: list[Host], current: Host) -> dict[str, Any]:
             }
             for name, members in groups.items()
         ],
-        "network_interface_name": INTERFACE,
+        "network_interface_name": interface,
     }
 
 
@@ -90,12 +104,12 @@ def channels_of(request: dict[str, Any], host: Host) -> list[dict[str, Any]]:
 
 
 def input_data_config(request: dict[str, Any], host: Host) -> dict[str, Any]:
-    """Return ``inputdataconfig.json`` of a host."""
+    """Return ``inputdataconfig.json`` of a host. A channel in FastFile mode is called File there."""
     config = {}
     for channel in channels_of(request, host):
         source = channel["DataSource"].get("S3DataSource", {})
         entry = {
-            "TrainingInputMode": input_mode(request, channel),
+            "TrainingInputMode": "Pipe" if input_mode(request, channel) == "Pipe" else "File",
             "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
             "RecordWrapperType": channel.get("RecordWrapperType", "None"),
         }
@@ -111,31 +125,28 @@ class Tree:
     Args:
         path: its directory, which stands for ``/opt/ml``.
         config: directory of the configuration files, which may hold secrets; in memory.
+        base: what ``path`` is called where the program runs.
+        interface: name of the network interface by which the hosts reach each other.
     """
 
-    def __init__(self, path: str, config: str) -> None:
+    def __init__(self, path: str, config: str, base: str = BASE, interface: str = INTERFACE) -> None:
         self.path = path
         self.config = config
+        self.base = base
+        self.interface = interface
 
     def part(self, *names: str) -> str:
         """Return the path of one of its directories or files."""
         return os.path.join(self.path, *names)
 
-    def make(self, request: dict[str, Any], hosts: list[Host], host: Host) -> None:
-        """Make the directories and write the configuration."""
-        for name in ("input/data", "model", "output/data"):
+    def make(self, directories: Iterable[str], documents: dict[str, Any]) -> None:
+        """Make the directories, and write the documents of ``input/config``."""
+        for name in ("input/data", "model", "output/data", *directories):
             os.makedirs(self.part(name), exist_ok=True)
-        if request.get("CheckpointConfig"):
-            os.makedirs(self.part("checkpoints"), exist_ok=True)
         os.makedirs(self.config, exist_ok=True)
         link = self.part("input", "config")
         if not os.path.lexists(link):
             os.symlink(self.config, link)
-        documents = {
-            "hyperparameters": request.get("HyperParameters") or {},
-            "inputdataconfig": input_data_config(request, host),
-            "resourceconfig": resource_config(hosts, host),
-        }
         for name, document in documents.items():
             with open(os.path.join(self.config, f"{name}.json"), "w", encoding="utf-8") as file:
                 json.dump(document, file)

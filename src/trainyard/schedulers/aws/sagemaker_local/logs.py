@@ -7,6 +7,7 @@ attempt began. ``NAME.log`` holds the bytes, ``NAME.times`` pairs of a length of
 
 from __future__ import annotations
 
+import bisect
 import os
 import struct
 import threading
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
-_PAIR = struct.Struct("<QQ")
+_PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.
 TICK_SECONDS = 0.05
 BLOCK = 256 << 10
@@ -32,6 +33,7 @@ class Timekeeper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logs: dict[str, int] = {}
+        self._last = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="timekeeper", daemon=True)
         self._thread.start()
@@ -52,8 +54,9 @@ class Timekeeper:
         self._note()
 
     def _note(self) -> None:
-        now = time.time_ns() // 1_000_000
         with self._lock:
+            # never back, though the clock be set: readers look times up by halving
+            now = self._last = max(self._last, time.time_ns() // 1_000_000)
             for path, known in self._logs.items():
                 size = size_of(f"{path}.log")
                 if size > known:
@@ -94,14 +97,25 @@ class Log:
         """How many bytes it holds."""
         return size_of(f"{self.path}.log")
 
-    def times(self) -> list[tuple[int, int]]:
-        """Return the pairs of length and time."""
+    def times(self) -> Times:
+        """Return how it has grown."""
         try:
             with open(f"{self.path}.times", "rb") as file:
-                data = file.read()
+                return Times(file.read())
         except FileNotFoundError:
-            return []
-        return list(_PAIR.iter_unpack(data[: len(data) // _PAIR.size * _PAIR.size]))
+            return Times(b"")
+
+    def span(self) -> tuple[int, int] | None:
+        """Return the times of its first and its last line; None if it is empty."""
+        try:
+            with open(f"{self.path}.times", "rb") as file:
+                first = file.read(_PAIR.size)
+                count = file.seek(0, os.SEEK_END) // _PAIR.size
+                file.seek(max(0, count - 1) * _PAIR.size)
+                last = file.read(_PAIR.size)
+        except FileNotFoundError:
+            return None
+        return (_PAIR.unpack(first)[1], _PAIR.unpack(last)[1]) if count else None
 
     def blocks(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
         """Yield whole lines from a place on, in blocks with their places; the last one may lack its end."""
@@ -135,14 +149,54 @@ class Log:
                 data = data[len(piece) :]
 
     def events(self, start: int, is_complete: bool) -> Iterator[Event]:
-        """Yield the lines from a place on."""
-        clock = _Clock(self.times(), self.created_ms)
-        for place, data in self.blocks(start, is_complete):
-            for line in data.splitlines(keepends=True) if b"\r" not in data else _lines(data):
-                for cut in range(0, len(line), LONGEST_EVENT):
-                    part = line[cut : cut + LONGEST_EVENT]
-                    yield Event(place, place + len(part), clock.at(place), part)
-                    place += len(part)
+        """Yield the lines from a place on, long ones in parts.
+
+        Of a log that still grows, only those whose time is known, so that it stays what it is.
+        """
+        times = self.times()
+        clock = _Clock(times, self.created_ms)
+        known = times.size(-1) if len(times) else 0
+        for place, data in self._lines(start, is_complete):
+            if place >= known and not is_complete:
+                return
+            yield Event(place, place + len(data), clock.at(place), data)
+
+    def _lines(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
+        """Yield lines and parts of long ones, with their places; never more than a block is held."""
+        try:
+            file = open(f"{self.path}.log", "rb", buffering=0)  # noqa: SIM115
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(start)
+            held = b""
+            while data := file.read(BLOCK):
+                *lines, held = (held + data).split(b"\n")  # at this alone: a progress bar is one line
+                for line in lines:
+                    while len(line) > LONGEST_EVENT:
+                        part, line = _cut(line)
+                        yield start, part
+                        start += len(part)
+                    yield start, line + b"\n"
+                    start += len(line) + 1
+                while len(held) > LONGEST_EVENT:
+                    part, held = _cut(held)
+                    yield start, part
+                    start += len(part)
+            if held and is_complete:
+                yield start, held
+
+    def boundary(self, time_ms: int) -> int | None:
+        """Return the place before which all that was written is older than a time; None if all of it is."""
+        times = self.times()
+        index = times.first_at(time_ms)
+        if index == len(times):
+            return None
+        return times.size(index - 1) if index else 0
+
+    def line_start(self, place: int) -> int:
+        """Return where a line begins of which a place is in the midst, or at the end."""
+        return self.start_of_last(1, place) if place else 0
 
     def start_of_last(self, count: int, end: int) -> int:
         """Return where the last ``count`` lines before ``end`` begin."""
@@ -167,30 +221,72 @@ class Log:
         return 0
 
 
+class Times:
+    """How a log grew: sizes, and the times in milliseconds by which they had been reached. Neither goes back.
+
+    Args:
+        data: the pairs. They are left as they are: there are twenty a second, for days.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._numbers = memoryview(data)[: len(data) // _PAIR.size * _PAIR.size].cast("Q")
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 2
+
+    def size(self, index: int) -> int:
+        """Return a size; -1 is the last one."""
+        return self._numbers[2 * (index % len(self))]
+
+    def time(self, index: int) -> int:
+        """Return the time by which a size had been reached."""
+        return self._numbers[2 * (index % len(self)) + 1]
+
+    def first_beyond(self, place: int) -> int:
+        """Return the index of the first size that is greater than a place; the length if none is."""
+        return bisect.bisect_right(range(len(self)), place, key=self.size)
+
+    def first_at(self, time_ms: int) -> int:
+        """Return the index of the first time that is not before the given one; the length if all are."""
+        return bisect.bisect_left(range(len(self)), time_ms, key=self.time)
+
+
 class _Clock:
     """Tells when the byte at a place was written; places must not go back."""
 
-    def __init__(self, times: list[tuple[int, int]], begun: int) -> None:
+    def __init__(self, times: Times, begun: int) -> None:
         self._times = times
-        self._at = 0
-        self._last = begun
+        self._begun = begun
+        self._to, self._time = 0, begun
 
     def at(self, place: int) -> int:
-        while self._at < len(self._times) and self._times[self._at][0] <= place:
-            self._last = self._times[self._at][1]
-            self._at += 1
-        return self._times[self._at][1] if self._at < len(self._times) else max(self._last, 0)
+        if place >= self._to:
+            self._look(place)
+        return self._time
+
+    def _look(self, place: int) -> None:
+        index = self._times.first_beyond(place)
+        if index < len(self._times):
+            self._to, self._time = self._times.size(index), self._times.time(index)
+        else:
+            self._to = 1 << 62
+            self._time = self._times.time(-1) if len(self._times) else self._begun
 
     def end(self) -> int:
         """Return where the moment of the last place ends; a very large number where that is not known."""
-        return self._times[self._at][0] if self._at < len(self._times) else 1 << 62
+        return self._to
 
 
-def _lines(data: bytes) -> list[bytes]:
-    r"""Split at ``\n`` alone: a progress bar is one line."""
-    parts = data.split(b"\n")
-    last = parts.pop()
-    return [part + b"\n" for part in parts] + ([last] if last else [])
+def _cut(line: bytes) -> tuple[bytes, bytes]:
+    """Cut the longest possible event off a line, and no character of UTF-8 in two."""
+    end = LONGEST_EVENT
+    for back in range(1, 4):
+        if line[end] & 0xC0 != 0x80:
+            break
+        if line[LONGEST_EVENT - back] & 0xC0 != 0x80:
+            end = LONGEST_EVENT - back
+            break
+    return line[:end], line[end:]
 
 
 def size_of(path: str) -> int:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local import store, validation
-from trainyard.schedulers.aws.sagemaker_local.api import page_of
+from trainyard.schedulers.aws.sagemaker_local.answers import page_of
 from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
-from trainyard.schedulers.aws.sagemaker_local.logs import Event, Log, log_path
+from trainyard.schedulers.aws.sagemaker_local.log_search import (
+    MOST_BYTES,
+    MOST_EVENTS,
+    Query,
+    Stream,
+    event_id,
+    find,
+    message_of,
+    size_of_event,
+)
+from trainyard.schedulers.aws.sagemaker_local.logs import Event
+from trainyard.schedulers.aws.sagemaker_local.patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 
 GROUP = "/aws/sagemaker/TrainingJobs"
-MOST_EVENTS = 10_000
-MOST_BYTES = 1 << 20
-#: CloudWatch counts so much for an event beside its text.
-EVENT_BYTES = 26
 
 
 class LocalLogs:
@@ -27,166 +35,168 @@ class LocalLogs:
         """DescribeLogStreams."""
         _check_group("DescribeLogStreams", params)
         prefix = params.get("logStreamNamePrefix", "")
-        rows = [_stream_row(job, name) for job, name in _streams(prefix)]
         by_time = params.get("orderBy") == "LastEventTime"
+        if by_time and prefix:
+            raise _wrong("Cannot order by LastEventTime with a logStreamNamePrefix.")
+        rows = [_stream_row(stream) for stream in _streams(prefix)]
         rows.sort(key=lambda row: row["logStreamName"])
         if by_time:
             rows.sort(key=lambda row: row.get("lastEventTimestamp", 0))
         if params.get("descending"):
             rows.reverse()
-        page, token = page_of(rows, params, "limit", 50)
-        return {"logStreams": page, **_lower(token)}
+        try:
+            page, token = page_of(rows, params, "limit", 50)
+        except ApiError:
+            raise _wrong("The specified nextToken is invalid.") from None
+        return {"logStreams": page, **({"nextToken": token["NextToken"]} if token else {})}
 
     def get_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
-        """GetLogEvents. A token is the place in the log up to which it has been read."""
+        """GetLogEvents. A token is a direction, and the place in the log up to which it has been read."""
         _check_group("GetLogEvents", params)
-        job, log = _stream(params["logStreamName"])
-        is_over = _is_over(job)
-        limit = min(params.get("limit", MOST_EVENTS), MOST_EVENTS)
+        stream = _stream(params["logStreamName"])
+        log = stream.log
         direction, place = _place_of(params.get("nextToken"))
-        if direction == "b" or (direction == "" and not params.get("startFromHead")):
-            end = place if direction == "b" else log.size
-            start = log.start_of_last(limit, end)
-            events, reached = _collect(log, start, end, is_over, params, None)
-            events = _last(events)
+        if not direction:
+            direction = "f" if params.get("startFromHead") else "b"
+            place = 0 if direction == "f" else log.size
+        if direction == "f":
+            events, first, last = _page_forward(stream, place, params)
         else:
-            start = place
-            events, reached = _collect(log, start, None, is_over, params, limit)
-        first = events[0].start if events else start
+            events, first, last = _page_backward(stream, place, params)
         return {
             "events": [_row(event) for event in events],
-            "nextForwardToken": f"f/{reached:056d}",
+            "nextForwardToken": f"f/{last:056d}",
             "nextBackwardToken": f"b/{first:056d}",
         }
 
     def filter_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
-        """FilterLogEvents; a pattern of plain words only."""
+        """FilterLogEvents, over all streams in order of time."""
         _check_group("FilterLogEvents", params)
-        words = _words(params.get("filterPattern", ""))
-        names = params.get("logStreamNames")
-        prefix = params.get("logStreamNamePrefix", "")
-        found = []
-        for job, name in _streams(prefix):
-            full = f"{job.name}/{name}"
-            if names is None or full in names:
-                events, _ = _collect(Log(log_path(job, name)), 0, None, _is_over(job), params, None)
-                for event in events:
-                    row = _row(event)
-                    if all(word in row["message"] for word in words):
-                        found.append({**row, "logStreamName": full, "eventId": f"{event.start:056d}"})
-        found.sort(key=lambda row: row["timestamp"])
-        page, token = page_of(found, params, "limit", MOST_EVENTS)
+        names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
+        if names and prefix:
+            raise _wrong("logStreamNames and logStreamNamePrefix cannot be given both.")
+        if params.get("startFromHead") is False:
+            raise _wrong("startFromHead=false: this machine shows the earliest events first.")
+        streams = [_stream(name) for name in dict.fromkeys(names)] if names else _streams(prefix)
+        query = Query(
+            matches=matcher(params.get("filterPattern", "")),
+            since=params.get("startTime", 0),
+            until=params.get("endTime"),
+            limit=params.get("limit", MOST_EVENTS),
+            after=params.get("nextToken"),
+        )
+        found, token = find(streams, query)
         return {
-            "events": page,
+            "events": [
+                {**_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
+                for stream, event in found
+            ],
             "searchedLogStreams": [],
-            **_lower(token),
+            **({"nextToken": token} if token else {}),
         }
+
+
+def _page_forward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[list[Event], int, int]:
+    """Return the events from a place on, where they begin, and the place up to which the log was read."""
+    since, until = params.get("startTime", 0), params.get("endTime")
+    limit = params.get("limit", MOST_EVENTS)
+    events: list[Event] = []
+    size = 0
+    start = max(place, stream.log.line_start(_boundary(stream, since)) if since else 0)
+    for event in stream.log.events(start, stream.is_over):
+        if len(events) >= limit or size + size_of_event(event) > MOST_BYTES:
+            break
+        if until is not None and event.time_ms >= until:
+            break
+        place = event.end
+        if event.time_ms >= since:
+            events.append(event)
+            size += size_of_event(event)
+    return events, events[0].start if events else place, place
+
+
+def _page_backward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[list[Event], int, int]:
+    """Return the last events before a place, where they begin, and where they end."""
+    since, until = params.get("startTime", 0), params.get("endTime")
+    limit = params.get("limit", MOST_EVENTS)
+    log = stream.log
+    end = min(place, _boundary(stream, until)) if until is not None else place
+    # more than one answer may hold need not be read
+    start = max(log.start_of_last(limit, end), log.line_start(max(0, end - MOST_BYTES)))
+    if since:
+        start = max(start, log.line_start(_boundary(stream, since)))
+    events: deque[Event] = deque()
+    size = 0
+    for event in log.events(start, stream.is_over):
+        if event.start >= end:
+            break
+        if event.time_ms < since:
+            continue
+        events.append(event)
+        size += size_of_event(event)
+        while len(events) > limit or size > MOST_BYTES:
+            size -= size_of_event(events.popleft())
+    if not events:
+        return [], place, min(start, place)  # and not in the midst of a line that is being written
+    return list(events), events[0].start, events[-1].end
+
+
+def _boundary(stream: Stream, time_ms: int) -> int:
+    place = stream.log.boundary(time_ms)
+    return stream.log.size if place is None else place
 
 
 def _check_group(operation: str, params: dict[str, Any]) -> None:
     try:
         validation.check(operation, params, "logs")
     except ApiError as error:
-        raise ApiError("InvalidParameterException", error.message) from None
+        raise _wrong(error.message) from None
     if params.get("logGroupName", params.get("logGroupIdentifier", "").rpartition("log-group:")[2]) != GROUP:
         raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
 
 
-def _lower(token: dict[str, str]) -> dict[str, str]:
-    """Return the token of the next page as this service names it."""
-    return {"nextToken": token["NextToken"]} if token else {}
-
-
-def _words(pattern: str) -> list[str]:
-    if not pattern.strip():
-        return []
-    if pattern.startswith('"') and pattern.endswith('"') and len(pattern) > 1:
-        return [pattern[1:-1]]
-    if pattern[0] in "{[?-%":
-        raise ApiError("InvalidParameterException", "filterPattern: only plain words are understood here")
-    return pattern.split()
-
-
-def _streams(prefix: str) -> list[tuple[JobDir, str]]:
+def _streams(prefix: str) -> list[Stream]:
     name, slash, rest = prefix.partition("/")
     jobs = [job for job in store.all_jobs() if (job.name == name if slash else job.name.startswith(name))]
     found = []
     for job in jobs:
-        found += [
-            (job, file.removesuffix(".log"))
-            for file in sorted(os.listdir(job.file("logs")))
-            if file.endswith(".log") and file.startswith(rest)
-        ]
+        try:
+            files = sorted(os.listdir(job.file("logs")))
+        except FileNotFoundError:  # deleted just now
+            continue
+        wanted = [file for file in files if file.endswith(".log") and file.startswith(rest)]
+        is_over = _is_over(job) if wanted else True
+        found += [Stream.of(job, file.removesuffix(".log"), is_over=is_over) for file in wanted]
     return found
 
 
-def _stream(full: str) -> tuple[JobDir, Log]:
+def _stream(full: str) -> Stream:
     name, _, stream = full.partition("/")
     job = store.find(name)
-    if job is not None and stream and "/" not in stream and not stream.startswith("."):
-        log = Log(log_path(job, stream))
-        if os.path.exists(f"{log.path}.log"):
-            return job, log
+    is_name = stream and "/" not in stream and not stream.startswith(".")
+    if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
+        return Stream.of(job, stream, is_over=_is_over(job))
     raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
 
 
-def _stream_row(job: JobDir, name: str) -> dict[str, Any]:
-    log = Log(log_path(job, name))
-    times = log.times()
-    region, account = "us-east-1", "000000000000"
-    document = job.read_request()
-    if document is not None:
-        region, account = document["arn"].split(":")[3:5]
-    full = f"{job.name}/{name}"
+def _stream_row(stream: Stream) -> dict[str, Any]:
+    _, _, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
     row = {
-        "logStreamName": full,
-        "creationTime": log.created_ms,
-        "arn": f"arn:aws:logs:{region}:{account}:log-group:{GROUP}:log-stream:{full}",
-        "storedBytes": 0,
+        "logStreamName": stream.name,
+        "creationTime": stream.log.created_ms,
+        "arn": f"arn:aws:logs:{region}:{account}:log-group:{GROUP}:log-stream:{stream.name}",
+        "storedBytes": 0,  # nor does the service tell it any more
     }
-    if times:
-        row.update(
-            firstEventTimestamp=times[0][1], lastEventTimestamp=times[-1][1], lastIngestionTime=times[-1][1]
-        )
+    span = stream.log.span()
+    if span is not None:
+        row.update(firstEventTimestamp=span[0], lastEventTimestamp=span[1], lastIngestionTime=span[1])
     return row
 
 
-def _collect(
-    log: Log, start: int, end: int | None, is_over: bool, params: dict[str, Any], limit: int | None
-) -> tuple[list[Event], int]:
-    """Return the events from a place on, and the place up to which the log has been read."""
-    since, until = params.get("startTime", 0), params.get("endTime")
-    events: list[Event] = []
-    size = 0
-    for event in log.events(start, is_over):
-        if end is not None and event.start >= end:
-            break
-        if limit is not None and (len(events) >= limit or size + len(event.data) + EVENT_BYTES > MOST_BYTES):
-            break
-        if until is not None and event.time_ms >= until:
-            break
-        start = event.end
-        if event.time_ms >= since:
-            events.append(event)
-            size += len(event.data) + EVENT_BYTES
-    return events, start
-
-
-def _last(events: list[Event]) -> list[Event]:
-    """Return as many of the last events as one answer may hold."""
-    size = 0
-    for count, event in enumerate(reversed(events)):
-        size += len(event.data) + EVENT_BYTES
-        if count >= MOST_EVENTS or size > MOST_BYTES:
-            return events[len(events) - count :]
-    return events
-
-
 def _row(event: Event) -> dict[str, Any]:
-    text = event.data.decode("utf-8", "replace")
     return {
         "timestamp": event.time_ms,
-        "message": text.removesuffix("\n").removesuffix("\r"),
+        "message": message_of(event),
         "ingestionTime": min(event.time_ms, time.time_ns() // 1_000_000),
     }
 
@@ -195,9 +205,13 @@ def _place_of(token: str | None) -> tuple[str, int]:
     if not token:
         return "", 0
     direction, _, place = token.partition("/")
-    if direction not in ("f", "b") or not place.isdecimal():
-        raise ApiError("InvalidParameterException", "The specified nextToken is invalid.")
+    if direction not in ("f", "b") or not place.isascii() or not place.isdecimal() or len(place) > 56:
+        raise _wrong("The specified nextToken is invalid.")
     return direction, int(place)
+
+
+def _wrong(message: str) -> ApiError:
+    return ApiError("InvalidParameterException", message)
 
 
 def _is_over(job: JobDir) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
 from trainyard.schedulers.aws.localfiles import files_below
@@ -67,11 +67,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Item:
-    """An object: where it is, how large, and its path below what was listed."""
+    """An object: where it is, how large, and its path below what was listed.
+
+    Attributes:
+        place: where it is.
+        size: in bytes.
+        path: below what was listed.
+        tag: what S3 calls its content, the ETag; "" for a file of this machine.
+        modified: when it was written last, in seconds since the epoch, as S3 says.
+    """
 
     place: Place
     size: int
     path: str
+    tag: str = ""
+    modified: int = 0
 
 
 class Objects:
@@ -110,6 +120,11 @@ class Objects:
                 self._made = session.client("s3", config=settings, region_name=region)
             return self._made
 
+    @property
+    def endpoint(self) -> str:
+        """Where S3 is asked."""
+        return str(self._client.meta.endpoint_url)
+
     # ---- reading
 
     def listing(self, place: Place) -> list[Item]:
@@ -121,20 +136,16 @@ class Objects:
             return sorted(_files(place.key), key=lambda item: item.path)
         found = self._keys(place)
         folder = f"{place.key.rstrip('/')}/" if place.key else ""
-        below = [(key, size, key[len(folder) :]) for key, size in found if key.startswith(folder)]
+        below, cut = [entry for entry in found if entry["Key"].startswith(folder)], len(folder)
         if not below:
-            cut = place.key.rfind("/") + 1
-            below = [(key, size, key[cut:]) for key, size in found]
-        return sorted(
-            (Item(Place(place.bucket, key), size, _safe(path, key)) for key, size, path in below),
-            key=lambda item: item.path,
-        )
+            below, cut = found, place.key.rfind("/") + 1
+        return sorted((_item(place.bucket, entry, cut) for entry in below), key=lambda item: item.path)
 
-    def _keys(self, place: Place) -> list[tuple[str, int]]:
-        def pages() -> list[tuple[str, int]]:
+    def _keys(self, place: Place) -> list[dict[str, Any]]:
+        def pages() -> list[dict[str, Any]]:
             paginator = self._client.get_paginator("list_objects_v2")
             return [
-                (entry["Key"], entry["Size"])
+                entry
                 for page in paginator.paginate(Bucket=place.bucket, Prefix=place.key.rstrip("/"))
                 for entry in page.get("Contents", ())
                 if not entry["Key"].endswith("/")
@@ -142,15 +153,18 @@ class Objects:
 
         return self.persist(f"list {place.uri}", pages)
 
-    def chunks(self, place: Place) -> Iterator[bytes]:
-        """Yield the content of an object."""
+    def chunks(self, place: Place, tag: str = "") -> Iterator[bytes]:
+        """Yield the content of an object; of S3, only if it still is that which the tag names."""
         if not place.bucket:
             with open(place.key, "rb") as file:
                 while block := file.read(BLOCK):
                     yield block
             return
         where = f"fetch {place.uri}"
-        answer = self.persist(where, lambda: self._client.get_object(Bucket=place.bucket, Key=place.key))
+        known = {"IfMatch": tag} if tag else {}
+        answer = self.persist(
+            where, lambda: self._client.get_object(Bucket=place.bucket, Key=place.key, **known)
+        )
         done, tag = 0, answer["ETag"]
         while True:
             try:
@@ -181,20 +195,29 @@ class Objects:
                 copy_file(item.place.key, partial)
             else:
                 with open(partial, "wb") as file:
-                    for block in self.chunks(item.place):
-                        self.check()
-                        file.write(block)
-                if os.path.getsize(partial) != item.size:
-                    raise StoreFailure(
-                        f"{item.place.uri} changed while it was fetched:"
-                        f" {os.path.getsize(partial)} bytes came instead of {item.size}"
-                    )
+                    self.write(item, file)
             os.replace(partial, path)
         except OSError as error:
             raise StoreFailure(f"cannot fetch {item.place.uri}: {error}") from error
         finally:
             if os.path.exists(partial):
                 os.unlink(partial)
+
+    def write(self, item: Item, file: IO[bytes]) -> None:
+        """Write an object's content to a file; the very object that was listed.
+
+        Raises:
+            StoreFailure: it cannot be had, or has changed meanwhile.
+        """
+        count = 0
+        for block in self.chunks(item.place, item.tag):
+            self.check()
+            file.write(block)
+            count += len(block)
+        if count != item.size:
+            raise StoreFailure(
+                f"{item.place.uri} changed while it was fetched: {count} bytes came instead of {item.size}"
+            )
 
     # ---- writing
 
@@ -285,12 +308,17 @@ def in_parallel(work: Callable[[T], None], items: Iterable[T]) -> None:
 
 def copy_file(source: str, target: str) -> None:
     """Copy a file's content and times; shares the blocks where the file system can."""
+    copy_content(source, target)
+    shutil.copystat(source, target)
+
+
+def copy_content(source: str, target: str) -> None:
+    """Copy a file's content; shares the blocks where the file system can."""
     with open(source, "rb") as old, open(target, "wb") as new:
         try:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
         except OSError:
             shutil.copyfileobj(old, new, BLOCK)
-    shutil.copystat(source, target)
 
 
 def _files(path: str) -> list[Item]:
@@ -304,6 +332,14 @@ def _files(path: str) -> list[Item]:
         ]
     except OSError as error:
         raise StoreFailure(f"cannot read {error.filename}: {error.strerror or error}") from error
+
+
+def _item(bucket: str, entry: dict[str, Any], cut: int) -> Item:
+    key = entry["Key"]
+    path = _safe(key[cut:], key)
+    return Item(
+        Place(bucket, key), entry["Size"], path, entry["ETag"], int(entry["LastModified"].timestamp())
+    )
 
 
 def _safe(path: str, key: str) -> str:

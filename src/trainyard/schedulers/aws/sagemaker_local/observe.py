@@ -59,6 +59,8 @@ def _replica(
     of_host = {"pending": AppState.PENDING, "running": AppState.RUNNING}
     if host["state"] == "exited":
         found = AppState.SUCCEEDED if host["exit_code"] == 0 else AppState.FAILED
+    elif host["state"] == "stopped":
+        found = AppState.CANCELLED
     elif host["state"] in of_host and not is_terminal(job_state):
         found = of_host[host["state"]]
     else:

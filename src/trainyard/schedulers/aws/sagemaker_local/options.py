@@ -26,3 +26,8 @@ class SageMakerLocalOpts(AWSSageMakerOpts):
         "where checkpoints go and come back from: a directory of this machine or s3://bucket/prefix",
         default=None,
     )
+    file_systems: dict[str, str] | None = option(
+        "directories of this machine that stand for file systems of channels (fsx://, efs://), by their ids: "
+        "fs-0123456789abcdef0:/mnt/data; beside those of TRAINYARD_SAGEMAKER_FILE_SYSTEMS",
+        default=None,
+    )

@@ -7,30 +7,32 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from trainyard.schedulers.aws.sagemaker_local.manifests import Piece
 from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Item, Objects, StoreFailure
 
 #: https://mxnet.apache.org/versions/master/architecture/note_data_loading - the magic number of RecordIO
 _MAGIC = 0xCED7230A
+_LONGEST_RECORD = (1 << 29) - 1
 _OPEN_PAUSE = 0.02
 
 
 class PipeFeeder(threading.Thread):
-    """Writes a channel's objects into its fifos, one epoch after the other, for as long as somebody reads.
+    """Writes what a channel brings into its fifos, one epoch after the other, for as long as somebody reads.
 
     Args:
         path: of the fifos, without ``_EPOCH``.
-        items_of: gives the objects of an epoch, in order.
+        pieces_of: gives the objects and texts of an epoch, in order.
         objects: the store.
         is_gzip: whether the objects are decompressed on their way.
-        is_record_io: whether each is wrapped as a record.
+        is_record_io: whether each object and each text is wrapped as a record.
     """
 
     def __init__(
         self,
         path: str,
-        items_of: Callable[[int], list[Item]],
+        pieces_of: Callable[[int], Sequence[Piece]],
         objects: Objects,
         *,
         is_gzip: bool = False,
@@ -38,7 +40,7 @@ class PipeFeeder(threading.Thread):
     ) -> None:
         super().__init__(name=f"pipe-{os.path.basename(path)}", daemon=True)
         self._path = path
-        self._items_of = items_of
+        self._pieces_of = pieces_of
         self._objects = objects
         self._is_gzip = is_gzip
         self._is_record_io = is_record_io
@@ -110,13 +112,18 @@ class PipeFeeder(threading.Thread):
                     return
 
     def _content(self, epoch: int) -> Iterator[bytes]:
-        for item in self._items_of(epoch):
-            chunks = self._objects.chunks(item.place)
-            if self._is_gzip:
-                chunks = _gunzip(chunks, item)
+        for piece in self._pieces_of(epoch):
+            chunks: Iterable[bytes] = [piece] if isinstance(piece, bytes) else self._object(piece)
             if self._is_record_io:
-                chunks = _record(b"".join(chunks))
+                chunks = _record(b"".join(chunks), piece)
             yield from chunks
+
+    def _object(self, item: Item) -> Iterator[bytes]:
+        try:
+            chunks = self._objects.chunks(item.place)
+            yield from _gunzip(chunks, item) if self._is_gzip else chunks
+        except OSError as error:
+            raise StoreFailure(f"cannot fetch {item.place.uri}: {error.strerror or error}") from error
 
 
 def _gunzip(chunks: Iterable[bytes], item: Item) -> Iterator[bytes]:
@@ -132,7 +139,10 @@ def _gunzip(chunks: Iterable[bytes], item: Item) -> Iterator[bytes]:
         raise StoreFailure(f"{item.place.uri} is not gzip: {error}") from None
 
 
-def _record(data: bytes) -> Iterator[bytes]:
-    yield struct.pack("<II", _MAGIC, len(data) & ((1 << 29) - 1))
+def _record(data: bytes, piece: Piece) -> Iterator[bytes]:
+    if len(data) > _LONGEST_RECORD:
+        where = "a text" if isinstance(piece, bytes) else piece.place.uri
+        raise StoreFailure(f"{where} has {len(data)} bytes, a record takes {_LONGEST_RECORD}")
+    yield struct.pack("<II", _MAGIC, len(data))
     yield data
     yield b"\0" * (-len(data) % 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
+import socket
 from typing import Any
 
 from trainyard.errors import TrainyardError
@@ -13,11 +13,17 @@ from trainyard.schedulers.aws.sagemaker_local.host import (
     ProcessHost,
     Running,
     StartFailure,
-    hosts_file,
     platform_variables,
 )
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.layout import Host, Tree
+from trainyard.schedulers.aws.sagemaker_local.layout import INTERFACE, Host, Shown, Tree
+from trainyard.schedulers.aws.sagemaker_local.namespaces import (
+    HOSTS_PER_NETWORK,
+    View,
+    are_available,
+    write_hosts_file,
+)
+from trainyard.schedulers.aws.sagemaker_local.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
 TYPE_CHECKING = False
@@ -25,7 +31,10 @@ if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
     from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster
 
+#: Of the toolkit, where the hosts of a job come together: hosts that are processes share the machine's ports.
+PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
 MEMORY = "/dev/shm"
+LOOPBACK = "lo"
 _HINTS_OF_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -57,11 +66,16 @@ class Platform:
         self._engine: Engine | None = None
         self.cluster: Cluster | None = None
         self._is_chosen = False
+        self._reservations = Reservations()
+        self._network = 0
+        self._ports: dict[str, str] = {}
         os.makedirs(job.work, exist_ok=True)
         base = MEMORY if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK) else job.work
-        self._secrets = tempfile.mkdtemp(prefix="trainyard-sagemaker-", dir=base)
-        os.chmod(self._secrets, 0o711)  # mounted from here, whoever the container runs as
+        self._secrets = os.path.join(base, f"trainyard-sagemaker-{os.urandom(8).hex()}")
+        # First, so that whoever cleans up knows where to look
         os.symlink(self._secrets, job.file("work", ".secrets"))
+        os.mkdir(self._secrets, 0o700)
+        os.chmod(self._secrets, 0o711)  # mounted from here, whoever the container runs as
 
     def choose(self) -> None:
         """Find out what hosts are to be.
@@ -81,7 +95,7 @@ class Platform:
                 # First, so that whoever cleans up knows where to look
                 with open(self._job.file("work", ".docker"), "w", encoding="utf-8"):
                     pass
-                self.cluster = Cluster(self._engine, self._job.path, self._request)
+                self.cluster = Cluster(self._engine, self._job.path, self._request, self._settings.patience)
             except TrainyardError as error:
                 self._close_engine()
                 os.unlink(self._job.file("work", ".docker"))
@@ -90,13 +104,17 @@ class Platform:
         self._is_chosen = True
 
     def prepare(self, hosts: list[Host]) -> None:
-        """Have the image and the network.
+        """Have the image and the network; or ports and addresses that no other job uses.
 
         Raises:
             StartFailure: the image is not to be had.
-            PlatformFailure: the daemon cannot make a network.
+            PlatformFailure: the daemon cannot make a network, or the machine has no more ports.
         """
         if self.cluster is None:
+            if len(hosts) > 1 and not self._network:
+                blocks = (len(hosts) + HOSTS_PER_NETWORK - 1) // HOSTS_PER_NETWORK
+                self._network = self._reservations.network(blocks)
+                self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
             return
         from trainyard.schedulers.aws.sagemaker_local.cluster import ensure_image
 
@@ -109,6 +127,12 @@ class Platform:
         except TrainyardError as error:
             raise PlatformFailure(error.message) from error
 
+    def views(self) -> str:
+        """Return where data are put together that hosts are shown; there are none yet."""
+        path = self._job.file("work", ".views")
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
     def tree(self, host: Host) -> Tree:
         """Return where a host's files are to be; there are none yet."""
         config = os.path.join(self._secrets, host.name)
@@ -116,10 +140,13 @@ class Platform:
         for old in (config, path):
             shutil.rmtree(old, ignore_errors=True)
         os.makedirs(path)
-        return Tree(path, config)
+        if self.cluster is not None:
+            return Tree(path, config)
+        there = {name for _, name in socket.if_nameindex()}
+        return Tree(path, config, path, INTERFACE if INTERFACE in there else LOOPBACK)
 
     def host(
-        self, plan: Host, hosts: list[Host], tree: Tree, log_path: str, shown: dict[str, str]
+        self, plan: Host, hosts: list[Host], tree: Tree, log_path: str, shown: dict[str, Shown]
     ) -> Running:
         """Return a host that is to be started."""
         if self.cluster is not None:
@@ -128,13 +155,25 @@ class Platform:
             return ContainerHost(
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
             )
+        view = self._view(plan, hosts, tree, shown)
+        environ = {**os.environ, **self._ports, **self._variables}
+        return ProcessHost(plan, tree, self._request, environ, log_path, view, self._job.path)
+
+    def _view(self, plan: Host, hosts: list[Host], tree: Tree, shown: dict[str, Shown]) -> View:
+        """Show a host its channels, by namespaces where there are such, and else by links."""
+        fixed = []
         for name, source in shown.items():
             folder = tree.part("input", "data", name)
             shutil.rmtree(folder, ignore_errors=True)
-            os.symlink(source, folder)
-        environ = {**os.environ, **self._variables}
-        names = hosts_file(hosts, self._job.file("work", "hosts"))
-        return ProcessHost(plan, tree, self._request, environ, log_path, names, self._job.path)
+            if source.is_fixed and are_available():
+                os.makedirs(folder)
+                fixed.append((source.path, folder))
+            else:
+                os.symlink(source.path, folder)
+        if len(hosts) < 2 or not are_available():
+            return View(fixed=fixed)
+        names = write_hosts_file(hosts, self._network, self._job.file("work", "hosts"))
+        return View(names, plan.name, fixed)
 
     def _credentials(self) -> str:
         """Write this user's credentials where containers find them: in memory, never on disk."""
@@ -185,6 +224,7 @@ class Platform:
 
             sweep(self.cluster.engine, self._job.path)
         self._close_engine()
+        self._reservations.close()
         shutil.rmtree(self._secrets, ignore_errors=True)
         shutil.rmtree(self._job.work)
 

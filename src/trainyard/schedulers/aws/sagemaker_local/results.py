@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainyard.schedulers.aws.sagemaker_local import artifacts
@@ -76,23 +77,33 @@ def _keep(job: JobDir, kinds: list[tuple[str, list[tuple[str, str]]]]) -> str:
 def final_metrics(job: JobDir, request: dict[str, Any], state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the last value of every metric that the last attempt's logs show."""
     found: dict[str, dict[str, Any]] = {}
+    streams = [stream for host in state["hosts"] for stream in host["streams"][-1:]]
+    for name, moment, value in metric_values(job, request, streams):
+        if moment >= found.get(name, {}).get("Timestamp", 0):
+            found[name] = {"MetricName": name, "Value": value, "Timestamp": moment}
+    definitions = request["AlgorithmSpecification"].get("MetricDefinitions") or ()
+    return [found[each["Name"]] for each in definitions if each["Name"] in found]
+
+
+def metric_values(
+    job: JobDir, request: dict[str, Any], streams: list[str]
+) -> Iterator[tuple[str, float, float]]:
+    """Yield metrics that logs show: name, time in seconds since the epoch, and value; a log at a time."""
     patterns = []
-    for definition in request["AlgorithmSpecification"].get("MetricDefinitions") or ():
+    for definition in request.get("AlgorithmSpecification", {}).get("MetricDefinitions") or ():
         try:
             patterns.append((definition["Name"], re.compile(definition["Regex"])))
         except re.error:  # refused before; Java's dialect is not quite Python's
             continue
     if not patterns:
-        return []
-    for host in state["hosts"]:
-        for stream in host["streams"][-1:]:
-            for event in Log(log_path(job, stream)).events(0, is_complete=True):
-                line = event.data.decode("utf-8", "replace")
-                for name, pattern in patterns:
-                    value = _value(pattern, line)
-                    if value is not None and event.time_ms / 1000 >= found.get(name, {}).get("Timestamp", 0):
-                        found[name] = {"MetricName": name, "Value": value, "Timestamp": event.time_ms / 1000}
-    return [found[name] for name, _ in patterns if name in found]
+        return
+    for stream in streams:
+        for event in Log(log_path(job, stream)).events(0, is_complete=True):
+            line = event.data.decode("utf-8", "replace")
+            for name, pattern in patterns:
+                value = _value(pattern, line)
+                if value is not None:
+                    yield name, event.time_ms / 1000, value
 
 
 def _value(pattern: re.Pattern[str], line: str) -> float | None:

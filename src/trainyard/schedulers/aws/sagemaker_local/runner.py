@@ -55,6 +55,7 @@ class TrainingRun:
         self._hear_signals()  # before anybody can know which process to send them to
         self.job = job
         self.request: dict[str, Any] = plan["request"]
+        self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
         self.journal = Journal(job, guard)
         self.cancelled = threading.Event()
@@ -173,6 +174,7 @@ class TrainingRun:
             elif outcome.kind == "internal" and retries > 0 and self._begin_anew("", "host_failed"):
                 retries -= 1
                 attempt.remove()
+                self.journal.await_machines()
                 self.journal.move("Restarting", outcome.reason)
                 self.journal.set(restarts=self.journal.state["restarts"] + 1)
             else:
@@ -191,6 +193,7 @@ class TrainingRun:
         wish = self.job.wish("interrupt") or {}
         self.job.forget("interrupt")
         attempt.remove()
+        self.journal.await_machines()
         self.journal.set(restarts=self.journal.state["restarts"] + 1)
         self.cancelled.wait(float(wish.get("absence") or 0.0))
         with self._lock:

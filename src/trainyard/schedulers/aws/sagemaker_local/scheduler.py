@@ -167,17 +167,16 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         return housekeeping.doctor()
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return jobs that ended, and code that was last used, at least so many seconds ago."""
+        """Return jobs, results, code and data of S3 that nobody has needed for so many seconds."""
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
         return housekeeping.leftovers(older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
-        """Remove them."""
+        """Remove them; returns how many bytes that frees."""
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
-        housekeeping.remove(item.id for item in leftovers)
-        return 0
+        return housekeeping.remove(leftovers)
 
     # ---- logs
 

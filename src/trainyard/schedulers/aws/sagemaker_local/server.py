@@ -2,11 +2,12 @@
 
 Whoever could reach it could start containers as its user, so it answers this user's (and root's) processes
 only: on Linux it looks up whose socket the other end is. Names other than loopback's in ``Host`` are refused,
-so that no web page can reach it by a name of its own.
+so that no web page can reach it by a name of its own, and so is whatever a browser sends for one.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import socket
@@ -16,14 +17,25 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainyard.errors import BackendError
+from trainyard.errors import BackendError, UsageError
+from trainyard.schedulers.aws.sagemaker_local import cbor
 from trainyard.schedulers.aws.sagemaker_local.api import LocalSageMaker
 from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import DEFAULT_REGION, Settings
 from trainyard.schedulers.aws.sagemaker_local.logs_api import LocalLogs
+from trainyard.schedulers.aws.sagemaker_local.metrics_api import LocalMetrics
 
 LARGEST_REQUEST = 16 << 20
+#: How much of a request that is refused is read, so that the answer is.
+LARGEST_DRAINED = 64 << 20
+#: Browsers put one of these into what web pages ask for, and no SDK does.
+OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
 CONTENT_TYPE = "application/x-amz-json-1.1"
+#: The kernel's table is not read at once, and may then lack a connection.
+LOOKS = 3
+CLOUDWATCH = "GraniteServiceVersion20100801"
+#: What SDKs speak with CloudWatch.
+CBOR_PROTOCOL = "rpc-v2-cbor"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
@@ -31,11 +43,12 @@ class Endpoint(ThreadingHTTPServer):
     """Serves until `shutdown`. Keeps nothing: all state is in the jobs' directories.
 
     Args:
-        host: address to listen on.
+        host: address to listen on, one of loopback's.
         port: port; 0 for a free one.
         settings: how jobs are carried out.
 
     Raises:
+        UsageError: others than this machine's processes could reach the address.
         BackendError: it cannot listen there.
     """
 
@@ -44,16 +57,19 @@ class Endpoint(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, settings: Settings | None = None) -> None:
+        _check_loopback(host)
         if ":" in host:
             self.address_family = socket.AF_INET6
         self.sagemaker = LocalSageMaker(settings)
         self.logs = LocalLogs()
+        self.metrics = LocalMetrics()
         try:
             super().__init__((host, port), _Handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            problem = getattr(error, "strerror", None) or error
             raise BackendError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}",
-                hint="Take another port, or 0 for any that is free.",
+                f"cannot listen on {host}:{port}: {problem}",
+                hint="Take another port, or 0 for any that is free. An endpoint may be running there.",
             ) from error
 
     @property
@@ -77,7 +93,7 @@ class Endpoint(ThreadingHTTPServer):
             raise ApiError(
                 "UnknownOperationException", f"{target or 'this'} is not carried out on this machine"
             )
-        owner = self.sagemaker if service == "SageMaker" else self.logs
+        owner = {"SageMaker": self.sagemaker, CLOUDWATCH: self.metrics}.get(service, self.logs)
         result: dict[str, Any] = getattr(owner, found)(params)
         return result
 
@@ -95,33 +111,57 @@ OPERATIONS = {
     "SageMaker.AddTags": "add_tags",
     "SageMaker.DeleteTags": "delete_tags",
     "SageMaker.ListTags": "list_tags",
+    "SageMaker.Search": "search",
     "Logs_20140328.DescribeLogStreams": "describe_log_streams",
     "Logs_20140328.GetLogEvents": "get_log_events",
     "Logs_20140328.FilterLogEvents": "filter_log_events",
+    f"{CLOUDWATCH}.GetMetricStatistics": "get_metric_statistics",
 }
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server_version, sys_version = "trainyard", ""
     timeout = 60
     server: Endpoint
 
     def do_POST(self) -> None:
         try:
             self._check_peer()
+            region = region_of_signature(self.headers.get("Authorization", ""))
             params = self._params()
-            answer = self.server.answer(self.headers.get("X-Amz-Target", ""), params, self._region())
-            self._reply(200, answer)
+            self._reply(200, self.server.answer(self._target(), params, region))
         except ApiError as error:
-            self._reply(error.status, {"__type": error.code, "message": error.message}, error.code)
+            self._refuse(error)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True  # whoever asked has gone, or says no more
         except Exception as error:
             traceback.print_exc()
-            text = f"a fault of the local endpoint: {error}"
-            self._reply(500, {"__type": "InternalFailure", "message": text}, "InternalFailure")
+            self._refuse(ApiError("InternalFailure", f"a fault of the local endpoint: {error}", 500))
 
     def do_GET(self) -> None:
-        """Answer what looks whether somebody is there."""
-        self._reply(200, {"service": "SageMaker training on this machine"})
+        """Answer what looks whether somebody is there; for other services there is nothing here."""
+        try:
+            self._check_peer()
+            if self.path.partition("?")[0] != "/":
+                raise ApiError(
+                    "UnknownOperationException",
+                    f"{self.command} {self.path[:100]}: only SageMaker's training jobs and their logs are"
+                    " here; point other services, such as S3, elsewhere",
+                    404,
+                )
+            if self._length() != 0:
+                self._drain()
+            self._reply(200, {"service": "SageMaker training on this machine"})
+        except ApiError as error:
+            self._refuse(error)
+
+    do_HEAD = do_GET
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what is no request that anybody here understands."""
+        self.request_version = self.protocol_version  # else there would be no head
+        self._refuse(ApiError("UnknownOperationException", message or "this is not understood", code))
 
     def _check_peer(self) -> None:
         name = self.headers.get("Host", "")
@@ -131,48 +171,123 @@ class _Handler(BaseHTTPRequestHandler):
             raise ApiError(
                 "AccessDeniedException", f"this endpoint does not answer to the name {name!r}", 403
             )
+        for header in OF_BROWSERS:
+            if header in self.headers:
+                raise ApiError("AccessDeniedException", "this endpoint does not answer web pages", 403)
         if not is_own_peer(self.client_address[0], self.client_address[1]):
             raise ApiError("AccessDeniedException", "this endpoint answers the user who started it only", 403)
 
     def _params(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LARGEST_REQUEST:
-            self.close_connection = True
-            raise ApiError("SerializationException", "the request has no length, or is too large")
+        length = self._length()
+        if length is None or "Content-Length" not in self.headers:
+            raise ApiError("SerializationException", "the request has no Content-Length", 411)
+        if length > LARGEST_REQUEST:
+            raise ApiError(
+                "RequestEntityTooLargeException",
+                f"the request has {length} bytes, at most {LARGEST_REQUEST} are taken",
+                413,
+            )
+        self._is_read = True
+        body = self.rfile.read(length)
+        kind = self.headers.get_content_type()
+        if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
+            raise ApiError(
+                "SerializationException", "AWS's old query protocol is not spoken here: take a later SDK"
+            )
         try:
-            params = json.loads(self.rfile.read(int(length)) or b"{}")
-        except ValueError:
+            params = cbor.decode(body) if self._speaks_cbor() else json.loads(body or b"{}")
+        except (ValueError, RecursionError):
             params = None
         if not isinstance(params, dict):
             raise ApiError("SerializationException", "the request is no JSON object")
         return params
 
-    def _region(self) -> str:
-        """Return the region that the request was signed for."""
-        # Credential=KEY/20260101/us-east-1/sagemaker/aws4_request
-        _, found, rest = self.headers.get("Authorization", "").partition("Credential=")
-        scope = rest.partition(",")[0].split("/")
-        return scope[2] if found and len(scope) >= 5 else DEFAULT_REGION
+    def _speaks_cbor(self) -> bool:
+        return self.headers.get("smithy-protocol") == CBOR_PROTOCOL
+
+    def _target(self) -> str:
+        """Return the operation: in this protocol the path names it, otherwise a header."""
+        parts = self.path.split("/")
+        if self._speaks_cbor() and len(parts) == 5 and (parts[1], parts[3]) == ("service", "operation"):
+            return f"{parts[2]}.{parts[4]}"
+        return str(self.headers.get("X-Amz-Target", ""))
+
+    def handle_one_request(self) -> None:
+        """Answer a request."""
+        self._is_read = False
+        super().handle_one_request()
+
+    def _refuse(self, error: ApiError) -> None:
+        if not self._is_read:
+            self._drain()
+        self._reply(error.status, {"__type": error.code, "message": error.message}, error.code)
+
+    def _length(self) -> int | None:
+        """Return how long the body is; None if nobody knows."""
+        headers = getattr(self, "headers", None)
+        if headers is None or "Transfer-Encoding" in headers:
+            return None
+        text = headers.get("Content-Length", "0")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+    def _drain(self) -> None:
+        """Read a body that nobody looks at: what is left of it would be taken for the next request.
+
+        A connection that is closed with something unread is reset, and then the answer may be lost.
+        """
+        self.close_connection = True
+        left = min(self._length() or 0, LARGEST_DRAINED)
+        try:
+            while left > 0 and (data := self.rfile.read(min(left, 1 << 16))):
+                left -= len(data)
+        except OSError:
+            pass
 
     def _reply(self, status: int, body: dict[str, Any], code: str = "") -> None:
-        data = json.dumps(body).encode()
+        is_cbor = getattr(self, "headers", None) is not None and self._speaks_cbor()
+        data = cbor.encode(body) if is_cbor else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Type", "application/cbor" if is_cbor else CONTENT_TYPE)
+        if is_cbor:
+            self.send_header("smithy-protocol", CBOR_PROTOCOL)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         if code:
             self.send_header("x-amzn-ErrorType", code)
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of every request."""
 
 
+def region_of_signature(authorization: str) -> str:
+    """Return the region that a request was signed for. The signature itself is not checked.
+
+    Raises:
+        ApiError: it is signed in a way that the service does not take.
+    """
+    if not authorization:
+        return DEFAULT_REGION
+    # AWS4-HMAC-SHA256 Credential=KEY/20260101/us-east-1/sagemaker/aws4_request, SignedHeaders=A, Signature=1
+    method, _, rest = authorization.partition(" ")
+    parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    scope = parts.get("Credential", "").split("/")
+    if method != "AWS4-HMAC-SHA256" or len(scope) < 5 or not {"SignedHeaders", "Signature"} <= parts.keys():
+        raise ApiError(
+            "IncompleteSignatureException",
+            "the Authorization header is no Signature Version 4: Credential, SignedHeaders and Signature",
+        )
+    return scope[-3]
+
+
 def is_own_peer(address: str, port: int) -> bool:
     """Tell whether the other end of a connection is a process of this user or of root.
 
-    Where the system does not tell, or the peer is not on this machine, it is not.
+    A peer that is not on this machine is not. Where the system has no table of sockets, every peer is.
     """
     if not os.path.exists("/proc/net/tcp"):
         return True
@@ -184,9 +299,22 @@ def is_own_peer(address: str, port: int) -> bool:
     )
     wanted = f"{swapped.hex().upper()}:{port:04X}"
     table = "/proc/net/tcp6" if version == socket.AF_INET6 else "/proc/net/tcp"
-    with open(table, encoding="ascii") as file:
-        for line in file:
-            fields = line.split()
-            if len(fields) > 7 and fields[1] == wanted:
-                return int(fields[7]) in (0, os.getuid())
+    for _ in range(LOOKS):
+        with open(table, encoding="ascii") as file:
+            for line in file:
+                fields = line.split()
+                if len(fields) > 7 and fields[1] == wanted:
+                    return int(fields[7]) in (0, os.getuid())
     return False
+
+
+def _check_loopback(host: str) -> None:
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise UsageError(
+            f"the endpoint does not listen on {host!r}: whoever reached it could run programs as this user",
+            hint="Listen on 127.0.0.1 or ::1. From another machine, forward a port to it with ssh -L.",
+        )

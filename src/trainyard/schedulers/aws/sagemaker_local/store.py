@@ -15,8 +15,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+from contextlib import contextmanager
 
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.machine.documents import read_json, write_json
@@ -91,6 +93,18 @@ class JobDir:
     def write_tags(self, tags: dict[str, str]) -> None:
         """Replace its tags."""
         write_json(self.file("tags.json"), tags)
+
+    @contextmanager
+    def changing_tags(self) -> Iterator[dict[str, str]]:
+        """Give its tags to be changed; they are written at the end. Nobody else changes them meanwhile."""
+        lock = os.open(self.file("tags.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tags = self.read_tags()
+            yield tags
+            self.write_tags(tags)
+        finally:
+            os.close(lock)
 
     def ask(self, what: str, details: dict[str, Any]) -> None:
         """Leave a wish where the runner finds it: ``stop`` or ``interrupt``."""

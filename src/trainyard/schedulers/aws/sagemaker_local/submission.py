@@ -14,7 +14,7 @@ from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker.rules import check_options
-from trainyard.schedulers.aws.sagemaker_local import store, validation
+from trainyard.schedulers.aws.sagemaker_local import feasible, filesystems, store, validation
 from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
@@ -61,19 +61,9 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
 def _uses_docker(app: AppDef) -> bool:
     """Tell whether hosts will be containers. The daemon is asked only if that matters: without an image."""
     settings = Settings.from_env()
-    if settings.docker != "auto" or all(role.image not in ("", NO_IMAGE) for role in app.roles):
-        return settings.docker != "never"
-    from trainyard.docker.engine import Engine
-    from trainyard.errors import TrainyardError
-
-    try:
-        engine = Engine.from_env()
-        try:
-            return bool(engine.api_version)
-        finally:
-            engine.close()
-    except TrainyardError:
-        return False
+    if settings.docker == "auto" and any(role.image in ("", NO_IMAGE) for role in app.roles):
+        return feasible.uses_containers(settings.docker)
+    return settings.docker != "never"
 
 
 def _name_image(app: AppDef) -> None:
@@ -107,19 +97,35 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     planned = code.planned if code is not None else None
     job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
     check_there(job.needs.uploads)
+    job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
         here = f"{local_path(code_dir()).uri}/{planned.key if planned is not None else ''}/"
         replacements = {job.needs.code_uri: here, **replacements}
         job.needs.code_uri = here
     job.job_def = settle(job.job_def, replacements)
-    _check(settle(job.job_def, {names.CONTENT: "content"}))
+    settings = settings_of(opts.file_systems, job.job_def)
+    _check(settle(job.job_def, {names.CONTENT: "content"}), settings)
     return job
 
 
-def _check(request: dict[str, Any]) -> None:
+def settings_of(file_systems: dict[str, str] | None, request: dict[str, Any]) -> Settings:
+    """Return how a job is to be carried out: as the environment says, with the job's own file systems.
+
+    Raises:
+        ConfigError: one of the settings makes no sense.
+    """
+    settings = Settings.from_env()
+    if request["AlgorithmSpecification"].get("TrainingImage") == PROCESS_IMAGE:
+        settings = dataclasses.replace(settings, docker="never")
+    own = filesystems.checked(file_systems or {}, "file_systems")
+    return dataclasses.replace(settings, file_systems={**settings.file_systems, **own})
+
+
+def _check(request: dict[str, Any], settings: Settings) -> None:
     try:
         validation.check_request(request)
+        feasible.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
         from trainyard.redaction import redact_text
 
@@ -180,10 +186,8 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     from trainyard.specs.serialize import to_json
 
     job = info.request
-    _check(job.job_def)
-    settings = Settings.from_env()
-    if job.job_def["AlgorithmSpecification"].get("TrainingImage") == PROCESS_IMAGE:
-        settings = dataclasses.replace(settings, docker="never")
+    settings = settings_of(info.cfg.get("file_systems"), job.job_def)
+    _check(job.job_def, settings)
     region = info.cfg.get("region") or region_of_environment()
     app = to_json(info.app) if info.app is not None else None
     try:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 1024
 
+#: Of a host that has not been started.
+_FRESH = {"state": "pending", "exit_code": None, "reason": "", "started_at": None, "ended_at": None}
+
 MESSAGES = {
     "Starting": "Preparing the instances for training",
     "Downloading": "Downloading the training image and the input data",
@@ -60,18 +63,7 @@ def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
         "runner": None,
         "guard": None,
         "swept": True,
-        "hosts": [
-            {
-                **host,
-                "state": "pending",
-                "exit_code": None,
-                "reason": "",
-                "started_at": None,
-                "ended_at": None,
-                "streams": [],
-            }
-            for host in hosts
-        ],
+        "hosts": [{**host, **_FRESH, "streams": []} for host in hosts],
         **machine(),
     }
     advance(state, "Starting", now)
@@ -155,6 +147,13 @@ class Journal:
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)
             host.update(fields)
+            self.job.write_state(self.state)
+
+    def await_machines(self) -> None:
+        """Note that the hosts are to start anew: how they ended before says nothing of what comes."""
+        with self._lock:
+            for host in self.state["hosts"]:
+                host.update(_FRESH)
             self.job.write_state(self.state)
 
     def stream(self, name: str, stream: str) -> None:

@@ -6,6 +6,7 @@ import copy
 import re
 from typing import Any
 
+from trainyard.schedulers.aws.sagemaker import request_rules
 from trainyard.schedulers.aws.sagemaker_local.errors import invalid
 from trainyard.schedulers.aws.validate import problems_of
 
@@ -82,8 +83,6 @@ def _rules(request: dict[str, Any]) -> list[str]:
         problems.append("MaxWaitTimeInSeconds is required with EnableManagedSpotTraining")
     if not is_spot and longest is not None:
         problems.append("MaxWaitTimeInSeconds is set, but EnableManagedSpotTraining is not")
-    if longest is not None and longest < condition.get("MaxRuntimeInSeconds", 86400):
-        problems.append("MaxWaitTimeInSeconds is less than MaxRuntimeInSeconds")
     algorithm = request["AlgorithmSpecification"]
     if bool(algorithm.get("TrainingImage")) == bool(algorithm.get("AlgorithmName")):
         problems.append("AlgorithmSpecification needs TrainingImage or AlgorithmName, one of them")
@@ -94,10 +93,10 @@ def _rules(request: dict[str, Any]) -> list[str]:
             problems.append(f"the regular expression of metric {definition['Name']!r} is wrong: {error}")
     if "StoppingCondition" not in request:
         problems.append("StoppingCondition is missing")
-    return [*problems, *_channel_rules(request, names)]
+    return [*problems, *_channel_rules(request), *request_rules.problems_of(request, is_local=True)]
 
 
-def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
+def _channel_rules(request: dict[str, Any]) -> list[str]:
     channels = request.get("InputDataConfig") or []
     names = [channel["ChannelName"] for channel in channels]
     problems = [
@@ -107,12 +106,6 @@ def _channel_rules(request: dict[str, Any], groups: list[str]) -> list[str]:
         sources = channel["DataSource"]
         if len(sources) != 1:
             problems.append(f"the channel {channel['ChannelName']!r} needs exactly one data source")
-        name = channel["ChannelName"]
-        problems += [
-            f"the channel {name!r} is for {group!r}, which is no group"
-            for group in sources.get("S3DataSource", {}).get("InstanceGroupNames") or ()
-            if group not in groups
-        ]
     return problems
 
 
@@ -125,11 +118,9 @@ def _not_here(request: dict[str, Any]) -> list[str]:
         problems.append("ServerlessJobConfig cannot be carried out on this machine")
     for channel in request.get("InputDataConfig") or ():
         name, sources = channel["ChannelName"], channel["DataSource"]
-        source = sources.get("S3DataSource", {})
-        if "FileSystemDataSource" in sources:
-            problems.append(f"the channel {name!r} is on EFS or FSx, which this machine does not reach")
-        elif "DatasetSource" in sources:
+        kind = sources.get("S3DataSource", {}).get("S3DataType")
+        if "DatasetSource" in sources:
             problems.append(f"the channel {name!r} is a data set of the service's own hub")
-        elif source.get("S3DataType") not in (None, "S3Prefix", "ManifestFile"):
-            problems.append(f"the channel {name!r} is of type {source['S3DataType']}, which is not done here")
+        elif kind == "Converse":
+            problems.append(f"the channel {name!r} is of type {kind}, which is not done here")
     return problems

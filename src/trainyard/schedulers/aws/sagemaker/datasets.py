@@ -1,0 +1,204 @@
+"""Data of this machine, brought to S3 once: below a name made from its content.
+
+A directory becomes several objects. When the last has arrived, a mark is put beside them, and nothing counts
+as there without it. What an interrupted upload has left is used by the next one: every object carries a
+SHA-256 that S3 itself has checked, so that one that is there is known to be right.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.localfiles import files_below
+from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage, StoredObject
+from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
+
+if TYPE_CHECKING:
+    from trainyard.workspace.progress import Progress
+
+#: How many small objects are sent at a time. Each takes a round trip, whatever its size.
+CONCURRENCY = 16
+_SHOWN = 5
+_HINT = "Mend it, or take it out of the directory: a channel takes all that is there."
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a data set.
+
+    Attributes:
+        path: where it is.
+        size: in bytes.
+        digest: SHA-256 of its content, in hexadecimal digits.
+    """
+
+    path: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The files of a directory, or a single file, as they were when they were read.
+
+    Attributes:
+        path: of this machine.
+        files: by their names below the directory, with slashes.
+        is_single: whether it is a file, and no directory.
+    """
+
+    path: str
+    files: dict[str, DataFile]
+    is_single: bool
+
+    @property
+    def listing(self) -> bytes:
+        """Digests and names, a line each; what the data set is named by."""
+        lines = (f"{file.digest} {name}\n" for name, file in sorted(self.files.items()))
+        return os.fsencode("".join(lines))
+
+    @property
+    def key(self) -> str:
+        """Names the content: 40 hexadecimal digits."""
+        return hashlib.sha256(self.listing).hexdigest()[:40]
+
+
+def read_dataset(path: str) -> Dataset:
+    """Find and hash the files. What has not changed since it was last hashed is not read again.
+
+    Raises:
+        ConfigError: there is nothing, or something cannot be read; all of it is named.
+    """
+    is_single = os.path.isfile(path)
+    found = {os.path.basename(path): path} if is_single else _files(path)
+    index = Index(f"{os.path.dirname(path) if is_single else path}#data")
+    files, problems = {}, []
+    for name, file in found.items():
+        try:
+            info = os.stat(file)
+            digest = index.digest(name, info)
+            if digest is None:
+                digest, info, began = hash_file(os.path.realpath(file))
+                index.remember(name, info, digest, began)
+            files[name] = DataFile(file, info.st_size, digest)
+        except (OSError, NotAFileError, ChangingFileError) as error:
+            problems.append(f"{file}: {_reason(error)}")
+    index.save()
+    if problems:
+        shown = "".join(f"\n  - {problem}" for problem in problems[:_SHOWN])
+        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ConfigError(
+            f"the data of {path} cannot be read:{shown}{more}",
+            hint=_HINT,
+        )
+    return Dataset(path, files, is_single)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, NotAFileError):
+        return "is neither a file nor a directory"
+    if isinstance(error, ChangingFileError):
+        return "is being written to all the time"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _files(path: str) -> dict[str, str]:
+    if not os.path.isdir(path):
+        raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
+    try:
+        found = files_below(path)
+    except OSError as error:
+        raise ConfigError(
+            f"the data of {error.filename} cannot be read: {error.strerror}", hint=_HINT
+        ) from None
+    if not found:
+        raise ConfigError(f"there are no files in {path}, which the job's data is to come from")
+    return found
+
+
+def upload_dataset(data: Dataset, parent: str, storage: Storage, progress: Progress) -> str:
+    """Upload a file or directory below ``parent``, unless its content is there; returns its URI.
+
+    Args:
+        data: what is to be there.
+        parent: ``s3://`` URI of a "directory".
+        storage: writes the objects.
+        progress: is told of the steps.
+
+    Returns:
+        The object's URI for a file; for a directory one that ends in a slash.
+
+    Raises:
+        ConfigError: a file changes while it is uploaded.
+        AwsError: it could not be uploaded. What has arrived is not sent again the next time.
+    """
+    uri = f"{parent.rstrip('/')}/{data.key}/"
+    mark = f"{parent.rstrip('/')}/{data.key}.complete"
+    result = uri + next(iter(data.files)) if data.is_single else uri
+    if storage.has(mark):
+        progress.done(f"{data.path} is in S3 already")
+        return result
+    missing = _missing(data, uri, storage)
+    progress.step(f"uploading {data.path}: {len(missing)} of {len(data.files)} files")
+    _send(missing, uri, storage, progress)
+    if read_dataset(data.path) != data:
+        raise ConfigError(f"{data.path} was changed while it was uploaded", hint="Submit the job again.")
+    storage.put_small(data.listing, mark)
+    return result
+
+
+def _missing(data: Dataset, uri: str, storage: Storage) -> dict[str, DataFile]:
+    there = storage.objects(uri)
+    return {
+        name: file
+        for name, file in data.files.items()
+        if name not in there or not _is_same(file, there[name], uri + name, storage)
+    }
+
+
+def _is_same(file: DataFile, stored: StoredObject, uri: str, storage: Storage) -> bool:
+    if stored.size != file.size or not stored.has_sha256:
+        return False
+    # S3 has refused a small object that is not what its digest says; of a large one it checked the parts
+    return file.size < PART_BYTES or storage.sha256(uri) == _sha256_of_parts(file.path)
+
+
+def _sha256_of_parts(path: str) -> str:
+    """Return the checksum that S3 gives to an object that was sent in parts: one over those of the parts."""
+    digests = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(PART_BYTES):
+            digests.update(hashlib.sha256(part).digest())
+    return base64.b64encode(digests.digest()).decode()
+
+
+def _send(files: dict[str, DataFile], uri: str, storage: Storage, progress: Progress) -> None:
+    small = {name: file for name, file in files.items() if file.size < PART_BYTES}
+    total = sum(file.size for file in small.values())
+    sent = 0
+
+    def send(name: str) -> int:
+        file = small[name]
+        with open(file.path, "rb") as content:
+            storage.put_small(content, uri + name, sha256=file.digest)
+        return file.size
+
+    pool = ThreadPoolExecutor(CONCURRENCY, "upload")
+    try:
+        for size in pool.map(send, small):
+            sent += size
+            progress.advance(f"{len(small)} files", sent, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    for name in files.keys() - small.keys():
+        storage.put(Path(files[name].path), uri + name, progress, name)
+
+
+__all__ = ["DataFile", "Dataset", "read_dataset", "upload_dataset"]

@@ -1,0 +1,224 @@
+"""Rules between the members of a CreateTrainingJob request that the service's model does not hold.
+
+Each is one that AWS documents; where stands beside it. They are asked of every request: of those made from
+options, in the words of the options, and of those that come to this machine's endpoint, in the service's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainyard.schedulers.aws.sagemaker import names
+
+DAY = 24 * 60 * 60
+#: API reference, StoppingCondition: the maximum value of MaxRuntimeInSeconds is 28 days.
+LONGEST_RUN = 28 * DAY
+DEFAULT_RUN = DAY
+#: What the members are called as options.
+OPTIONS = {
+    "CompressionType": "compression",
+    "ContentType": "content_type",
+    "InstanceGroupNames": "groups",
+    "KeepAlivePeriodInSeconds": "keep_alive_period_in_seconds",
+    "KmsKeyId": "output_kms_key",
+    "LocalPath": "checkpoint_local_path",
+    "MaxRuntimeInSeconds": "max_run",
+    "MaxWaitTimeInSeconds": "max_wait",
+    "RecordWrapperType": "record_wrapper",
+    "S3OutputPath": "output_path",
+    "TrainingRepositoryAccessMode": "training_repository_access_mode",
+    "VolumeKmsKeyId": "volume_kms_key",
+    "VpcConfig": "subnets and security_group_ids",
+}
+AUGMENTED = "AugmentedManifestFile"
+MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
+#: Families of instances with disks of their own, beside those with a "d" in the name: the SageMaker SDK's
+#: list of where no volume is attached (``volume_size_supported``).
+_OWN_DISKS = ("g5", "g6", "p5", "trn1")
+
+Names = Callable[[str], str]
+
+
+def as_options(member: str) -> str:
+    """Return the option that a member of the request is made from."""
+    return OPTIONS.get(member, member)
+
+
+def as_members(member: str) -> str:
+    """Return a member's own name."""
+    return member
+
+
+def problems_of(request: Mapping[str, Any], name: Names = as_members, *, is_local: bool = False) -> list[str]:
+    """Return which rules a request breaks, in words. It has to be valid by the service's model.
+
+    Args:
+        request: the request.
+        name: says what a member is called.
+        is_local: whether the job runs on this machine, whose directories need no VPC to be reached.
+    """
+    return [
+        *_time(request, name),
+        *_instances(request, name),
+        *_channels(request, name, is_local=is_local),
+        *_results(request, name),
+        *_registry(request, name),
+        *_tags(request),
+    ]
+
+
+def _time(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    condition = request.get("StoppingCondition") or {}
+    longest, wait = condition.get("MaxRuntimeInSeconds", DEFAULT_RUN), condition.get("MaxWaitTimeInSeconds")
+    if longest > LONGEST_RUN:
+        yield f"{name('MaxRuntimeInSeconds')} is {longest}, more than the most, 28 days ({LONGEST_RUN})"
+    # API reference, StoppingCondition: it must be equal to or greater than MaxRuntimeInSeconds
+    if wait is not None and wait < longest:
+        yield f"{name('MaxWaitTimeInSeconds')} is {wait}, less than {name('MaxRuntimeInSeconds')}, {longest}"
+
+
+def _instances(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    resources = request.get("ResourceConfig") or {}
+    groups = resources.get("InstanceGroups") or []
+    if resources.get("KeepAlivePeriodInSeconds"):
+        # developer guide, "SageMaker AI Managed Warm Pools", considerations
+        warm = name("KeepAlivePeriodInSeconds")
+        if groups:
+            yield f"{warm} keeps no instance groups: a warm pool is of one type"
+        if request.get("EnableManagedSpotTraining"):
+            yield f"{warm} keeps no spot instances: a warm pool needs on-demand ones"
+    types = [group["InstanceType"] for group in groups] or [resources.get("InstanceType", "")]
+    # API reference, ResourceConfig: you can't request it with an instance type with local storage
+    if resources.get("VolumeKmsKeyId") and all(map(has_own_disks, types)):
+        yield (
+            f"{name('VolumeKmsKeyId')} is given, but {', '.join(dict.fromkeys(types))} has disks of its own, "
+            "which the instance encrypts itself: there is no volume to encrypt; leave it out"
+        )
+
+
+def has_own_disks(instance_type: str) -> bool:
+    """Tell whether instances of a type come with local storage, in place of a volume."""
+    family = instance_type.removeprefix("ml.").partition(".")[0]
+    return "d" in family or family.startswith(_OWN_DISKS)
+
+
+def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Iterator[str]:
+    default = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
+    channels = request.get("InputDataConfig") or []
+    for channel in channels:
+        mode = channel.get("InputMode") or default
+        source = channel["DataSource"]
+        needs_vpc = "FileSystemDataSource" in source and not request.get("VpcConfig") and not is_local
+        # developer guide, "Give SageMaker training jobs access to resources in your VPC"
+        no_vpc = [f"is a file system, which needs {name('VpcConfig')}"] if needs_vpc else []
+        for problem in [*no_vpc, *_source(source, mode), *_form(channel, mode, name)]:
+            yield f"the channel {channel['ChannelName']!r} {problem}"
+    yield from _assignments(request, channels, name)
+
+
+def _source(source: Mapping[str, Any], mode: str) -> Iterator[str]:
+    """Check what a channel's data is, and whether its input mode can bring that."""
+    # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
+    if "FileSystemDataSource" in source and mode != "File":
+        yield f"is a file system, which comes by the input mode File only, not {mode}"
+    s3 = source.get("S3DataSource", {})
+    kind, attributes = s3.get("S3DataType"), s3.get("AttributeNames")
+    # API reference, S3DataSource, as the rest
+    if kind == AUGMENTED and mode != "Pipe":
+        yield f"is an augmented manifest, which the input mode {mode} cannot read; only Pipe can"
+    if kind == AUGMENTED and not attributes:
+        yield "is an augmented manifest, and has no AttributeNames"
+    if attributes and kind != AUGMENTED:
+        yield f"has AttributeNames, which are for an {AUGMENTED}"
+    if kind == "ManifestFile" and mode == "FastFile":
+        yield "is a manifest, which the input mode FastFile cannot read; it reads an S3Prefix"
+
+
+def _form(channel: Mapping[str, Any], mode: str, name: Names) -> Iterator[str]:
+    """Check in which form a channel's data comes."""
+    # API reference, Channel: the following two are for streams, the third for files
+    compression = channel.get("CompressionType", "None")
+    if compression != "None" and mode != "Pipe":
+        yield f"has {name('CompressionType')} {compression}, which is for the input mode Pipe, not {mode}"
+    wrapper = channel.get("RecordWrapperType", "None")
+    if wrapper != "None" and mode == "File":
+        yield f"has {name('RecordWrapperType')} {wrapper}, which is not for the input mode File"
+    if channel.get("ContentType") == MODEL_CONTENT_TYPE and mode != "File":
+        yield f"is a model by its {name('ContentType')}, which comes by the input mode File only, not {mode}"
+
+
+def _assignments(request: Mapping[str, Any], channels: list[Mapping[str, Any]], name: Names) -> Iterator[str]:
+    """Check which instance groups channels are for."""
+    groups = (request.get("ResourceConfig") or {}).get("InstanceGroups") or []
+    known = [group["InstanceGroupName"] for group in groups]
+    assigned: dict[bool, list[str]] = {True: [], False: []}
+    for channel in channels:
+        source = channel["DataSource"].get("S3DataSource")
+        if source is None:
+            continue
+        wanted = source.get("InstanceGroupNames") or []
+        assigned[bool(wanted)].append(channel["ChannelName"])
+        for group in wanted:
+            if group not in known:
+                said = f"known: {', '.join(known)}" if known else "the job has no instance groups"
+                yield (
+                    f"the channel {channel['ChannelName']!r} has {name('InstanceGroupNames')} {group!r}, "
+                    f"which is no group; {said}"
+                )
+    # the service's answer: "Some channels have assigned instance groups: [...] while others not: [...]"
+    if assigned[True] and assigned[False]:
+        yield (
+            f"some channels have {name('InstanceGroupNames')} ({', '.join(assigned[True])}) and others none "
+            f"({', '.join(assigned[False])}): all need them, or none"
+        )
+
+
+def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    output = request["OutputDataConfig"]
+    # API reference, OutputDataConfig: KMS keys are not supported for S3 Express One Zone
+    if output.get("KmsKeyId") and names.is_directory_bucket(output["S3OutputPath"]):
+        yield (
+            f"{name('KmsKeyId')} is given, but {name('S3OutputPath')} {output['S3OutputPath']} is in a "
+            "directory bucket (S3 Express One Zone), which takes no KMS key for results"
+        )
+    path = (request.get("CheckpointConfig") or {}).get("LocalPath")
+    if path is not None:
+        yield from _checkpoint_path(path, name("LocalPath"))
+
+
+def _checkpoint_path(path: str, name: str) -> Iterator[str]:
+    """Check where checkpoints lie: beside what the platform puts into the container, not in or around it.
+
+    Developer guide, "Mapping of training storage paths": /opt/ml/input is what the platform brings.
+    """
+    if not path.startswith("/"):
+        yield f"{name} is {path!r}, it must be absolute, such as /opt/ml/checkpoints"
+        return
+    bare = re.sub(r"/+", "/", path).rstrip("/")
+    if bare in ("", "/opt", "/opt/ml") or bare == "/opt/ml/input" or bare.startswith("/opt/ml/input/"):
+        yield (
+            f"{name} is {path}, where the platform puts the job's own input; take another directory, such as "
+            "/opt/ml/checkpoints"
+        )
+
+
+def _registry(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    # developer guide, "Adapt your training job to access images in a private Docker registry"
+    config = request["AlgorithmSpecification"].get("TrainingImageConfig") or {}
+    mode = config.get("TrainingRepositoryAccessMode")
+    if mode == "Vpc" and not request.get("VpcConfig"):
+        yield f"{name('TrainingRepositoryAccessMode')} is Vpc, but no {name('VpcConfig')} are given"
+    if mode != "Vpc" and config.get("TrainingRepositoryAuthConfig"):
+        yield f"{name('TrainingRepositoryAccessMode')} is {mode}: logins are for registries in a VPC (Vpc)"
+
+
+def _tags(request: Mapping[str, Any]) -> Iterator[str]:
+    keys = [tag["Key"] for tag in request.get("Tags") or []]
+    # API reference, Tag: keys must be unique per resource
+    for key in sorted({key for key in keys if keys.count(key) > 1}):
+        yield f"the tag {key!r} is given twice"
+    # "Tagging AWS resources": keys that begin with aws: are reserved for AWS
+    for key in sorted({key for key in keys if key.lower().startswith("aws:")}):
+        yield f"the tag {key!r} begins with aws:, which is AWS's own"

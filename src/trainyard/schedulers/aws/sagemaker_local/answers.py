@@ -1,0 +1,154 @@
+"""Jobs as the service describes them, and answers in pages. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+import time
+
+from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
+from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Of a request, what the service does not show again in a description.
+NOT_DESCRIBED = frozenset({"SessionChainingConfig", "Tags"})
+_FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
+
+
+def document_of(job: JobDir) -> dict[str, Any]:
+    """Return what is kept of a job's request; empty if there is none."""
+    return job.read_request() or {}
+
+
+def describe(job: JobDir, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as DescribeTrainingJob does."""
+    document = document_of(job)
+    request = {key: value for key, value in document["request"].items() if key not in NOT_DESCRIBED}
+    answer: dict[str, Any] = {
+        **_with_defaults(request),
+        "TrainingJobArn": document["arn"],
+        "TrainingJobStatus": state["status"],
+        "SecondaryStatus": state["secondary"],
+        "SecondaryStatusTransitions": state["transitions"],
+        "CreationTime": state["created_at"],
+        "LastModifiedTime": state["modified_at"],
+        "ModelArtifacts": {"S3ModelArtifacts": state["artifacts"]},
+        "ProfilingStatus": "Disabled",  # whatever was asked for: nothing is profiled here
+    }
+    optional = {
+        "FailureReason": state["failure_reason"],
+        "TrainingStartTime": state["training_start"],
+        "TrainingEndTime": state["training_end"],
+        "FinalMetricDataList": state["metrics"],
+        "WarmPoolStatus": warm_pool(request, state),
+    }
+    answer.update({key: value for key, value in optional.items() if value})
+    if state["training_start"] is not None:
+        seconds = state["training_seconds"]
+        if state.get("attempt_start") and state["status"] not in TERMINAL:
+            seconds += time.time() - state["attempt_start"]
+        answer["TrainingTimeInSeconds"] = max(1, round(seconds))
+        if state["status"] in TERMINAL:
+            answer["BillableTimeInSeconds"] = max(1, round(seconds))
+    return answer
+
+
+def _with_defaults(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a request with what the service takes members to be that were left out, where it says so."""
+    algorithm = {"EnableSageMakerMetricsTimeSeries": False, **request["AlgorithmSpecification"]}
+    output = {"KmsKeyId": "", "CompressionType": "GZIP", **request["OutputDataConfig"]}
+    filled = {**request, "AlgorithmSpecification": algorithm, "OutputDataConfig": output}
+    if request.get("InputDataConfig"):
+        plain = {"CompressionType": "None", "RecordWrapperType": "None"}
+        filled["InputDataConfig"] = [{**plain, **channel} for channel in request["InputDataConfig"]]
+    return {**dict.fromkeys(_FLAGS, False), **filled}
+
+
+def warm_pool(request: dict[str, Any], state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the state of a job's warm pool if one was asked for: here nothing is kept after the end."""
+    if not request.get("ResourceConfig", {}).get("KeepAlivePeriodInSeconds"):
+        return None
+    if state["status"] not in TERMINAL:
+        return {"Status": "InUse"}
+    return {"Status": "Terminated", "ResourceRetainedBillableTimeInSeconds": 0}
+
+
+def summary(job: JobDir) -> dict[str, Any] | None:
+    """Return a job as ListTrainingJobs does; None if it has just been deleted."""
+    state = current_state(job)
+    document = document_of(job)
+    if state is None or not document:
+        return None
+    request = document["request"]
+    optional = {
+        "TrainingEndTime": state["training_end"],
+        "WarmPoolStatus": warm_pool(request, state),
+        "TrainingPlanArn": request.get("ResourceConfig", {}).get("TrainingPlanArn"),
+    }
+    return {
+        "TrainingJobName": job.name,
+        "TrainingJobArn": document["arn"],
+        "CreationTime": state["created_at"],
+        "LastModifiedTime": state["modified_at"],
+        "TrainingJobStatus": state["status"],
+        "SecondaryStatus": state["secondary"],
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def tag_list(tags: dict[str, str]) -> list[dict[str, str]]:
+    """Return tags as the service writes them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def page_of(
+    rows: list[dict[str, Any]], params: dict[str, Any], size_name: str, default: int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return a page of rows, and the token of the next one if there is one.
+
+    Raises:
+        ApiError: the token is none of ours.
+    """
+    text = params.get("NextToken") or params.get("nextToken") or "0"
+    if not _is_number(text):
+        raise invalid("the NextToken is invalid")
+    start, size = int(text), params.get(size_name, default)
+    end = start + size
+    return rows[start:end], {"NextToken": str(end)} if end < len(rows) else {}
+
+
+def page_of_jobs(
+    rows: list[dict[str, Any]], params: dict[str, Any], default: int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return a page of jobs, without those that were created after the first page was asked for.
+
+    Lists show the latest job first, so otherwise a job that is created meanwhile would move the others on,
+    and one of them would be on two pages.
+
+    Raises:
+        ApiError: the token is none of ours.
+    """
+    start, at, moment = (params.get("NextToken") or f"0@{time.time_ns()}").partition("@")
+    if not at or not _is_number(start) or not _is_number(moment):
+        raise invalid("the NextToken is invalid")
+    rows = [row for row in rows if row["CreationTime"] * 1_000_000_000 <= int(moment)]
+    page, token = page_of(rows, {**params, "NextToken": start}, "MaxResults", default)
+    return page, {"NextToken": f"{token['NextToken']}@{moment}"} if token else {}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 30
+
+
+__all__ = [
+    "NOT_DESCRIBED",
+    "describe",
+    "document_of",
+    "page_of",
+    "page_of_jobs",
+    "summary",
+    "tag_list",
+    "warm_pool",
+]

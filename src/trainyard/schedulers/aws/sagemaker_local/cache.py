@@ -1,0 +1,231 @@
+"""Objects of S3 that jobs have had, kept on this machine: what one has fetched, no other one fetches again.
+
+An entry is named by where the object was, its ETag and its size: an object that is written anew is another
+entry. Entries are never written to. That one has been all the same (by root, to whom it was shown) tells its
+time of change, which else is the object's own; it is then fetched anew.
+
+::
+
+    STATE/sagemaker-data/
+        3f/3fa4...            the content of an object; read-only
+        3f/3fa4....partial    one that is being fetched, locked by who fetches it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainyard.paths import make_private_dir, state_dir
+from trainyard.schedulers.aws.sagemaker_local.objects import Item, Objects, StoreFailure, copy_content
+
+ATTEMPTS = 3
+LOCK_PAUSE = 0.05
+#: Part of a disk that entries leave free: where there is less, objects go straight to who needs them.
+SPARED = 0.05
+_PARTIAL = ".partial"
+
+
+def cache_dir() -> str:
+    """Return the directory of the entries."""
+    return os.path.join(state_dir(), "sagemaker-data")
+
+
+class Cache:
+    """The entries, as a job uses them.
+
+    Args:
+        objects: the store that they come from.
+        root: their directory.
+    """
+
+    def __init__(self, objects: Objects, root: str = "") -> None:
+        self._objects = objects
+        self._root = root or cache_dir()
+
+    def copy(self, item: Item, path: str) -> None:
+        """Give an object as a file of one's own.
+
+        Raises:
+            StoreFailure: it is not to be had.
+            Cancelled: the job is to end.
+        """
+        self._give(item, path, shared=False)
+
+    def link(self, item: Item, path: str) -> None:
+        """Give an object as a file that is only read: the entry itself where both are on one file system.
+
+        Raises:
+            StoreFailure: it is not to be had.
+            Cancelled: the job is to end.
+        """
+        self._give(item, path, shared=True)
+
+    def _give(self, item: Item, path: str, *, shared: bool) -> None:
+        entry = self._path(item)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            for _ in range(ATTEMPTS):
+                if not _is_sound(entry, item):
+                    if not self._has_room(item):
+                        self._objects.fetch(item, path)
+                        return
+                    self._fetch(item, entry)
+                with contextlib.suppress(FileNotFoundError):  # it was collected just now
+                    _put(entry, path, shared=shared)
+                    return
+        except OSError as error:
+            raise StoreFailure(f"cannot keep {item.place.uri} in {self._root}: {error}") from error
+        raise StoreFailure(f"{item.place.uri} is removed from {self._root} again and again")
+
+    def _path(self, item: Item) -> str:
+        key = "\0".join((self._objects.endpoint, item.place.uri, item.tag, str(item.size)))
+        name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+        return os.path.join(self._root, name[:2], name)
+
+    def _has_room(self, item: Item) -> bool:
+        """Tell whether the disk has room for an entry and a copy of it."""
+        make_private_dir(self._root)
+        disk = os.statvfs(self._root)
+        return disk.f_bavail * disk.f_frsize - 2 * item.size >= SPARED * disk.f_blocks * disk.f_frsize
+
+    def _fetch(self, item: Item, entry: str) -> None:
+        """Fetch an entry, if nobody else has done so meanwhile."""
+        os.makedirs(os.path.dirname(entry), mode=0o700, exist_ok=True)
+        partial = entry + _PARTIAL
+        with self._locked(partial) as descriptor:
+            try:
+                if _is_sound(entry, item):
+                    os.unlink(partial)
+                    return
+                os.ftruncate(descriptor, 0)
+                with open(descriptor, "wb", closefd=False) as file:
+                    self._objects.write(item, file)
+                os.fchmod(descriptor, 0o444)
+                os.utime(descriptor, ns=(time.time_ns(), _time_of(item)))
+                os.fsync(descriptor)  # its size must not be there after a power cut without its content
+                os.replace(partial, entry)
+            except BaseException:
+                os.unlink(partial)
+                raise
+
+    @contextlib.contextmanager
+    def _locked(self, path: str) -> Iterator[int]:
+        """Open a file that nobody else has locked, and which still has this name when it is locked."""
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._lock(descriptor)
+                if _is_at(descriptor, path):  # else whoever had it has finished it, or given it up
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        while True:
+            self._objects.check()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._objects.cancelled.wait(LOCK_PAUSE)
+            else:
+                return
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry, or one that was never finished.
+
+    Attributes:
+        path: of its file.
+        size: in bytes.
+        age: seconds since it was used last.
+    """
+
+    path: str
+    size: int
+    age: float
+
+
+def entries(root: str = "") -> Iterator[Entry]:
+    """Yield all entries, but those that are being fetched."""
+    now = time.time()
+    for where, _, names in os.walk(root or cache_dir()):
+        for name in names:
+            path = os.path.join(where, name)
+            try:
+                facts = os.stat(path)
+            except FileNotFoundError:
+                continue
+            if not name.endswith(_PARTIAL):
+                yield Entry(path, facts.st_size, now - facts.st_atime)
+            elif not _is_locked(path):
+                yield Entry(path, facts.st_size, now - facts.st_mtime)
+
+
+def discard(path: str) -> int:
+    """Remove an entry; returns how many bytes of the disk that frees, where no job shows it."""
+    try:
+        facts = os.stat(path)
+        os.unlink(path)
+    except FileNotFoundError:
+        return 0
+    return facts.st_blocks * 512 if facts.st_nlink == 1 else 0
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_sound(entry: str, item: Item) -> bool:
+    """Tell whether there is an entry that nobody has written to, and note that it is used."""
+    try:
+        facts = os.stat(entry)
+        if facts.st_size != item.size or facts.st_mtime_ns != _time_of(item):
+            return False
+        os.utime(entry, ns=(time.time_ns(), facts.st_mtime_ns))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _time_of(item: Item) -> int:
+    return item.modified * 10**9
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _put(entry: str, path: str, *, shared: bool) -> None:
+    if shared:
+        try:
+            os.link(entry, path)
+        except FileExistsError:  # named twice
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # another file system, or too many links
+            pass
+        else:
+            return
+    copy_content(entry, path)

@@ -1,0 +1,107 @@
+"""Whether this machine can carry out a request, beyond what the request alone tells.
+
+Looked at before a job is accepted: what would fail after the data have been fetched is told at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any
+
+from trainyard.schedulers.aws.sagemaker_local import filesystems, namespaces
+from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.layout import hosts_of
+
+MPI, TORCHRUN = "sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"
+#: What MPI on several hosts needs, and in which package Debian has it.
+_MPI_PROGRAMS = {
+    "mpirun": "openmpi-bin",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "sshd": "openssh-server",
+}
+_SYSTEM_PROGRAMS = "/usr/sbin:/usr/local/sbin:/sbin"
+
+
+def check(request: dict[str, Any], docker: str, file_systems: dict[str, str]) -> None:
+    """Refuse a request that this machine cannot carry out.
+
+    Args:
+        request: a valid request.
+        docker: ``always``, ``never``, or ``auto``: containers where a daemon answers.
+        file_systems: the directory of this machine that stands for a file system, by its id.
+
+    Raises:
+        ApiError: ValidationException, with all reasons and what to do.
+    """
+    channels = request.get("InputDataConfig") or ()
+    problems = [filesystems.problem_of(channel, file_systems) for channel in channels]
+    problems.append(_distribution_problem(request, docker))
+    found = [problem for problem in problems if problem]
+    if found:
+        raise invalid("; ".join(found))
+
+
+def uses_containers(docker: str) -> bool:
+    """Tell whether hosts will be containers; asks the daemon if it depends on that."""
+    if docker != "auto":
+        return docker == "always"
+    from trainyard.docker.engine import Engine
+    from trainyard.errors import TrainyardError
+
+    try:
+        engine = Engine.from_env()
+        try:
+            return bool(engine.api_version)
+        finally:
+            engine.close()
+    except TrainyardError:
+        return False
+
+
+def _distribution_problem(request: dict[str, Any], docker: str) -> str:
+    """Return why a script cannot be started under MPI or torchrun on several hosts that are processes."""
+    parameters = request.get("HyperParameters") or {}
+    kind = "MPI" if _is_on(parameters, MPI) else "torchrun" if _is_on(parameters, TORCHRUN) else ""
+    count = len(hosts_of(request))
+    if not kind or count < 2 or uses_containers(docker):
+        return ""
+    missing = []
+    if not namespaces.are_available():
+        missing.append("namespaces (unshare), by which each of them has a name and an address of its own")
+    path = os.pathsep.join(filter(None, [os.environ.get("PATH", os.defpath), _SYSTEM_PROGRAMS]))
+    if kind == "MPI":
+        missing += [
+            f"{program} ({package})"
+            for program, package in _MPI_PROGRAMS.items()
+            if shutil.which(program, path=path) is None
+        ]
+        if not _has_name():
+            missing.append(
+                f"a name for the user {os.geteuid()} (/etc/passwd), without which ssh does nothing"
+            )
+    if not missing:
+        return ""
+    return (
+        f"the job starts {kind} on {count} hosts, which here are processes of this machine, and that needs "
+        f"{', '.join(missing)}. Start a Docker daemon, let the machine have what is missing, or ask for one "
+        "host with more processes"
+    )
+
+
+def _is_on(parameters: dict[str, str], name: str) -> bool:
+    try:
+        return json.loads(parameters.get(name, "false")) is True
+    except ValueError:
+        return False
+
+
+def _has_name() -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:
+        return False

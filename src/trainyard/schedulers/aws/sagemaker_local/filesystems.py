@@ -1,0 +1,83 @@
+"""File systems of the service, EFS and FSx for Lustre, for which directories of this machine stand."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker_local.objects import StoreFailure
+
+VARIABLE = "TRAINYARD_SAGEMAKER_FILE_SYSTEMS"
+_ID = re.compile(r"fs-[0-9a-f]{8,}")
+HINT = (
+    "Say which directory of this machine stands for it: -cfg file_systems=fs-0123456789abcdef0:/mnt/data, or "
+    f"{VARIABLE}=fs-0123456789abcdef0:/mnt/data, also for the endpoint; several are separated by ';'."
+)
+
+
+def parse(text: str) -> dict[str, str]:
+    """Read ``fs-0123456789abcdef0:/mnt/data;...``; with ``=`` and commas too.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    pairs = [re.split("[:=]", part, maxsplit=1) for part in re.split("[;,]", text) if part.strip()]
+    return checked({pair[0].strip(): pair[-1].strip() if pair[1:] else "" for pair in pairs}, VARIABLE)
+
+
+def checked(given: dict[str, str], origin: str) -> dict[str, str]:
+    """Return directories for the ids of file systems, absolute.
+
+    Raises:
+        ConfigError: an id is none, or a directory is missing.
+    """
+    for name, path in given.items():
+        if not _ID.fullmatch(name) or not path:
+            raise ConfigError(
+                f"{origin}: {name}:{path} is not an id of a file system and a directory",
+                hint=f"{origin}=fs-0123456789abcdef0:/mnt/data",
+            )
+    return {name: os.path.abspath(os.path.expanduser(path)) for name, path in given.items()}
+
+
+def problem_of(channel: dict[str, Any], file_systems: dict[str, str]) -> str:
+    """Return why a channel's directory is not to be had here; "" if it is, or the channel has none."""
+    source = channel["DataSource"].get("FileSystemDataSource")
+    if source is None:
+        return ""
+    try:
+        directory_of(source, file_systems)
+    except StoreFailure as error:
+        return f"the channel {channel['ChannelName']!r}: {error}"
+    return ""
+
+
+def directory_of(source: dict[str, Any], file_systems: dict[str, str]) -> str:
+    """Return the directory of this machine that a data source names.
+
+    The path on a Lustre file system begins with its mount name, which a directory where it is mounted does
+    not show: it may be left out there.
+
+    Raises:
+        StoreFailure: none stands for the file system, or it does not have that directory.
+    """
+    identity, path = source["FileSystemId"], source["DirectoryPath"]
+    kind = "FSx for Lustre" if source["FileSystemType"] == "FSxLustre" else source["FileSystemType"]
+    root = file_systems.get(identity)
+    if root is None:
+        raise StoreFailure(f"no directory of this machine stands for {identity} ({kind}). {HINT}")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise StoreFailure(f"the DirectoryPath {path!r} would leave the file system {identity}")
+    tries = [parts]
+    if source["FileSystemType"] == "FSxLustre" and parts:
+        tries.append(parts[1:])
+    for some in tries:
+        found = os.path.join(root, *some)
+        if os.path.isdir(found):
+            return found
+    raise StoreFailure(
+        f"{root}, which stands for {identity}, has no directory {path}. Make it, or let another stand for it."
+    )

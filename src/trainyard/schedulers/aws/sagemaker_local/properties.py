@@ -1,0 +1,216 @@
+"""Properties of training jobs that Search filters and sorts by: their names, kinds and values.
+
+A name is a way through the service's own model, such as ``ResourceConfig.InstanceType``, or ``Tags.KEY``,
+``HyperParameters.NAME``, ``Environment.NAME`` or ``Metrics.NAME``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.validate import shape_of
+
+TEXT, NUMBER, MOMENT, FLAG, EITHER, OBJECT = "text", "number", "timestamp", "boolean", "either", "object"
+_KIND_OF_SHAPE = {
+    "string": TEXT,
+    "integer": NUMBER,
+    "long": NUMBER,
+    "float": NUMBER,
+    "double": NUMBER,
+    "timestamp": MOMENT,
+    "boolean": FLAG,
+}
+_ORDERINGS: dict[str, Callable[[float, float], bool]] = {
+    "GreaterThan": lambda value, wanted: value > wanted,
+    "GreaterThanOrEqualTo": lambda value, wanted: value >= wanted,
+    "LessThan": lambda value, wanted: value < wanted,
+    "LessThanOrEqualTo": lambda value, wanted: value <= wanted,
+}
+
+Values = Callable[[dict[str, Any]], list[Any]]
+Test = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property.
+
+    Attributes:
+        name: its whole name.
+        kind: what its values are; ``either`` is text that may be a number, ``object`` can only exist or not.
+        values: finds its values in a job: several where lists are on the way, none where it is not set.
+    """
+
+    name: str
+    kind: str
+    values: Values
+
+    def sort_key(self, job: dict[str, Any]) -> Any:
+        """Return what jobs are sorted by; None where a job has no such property."""
+        found = self.values(job)
+        if not found:
+            return None
+        if self.kind != EITHER:
+            return found[0]
+        number = _number(found[0])
+        return (0, number, "") if number is not None else (1, 0.0, found[0])
+
+    def test(self, operator: str, wanted: str) -> Test:
+        """Return what tells whether a value stands in a relation to the wanted one.
+
+        Raises:
+            ApiError: the relation is not for this kind of property, or the wanted value is of another kind.
+        """
+        if self.kind == OBJECT:
+            raise invalid(f"{self.name} holds other properties: {operator} needs one of them")
+        if operator in ("Contains", "In"):
+            return self._text_test(operator, wanted)
+        if operator == "Equals":
+            return self._equality(wanted)
+        if self.kind in (TEXT, FLAG):
+            raise invalid(f"{operator} is not for {self.name}, which is {self.kind}")
+        limit = self._wanted_number(wanted)
+        relation = _ORDERINGS[operator]
+        if self.kind != EITHER:
+            return lambda value: relation(float(value), limit)
+        number = self._number_like(wanted)
+        return lambda value: (found := number(value)) is not None and relation(found, limit)
+
+    def _text_test(self, operator: str, wanted: str) -> Test:
+        if self.kind not in (TEXT, EITHER):
+            raise invalid(f"{operator} is only for text, and {self.name} is {self.kind}")
+        if operator == "Contains":
+            return lambda value: wanted in value
+        choices = frozenset(wanted.split(","))
+        return lambda value: value in choices
+
+    def _equality(self, wanted: str) -> Test:
+        if self.kind == TEXT:
+            return lambda value: bool(value == wanted)
+        if self.kind == FLAG:
+            if wanted.lower() not in ("true", "false"):
+                raise invalid(f"{self.name} is true or false, not {wanted!r}")
+            return lambda value: value is (wanted.lower() == "true")
+        if self.kind == MOMENT:  # written to the second
+            second = int(self._wanted_number(wanted))
+            return lambda value: int(value) == second
+        if self.kind == NUMBER:
+            limit = self._wanted_number(wanted)
+            return lambda value: float(value) == limit
+        number, expected = self._number_like(wanted), _number(wanted)
+        return lambda value: value == wanted or (expected is not None and number(value) == expected)
+
+    def _wanted_number(self, wanted: str) -> float:
+        if self.kind == MOMENT:
+            try:
+                moment = datetime.fromisoformat(wanted)
+            except ValueError:
+                raise invalid(f"{self.name} is a time like 2026-01-31T12:00:00, not {wanted!r}") from None
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        number = _number(wanted)
+        if number is None:
+            raise invalid(f"{self.name} is compared with a number, not with {wanted!r}")
+        return number
+
+    @staticmethod
+    def _number_like(wanted: str) -> Callable[[str], float | None]:
+        """Return how values become numbers: whole ones, if the wanted one is whole."""
+        if not wanted.lstrip("+-").isdecimal():
+            return _number
+        return lambda value: None if (found := _number(value)) is None else float(int(found))
+
+
+def find(name: str, inside: str = "") -> Property:
+    """Return the property of a name; ``inside`` is the list whose single objects will be looked at.
+
+    Raises:
+        ApiError: training jobs have no such property.
+    """
+    if inside:
+        if not name.startswith(f"{inside}."):
+            raise invalid(f"{name} is not a property of {inside}, whose nested filter it is in")
+        shape, _ = _walk(inside)
+        kind, values = _below(shape.member, name.removeprefix(f"{inside}."), name)
+        return Property(name, kind, values)
+    head, _, rest = name.partition(".")
+    if rest and head == "Tags":
+        return Property(name, TEXT, lambda job: [t["Value"] for t in job.get("Tags", ()) if t["Key"] == rest])
+    if rest and head == "Metrics":
+        return Property(name, NUMBER, lambda job: _metric(job, rest))
+    kind, values = _below(_root(), name, name)
+    return Property(name, kind, values)
+
+
+def element_of(name: str) -> Callable[[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what finds the objects in a list of a job.
+
+    Raises:
+        ApiError: training jobs have no such list.
+    """
+    shape, values = _walk(name)
+    if shape.type_name != "list" or shape.member.type_name != "structure":
+        raise invalid(f"{name} is not a list of objects, so it has no nested filters")
+    return values
+
+
+def _root() -> Any:
+    return shape_of("sagemaker", "TrainingJob")
+
+
+def _metric(job: dict[str, Any], name: str) -> list[float]:
+    return [each["Value"] for each in job.get("FinalMetricDataList", ()) if each["MetricName"] == name]
+
+
+def _walk(name: str) -> tuple[Any, Values]:
+    """Return the shape of a property of jobs, and what finds it; a list counts as its objects."""
+    shape, path = _root(), name.split(".")
+    for part in path:
+        shape = _member(shape, part, name)
+    return shape, lambda job: _values(job, path)
+
+
+def _below(shape: Any, rest: str, name: str) -> tuple[str, Values]:
+    """Return the kind of a property below a shape, and what finds its values in an object of that shape."""
+    path = rest.split(".")
+    for place, part in enumerate(path):
+        if shape.type_name == "map":  # whose keys may have dots
+            kind = EITHER if path[:place] == ["HyperParameters"] else TEXT
+            return kind, _entry(path[:place], ".".join(path[place:]))
+        shape = _member(shape, part, name)
+    if shape.type_name == "list":
+        shape = shape.member
+    return _KIND_OF_SHAPE.get(shape.type_name, OBJECT), lambda found: _values(found, path)
+
+
+def _entry(way: list[str], key: str) -> Values:
+    return lambda found: [held[key] for held in _values(found, way) if key in held]
+
+
+def _member(shape: Any, part: str, name: str) -> Any:
+    if shape.type_name == "list":
+        shape = shape.member
+    if shape.type_name != "structure" or part not in shape.members:
+        raise invalid(f"training jobs have no property {name}, which is to be searched or sorted by")
+    return shape.members[part]
+
+
+def _values(found: Any, path: list[str]) -> list[Any]:
+    """Return what lies at the end of a path, through all objects of lists on the way."""
+    here = [found]
+    for part in path:
+        here = [each[part] for each in here if part in each]
+        here = [one for each in here for one in (each if isinstance(each, list) else [each])]
+    return here
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

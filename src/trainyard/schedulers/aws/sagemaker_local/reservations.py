@@ -1,0 +1,81 @@
+"""Ports and loopback addresses of this machine that a job has for itself, among all jobs of all users.
+
+Each is marked by a socket in the kernel's abstract namespace (unix(7)), which ends with the process that
+holds it, whatever becomes of that process; nothing is left on a disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from trainyard.schedulers.aws.sagemaker_local.host import PlatformFailure
+
+#: Below those that the kernel gives to connections (ip_local_port_range), above those of well-known services.
+PORTS = range(20000, 32000)
+#: Second and third number of a loopback address, as one. 127.0 is the machine's own.
+NETWORKS = range(256, 65536)
+
+
+class Reservations:
+    """What a job holds until it closes this, or its process ends."""
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def port(self) -> int:
+        """Return a TCP port that nobody listens on, and that no other job is given.
+
+        Raises:
+            PlatformFailure: there is none.
+        """
+        start = int.from_bytes(os.urandom(2), "big") % len(PORTS)
+        ports: list[int] = [*PORTS[start:], *PORTS[:start]]
+        for port in ports:
+            if _is_free(port) and self._hold("port", port):
+                return port
+        raise PlatformFailure(f"no port of {PORTS.start} to {PORTS.stop - 1} is free on this machine")
+
+    def network(self, count: int) -> int:
+        """Return the first of so many consecutive numbers of loopback networks that no other job is given.
+
+        Raises:
+            PlatformFailure: there are none.
+        """
+        for first in range(NETWORKS.start, NETWORKS.stop - count, count):
+            held = len(self._held)
+            if all(self._hold("network", first + more) for more in range(count)):
+                return first
+            self._release(held)
+        raise PlatformFailure("no loopback addresses are left on this machine")
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._release(0)
+
+    def _hold(self, kind: str, number: int) -> bool:
+        mark = socket.socket(socket.AF_UNIX)
+        try:
+            mark.bind(f"\0trainyard-{kind}-{number}")
+        except OSError as error:
+            mark.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        self._held.append(mark)
+        return True
+
+    def _release(self, held: int) -> None:
+        while len(self._held) > held:
+            self._held.pop().close()
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+        if socket.has_dualstack_ipv6():
+            socket.create_server(("", port), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True

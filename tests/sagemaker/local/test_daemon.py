@@ -1,0 +1,96 @@
+"""A Docker daemon that goes away in the middle of a job: one of the tests' own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.backends import need
+from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
+from trainyard.docker import images
+from trainyard.docker.engine import Engine
+from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
+from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+
+from .conftest import until
+from .test_faults import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .conftest import Jobs
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def daemon(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    need("docker")
+    if os.geteuid() != 0 or not shutil.which("dockerd", path=os.environ["PATH"] + ":/usr/sbin:/sbin"):
+        pytest.skip("only root can start a daemon")
+    with tempfile.TemporaryDirectory(prefix="tyd", ignore_cleanup_errors=True) as name:
+        made = Daemon(Path(name))
+        made.start("--live-restore=false")
+        engine, own = Engine.from_env(), Engine.from_env({"DOCKER_HOST": made.host})
+        with engine.stream("GET", f"/images/{image}/get") as archive:
+            images.load(own, iter(archive.read1, b""))
+        engine.close()
+        own.close()
+        monkeypatch.setenv("DOCKER_HOST", made.host)
+        monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "2")
+        yield made
+        if made.process.poll() is None:
+            made.stop(signal.SIGTERM)
+        _end_containerd(Path(name))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_fails_when_its_daemon_stays_away(
+    jobs: Jobs, containers: str, daemon: Any, home: Path, signum: signal.Signals
+) -> None:
+    name = jobs.start("print('up', flush=True); time.sleep(600)", hosts=2)
+    jobs.says(name, "up", "algo-1")
+    daemon.stop(signum)
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert ended["FailureReason"].startswith("InternalServerError: "), ended["FailureReason"]
+    assert "daemon" in ended["FailureReason"]
+    # what it could not remove is removed by who looks when there is a daemon again
+    assert not state_of(name)["swept"]
+    daemon.start("--live-restore=false")
+    until(lambda: (current_state(JobDir.of(name)) or {})["swept"])
+    engine = Engine.from_env()
+    label = {"filters": {"label": [f"trainyard.sagemaker.job={home}/state/sagemaker/{name}"]}}
+    assert engine.request("GET", "/containers/json", params={"all": True, **label}) == []
+    assert engine.request("GET", "/networks", params=label) == []
+    engine.close()
+    assert not (home / "state/sagemaker" / name / "work").exists()
+
+
+def test_a_daemon_that_comes_back_is_waited_for(
+    jobs: Jobs, containers: str, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With live restore, as daemons are updated: the containers run on."""
+    monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "60")
+    daemon.stop(signal.SIGTERM)
+    daemon.start("--live-restore")
+    script = """
+print('up', flush=True)
+while not os.path.exists(BASE + '/output/go'):
+    time.sleep(0.05)
+print('on')
+"""
+    name = jobs.start(script)
+    jobs.says(name, "up")
+    daemon.stop(signal.SIGTERM)
+    daemon.start("--live-restore")
+    Path(JobDir.of(name).file("work", "algo-1", "output", "go")).touch()
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+    assert jobs.lines(name) == ["up", "on"]

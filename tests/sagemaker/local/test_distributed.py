@@ -1,0 +1,231 @@
+"""Scripts on several hosts that are processes of one machine: MPI and torchrun, several jobs at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.backends import need
+from trainyard.schedulers.aws.sagemaker_local import namespaces
+from trainyard.schedulers.aws.sagemaker_local.layout import Host
+from trainyard.schedulers.aws.sagemaker_local.reservations import PORTS, Reservations
+
+from .conftest import until
+
+if TYPE_CHECKING:
+    from .conftest import Jobs
+
+pytestmark = pytest.mark.timeout(150)
+
+# Open MPI's own library, called as a program in C would: adds up 1, 2, ... over all ranks.
+RANKS = """
+import ctypes, json, os, socket, time
+lib = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+at = lambda name: ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(lib, name)))
+lib.MPI_Init(None, None)
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+one, total = ctypes.c_int(rank + 1), ctypes.c_int(0)
+lib.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1,
+                  at("ompi_mpi_int"), at("ompi_mpi_op_sum"), at("ompi_mpi_comm_world"))
+facts = {"total": total.value, "host": os.environ["SM_CURRENT_HOST"], "name": socket.gethostname(),
+         "hosts": json.loads(os.environ["SM_HOSTS"]), "local": os.environ["OMPI_COMM_WORLD_LOCAL_RANK"]}
+with open(os.environ["SM_MODEL_DIR"] + f"/rank-{rank}", "w") as file:
+    json.dump(facts, file)
+if os.environ.get("WAIT"):
+    os.write(1, f"up {rank}\\n".encode())
+    time.sleep(600)
+lib.MPI_Finalize()
+"""
+TORCH = """
+import json, os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(total)
+with open(os.environ["SM_MODEL_DIR"] + f"/rank-{dist.get_rank()}", "w") as file:
+    json.dump({"total": int(total), "host": os.environ["SM_CURRENT_HOST"]}, file)
+dist.destroy_process_group()
+"""
+MPI = {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2"}
+TORCHRUN = {
+    "sagemaker_torch_distributed_enabled": "true",
+    "sagemaker_torch_distributed_processes_per_host": "1",
+}
+
+
+def require_mpi() -> None:
+    need("mpi")
+    if not namespaces.are_available():
+        pytest.skip("no namespaces here")
+
+
+def distributed(jobs: Jobs, script: str, parameters: dict[str, str], **more: Any) -> dict[str, Any]:
+    """A request that starts a script with the toolkit."""
+    folder = jobs.folder / f"source-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    with tarfile.open(folder / "sourcedir.tar.gz", "w:gz") as archive:
+        archive.add(folder / "train.py", "train.py")
+    return jobs.request(
+        "",
+        hosts=2,
+        HyperParameters={
+            "sagemaker_program": '"train.py"',
+            "sagemaker_submit_directory": json.dumps(str(folder / "sourcedir.tar.gz")),
+            **parameters,
+        },
+        AlgorithmSpecification={"ContainerEntrypoint": [sys.executable, "-m", "trainyard_toolkit", "train"]},
+        **more,
+    )
+
+
+def ranks(jobs: Jobs, name: str) -> list[dict[str, Any]]:
+    files = jobs.artifact(name)
+    return [json.loads(files[f"rank-{rank}"]) for rank in range(len(files))]
+
+
+def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str) -> None:
+    require_mpi()
+    names = []
+    for _ in range(2):
+        request = distributed(jobs, RANKS, MPI)
+        jobs.sagemaker.create_training_job(**request)
+        names.append(request["TrainingJobName"])
+    for name in names:
+        ended = jobs.end(name)
+        assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+        assert ranks(jobs, name) == [
+            {"total": 10, "host": host, "name": host, "hosts": ["algo-1", "algo-2"], "local": local}
+            for host, local in (("algo-1", "0"), ("algo-1", "1"), ("algo-2", "0"), ("algo-2", "1"))
+        ]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill the runner"])
+def test_nothing_of_mpi_outlives_its_job(jobs: Jobs, processes: str, home: Path, how: str) -> None:
+    """Not what mpirun has started by way of sshd either."""
+    require_mpi()
+    request = distributed(jobs, RANKS, MPI, Environment={"WAIT": "1"})
+    name = request["TrainingJobName"]
+    jobs.sagemaker.create_training_job(**request)
+    until(lambda: sum(">:up " in line for line in _all_lines(home, name)) == 4)
+    assert len(_members(home, name)) > 4
+    if how == "stop":
+        jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    else:
+        state = json.loads((home / "state/sagemaker" / name / "state.json").read_text())
+        os.kill(state["runner"][0], 9)
+    ended = jobs.end(name)
+    assert ended["TrainingJobStatus"] == ("Stopped" if how == "stop" else "Failed")
+    until(lambda: not _members(home, name))
+
+
+def _all_lines(home: Path, name: str) -> list[str]:
+    logs = (home / "state/sagemaker" / name / "logs").glob("*.log")
+    return [line for path in logs for line in path.read_text().splitlines()]
+
+
+def _members(home: Path, name: str) -> list[str]:
+    """Processes that have anything of a job in their command or environment, or stand in its directory."""
+    mark = f"{home}/state/sagemaker/{name}/work"
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            text += os.readlink(folder / "cwd").encode()
+        except OSError:
+            continue
+        if mark.encode() in text:
+            found.append(folder.name)
+    return found
+
+
+def test_torchrun_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str) -> None:
+    need("torch")
+    if not namespaces.are_available():
+        pytest.skip("no namespaces here")
+    names = []
+    for _ in range(2):
+        request = distributed(jobs, TORCH, TORCHRUN, Environment={"OMP_NUM_THREADS": "1"})
+        jobs.sagemaker.create_training_job(**request)
+        names.append(request["TrainingJobName"])
+    for name in names:
+        until(lambda name=name: jobs.describe(name)["TrainingJobStatus"] != "InProgress", 120)
+        ended = jobs.describe(name)
+        assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+        assert ranks(jobs, name) == [{"total": 3, "host": "algo-1"}, {"total": 3, "host": "algo-2"}]
+
+
+def path_without(folder: Path, *names: str) -> str:
+    """A PATH on which all programs are but some."""
+    places = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    kept = folder / "bin"
+    kept.mkdir()
+    for program in (path for place in reversed(places) for path in Path(place).glob("*")):
+        if program.name not in names:
+            (kept / program.name).unlink(missing_ok=True)
+            (kept / program.name).symlink_to(program)
+    return str(kept)
+
+
+def test_mpi_that_cannot_be_is_refused_before_the_start(
+    jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not namespaces.are_available():
+        pytest.skip("no namespaces here")
+    path = path_without(tmp_path, "mpirun", "ssh-keygen")
+    assert shutil.which("sh", path=path)
+    request = distributed(jobs, RANKS, MPI)
+    monkeypatch.setenv("PATH", path)  # of the endpoint, which this process is
+    with pytest.raises(jobs.sagemaker.exceptions.ClientError) as caught:
+        jobs.sagemaker.create_training_job(**request)
+    error = caught.value.response["Error"]
+    assert error["Code"] == "ValidationException"
+    assert "starts MPI on 2 hosts, which here are processes" in error["Message"]
+    assert "mpirun (openmpi-bin), ssh-keygen (openssh-client)" in error["Message"]
+    assert "Start a Docker daemon" in error["Message"]
+    # one host needs no ssh, and is the toolkit's to judge
+    alone = distributed(jobs, RANKS, {**MPI, "sagemaker_mpi_num_of_processes_per_host": "1"})
+    alone["ResourceConfig"]["InstanceCount"] = 1
+    jobs.sagemaker.create_training_job(**alone)
+    assert "no mpirun" in jobs.end(alone["TrainingJobName"])["FailureReason"]
+    # and from the command line, before anything is written
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(RANKS)
+    line = [sys.executable, "-m", "trainyard", "run", "-s", "sagemaker_local", "train.script", "--script"]
+    line += ["train.py", "--image", "none", "--num_replicas", "2", "--distribution", "mpi"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=project)
+    assert done.returncode != 0
+    assert "starts MPI on 2 hosts, which here are processes" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_two_jobs_are_given_the_same() -> None:
+    one, other = Reservations(), Reservations()
+    try:
+        ports = [each.port() for each in (one, other) for _ in range(20)]
+        assert len(set(ports)) == 40
+        assert set(ports) <= set(PORTS)
+        first, second = one.network(2), other.network(1)
+        assert not set(range(first, first + 2)) & {second}
+        one.close()
+        assert other.network(2) == first  # what is given back can be had again
+    finally:
+        one.close()
+        other.close()
+
+
+def test_addresses_are_of_loopback_and_all_different() -> None:
+    hosts = [Host(f"algo-{number + 1}", number, "g", number, "t") for number in range(600)]
+    addresses = [namespaces.address_of(host, 511) for host in hosts]
+    assert addresses[0] == "127.1.255.1"
+    assert addresses[250] == "127.2.0.1"
+    assert len(set(addresses)) == 600

@@ -1,0 +1,209 @@
+"""The runner is killed at every step of a job: what is told afterwards is true, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import Bucket, Jobs, file_channel, leftovers, until
+from .test_faults import MODEL, state_of
+from .test_spot import SPOT, drill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .proxy import Proxy
+
+DAEMON = "/var/run/docker.sock"
+KILLED = "InternalServerError: the runner of this job was killed"
+
+
+def kill(name: str, victims: list[str]) -> None:
+    state = state_of(name)
+    for victim in victims:
+        os.kill(state[victim][0], signal.SIGKILL)
+
+
+def assert_told_and_gone(jobs: Jobs, home: Path, name: str, secrets: Path) -> None:
+    """The job has failed for this reason, and has left nothing but what is known of it."""
+    until(lambda: state_of(name)["status"] == "Failed" and state_of(name)["swept"])
+    told = jobs.describe(name)
+    assert told["FailureReason"] == KILLED
+    assert [step["Status"] for step in told["SecondaryStatusTransitions"]][-1] == "Failed"
+    assert all("EndTime" in step for step in told["SecondaryStatusTransitions"])
+    assert told["ModelArtifacts"]["S3ModelArtifacts"] == ""
+    assert {host["state"] for host in state_of(name)["hosts"]} <= {"exited", "stopped", "lost", "never"}
+    job = home / "state/sagemaker" / name
+    assert not (job / "work").exists()
+    assert not secrets.exists()
+    assert str(job) not in Path("/proc/self/mountinfo").read_text()
+    until(lambda: not processes_of(job))
+    if os.path.exists(DAEMON):
+        assert leftovers(home) == []
+
+
+def processes_of(job: Path) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                f"{job}/work".encode()
+                in (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+            ):
+                found.append(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+def secrets_of(home: Path, name: str) -> Path:
+    link = home / "state/sagemaker" / name / "work/.secrets"
+    until(lambda: os.path.lexists(link))
+    return Path(os.readlink(link))
+
+
+@pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
+def test_while_it_fetches(
+    jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path, victims: list[str]
+) -> None:
+    bucket.put("data/a", b"a" * 1000)
+    proxy.cut_after(0)
+    channel = file_channel("d", bucket.uri("data"))
+    name = jobs.start("print('never')", hosts=2, channels=[channel])
+    assert proxy.cut.wait(40)
+    jobs.reaches(name, "Downloading")
+    secrets = secrets_of(home, name)
+    kill(name, victims)
+    assert_told_and_gone(jobs, home, name, secrets)
+    assert "TrainingStartTime" not in jobs.describe(name)
+
+
+def test_while_programs_read_pipes_and_what_they_are_shown(
+    jobs: Jobs, mode: str, bucket: Bucket, home: Path
+) -> None:
+    bucket.put("data/a", b"a" * 3_000_000)
+    script = """
+pipe = open(BASE + '/input/data/p_0', 'rb')
+print(len(pipe.read(10)), os.listdir(BASE + '/input/data/f'), flush=True)
+time.sleep(600)
+"""
+    channels = [
+        file_channel("p", bucket.uri("data"), InputMode="Pipe"),
+        file_channel("f", bucket.uri("data"), InputMode="FastFile"),
+    ]
+    name = jobs.start(script, hosts=2, channels=channels)
+    for host in ("algo-1", "algo-2"):
+        jobs.says(name, "10 ['a']", host)
+    secrets = secrets_of(home, name)
+    kill(name, ["runner"])
+    assert_told_and_gone(jobs, home, name, secrets)
+    assert jobs.describe(name)["TrainingTimeInSeconds"] >= 0
+
+
+def test_while_it_sends_its_results(jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path) -> None:
+    proxy.cut_after(5_000_000)
+    name = jobs.start(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
+    assert proxy.cut.wait(40)
+    jobs.reaches(name, "Uploading")
+    secrets = secrets_of(home, name)
+    kill(name, ["runner"])
+    assert_told_and_gone(jobs, home, name, secrets)
+    (host,) = state_of(name)["hosts"]
+    assert (host["state"], host["exit_code"]) == ("exited", 0)  # the program itself had ended well
+    assert bucket.keys("out") == []
+
+
+def test_while_there_are_no_machines(jobs: Jobs, mode: str, bucket: Bucket, home: Path) -> None:
+    name = jobs.start("print('up', flush=True); time.sleep(600)", **SPOT)
+    jobs.says(name, "up")
+    assert drill(name, "--absence", "10m").returncode == 0
+    until(lambda: state_of(name)["restarts"] == 1)
+    secrets = secrets_of(home, name)
+    kill(name, ["runner"])
+    assert_told_and_gone(jobs, home, name, secrets)
+
+
+class SlowDaemon:
+    """A socket that does not answer until it is told to, and then is the machine's daemon."""
+
+    def __init__(self, path: Path) -> None:
+        self.asked = threading.Event()
+        self._answers = threading.Event()
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def answer(self) -> None:
+        self._answers.set()
+
+    def close(self) -> None:
+        self._answers.set()
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            self.asked.set()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        self._answers.wait()
+        upstream = socket.socket(socket.AF_UNIX)
+        upstream.connect(DAEMON)
+        other = threading.Thread(target=_pump, args=(upstream, client), daemon=True)
+        other.start()
+        _pump(client, upstream)
+        other.join()
+        upstream.close()
+        client.close()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+@pytest.fixture
+def slow_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDaemon]:
+    made = SlowDaemon(tmp_path / "sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    yield made
+    made.close()
+
+
+def test_before_it_knows_what_its_hosts_are(
+    jobs: Jobs, containers: str, slow_daemon: SlowDaemon, home: Path
+) -> None:
+    name = jobs.start("print('never')")
+    assert slow_daemon.asked.wait(40)
+    jobs.reaches(name, "Starting")
+    secrets = secrets_of(home, name)
+    kill(name, ["runner"])
+    slow_daemon.answer()
+    assert_told_and_gone(jobs, home, name, secrets)
+
+
+def test_a_job_can_be_stopped_before_it_knows_what_its_hosts_are(
+    jobs: Jobs, containers: str, slow_daemon: SlowDaemon, home: Path
+) -> None:
+    name = jobs.start("print('never')")
+    assert slow_daemon.asked.wait(40)
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    jobs.reaches(name, "Stopping")
+    slow_daemon.answer()
+    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+    assert leftovers(home) == []

@@ -1,0 +1,308 @@
+"""Code without network: refused where it would be fetched or installed over one, and only there."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.schedulers.aws.sagemaker.code import CodePackage, plan_code
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request import PlannedCode, make_job
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.workspace import Workspace
+from trainyard.workspace.progress import Silent
+from trainyard.workspace.store import Store
+from trainyard_toolkit import program as toolkit_program
+
+ROLE = "arn:aws:iam::123456789012:role/Training"
+FILES = {
+    "requirements.txt": "torchmetrics==1.0\n",
+    "setup.py": "from setuptools import setup\nsetup()\n",
+    "pyproject.toml": '[project]\nname = "x"\n',
+    "train.py": "print(1)\n",
+}
+
+
+def app_of(program: str = "train.py", **env: str) -> AppDef:
+    train = {"program": program, "version": 1}
+    return AppDef("job", [Role("train", "i:1", entrypoint="python", metadata={"train": train}, env=env)])
+
+
+def plan(app: AppDef, directory: Path, **given: Any) -> CodePackage | None:
+    options = {"enable_network_isolation": True, **given}
+    return plan_code(app, Workspace({str(directory): ""}), AWSSageMakerOpts(ROLE, "ml.m5.large", **options))
+
+
+def write(directory: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = directory / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return directory
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "train.py").write_text("print(1)\n")
+    return directory
+
+
+def refusal(app: AppDef, directory: Path, **given: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
+        plan(app, directory, **given)
+    assert refused.value.message.startswith("enable_network_isolation: ")
+    return refused.value
+
+
+@pytest.mark.parametrize("program", ["train.py", "run.sh", "package.main"])
+def test_it_is_refused_where_the_toolkit_would_install_something(tmp_path: Path, program: str) -> None:
+    """Against the toolkit itself, for each set of files."""
+    names = [*FILES, "run.sh"]
+    decisions = set()
+    for number, there in enumerate(itertools.product((True, False), repeat=len(names))):
+        chosen = [name for name, wanted in zip(names, there, strict=True) if wanted]
+        if program in names and program not in chosen:
+            continue  # a script that is not there is refused by itself
+        if program not in names and not {"setup.py", "pyproject.toml"} & set(chosen):
+            continue
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        for name in chosen:
+            (directory / name).write_text(FILES.get(name, "#!/bin/sh\n"))
+        installs = toolkit_program.needs_install(str(directory), program)
+        decisions.add(installs)
+        if installs:
+            refusal(app_of(program), directory)
+        else:
+            assert plan(app_of(program), directory) is not None
+    assert True in decisions
+    assert program == "package.main" or False in decisions  # a package is always installed
+
+
+def test_the_refusal_names_the_file_and_the_ways_out(project: Path) -> None:
+    write(project, requirements_DOT_txt="# ours\ntorchmetrics==1.0  # metrics\nnumpy\n")
+    error = refusal(app_of(), project)
+    assert "requirements.txt asks for torchmetrics==1.0 and 1 more" in error.message
+    assert "it has no network" in error.message
+    for way in (
+        ".trainyardignore",
+        "when the image is built",
+        "PIP_NO_INDEX",
+        "PIP_FIND_LINKS",
+        "UV_OFFLINE",
+    ):
+        assert way in error.hint
+    assert plan(app_of(), project, enable_network_isolation=False) is not None
+    (project / ".trainyardignore").write_text("requirements.txt\n")
+    assert plan(app_of(), project) is not None
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PIP_NO_INDEX": "1"},
+        {"PIP_NO_INDEX": "true", "PIP_FIND_LINKS": "/opt/ml/code/wheels"},
+        {"UV_OFFLINE": "1"},
+        {"PIP_INDEX_URL": "file:///opt/ml/input/data/wheels/simple"},
+        {"PIP_CONFIG_FILE": "/opt/ml/code/pip.conf"},
+    ],
+)
+def test_requirements_that_need_no_index_are_let_through(project: Path, environment: dict[str, str]) -> None:
+    write(project, requirements_DOT_txt="torchmetrics\n")
+    assert plan(app_of(), project, environment=environment) is not None
+    assert plan(app_of(**environment), project) is not None  # the job's own variables count too
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"PIP_NO_INDEX": "0"}, {"PIP_INDEX_URL": "https://pypi.example/simple"}, {"UV_OFFLINE": ""}],
+)
+def test_variables_that_say_something_else_do_not_help(project: Path, environment: dict[str, str]) -> None:
+    write(project, requirements_DOT_txt="torchmetrics\n")
+    refusal(app_of(), project, environment=environment)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "# nothing\n\n",
+        "--no-index\n--find-links ./wheels\ntorchmetrics\n",
+        "--index-url file:///opt/ml/code/simple\ntorchmetrics\n",
+        "./wheels/torchmetrics-1.0-py3-none-any.whl\n",
+        "wheels/torchmetrics-1.0-py3-none-any.whl ; python_version > '3'\n",
+        "-e ./lib\n-c constraints.txt\n",
+        "lib @ file:///opt/ml/code/lib\n",
+        "-r more/files.txt\n",
+    ],
+)
+def test_requirements_of_what_travels_with_the_code_are_let_through(project: Path, content: str) -> None:
+    write(project, requirements_DOT_txt=content, more__files_DOT_txt="../lib\n")
+    assert plan(app_of(), project) is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("-r more/files.txt\n", "more/files.txt asks for deep"),
+        ("--requirement=more/files.txt\n", "more/files.txt asks for deep"),
+        ("-r none.txt\n", "none.txt asks for what could not be read"),
+        ("-e git+https://user:secret@host/x.git#egg=x\n", "names git+https://host/x.git#egg=x, which would"),
+        ("x[y] @ https://host/x.whl\n", "requirements.txt names https://host/x.whl, which would be fetched"),
+        ("torch \\\n  --hash=sha256:0\n", "requirements.txt asks for torch,"),
+        ("-r requirements.txt\na\nb\nc\n", "asks for a and 2 more"),
+    ],
+)
+def test_other_requirements_are_told_with_their_place(project: Path, content: str, said: str) -> None:
+    write(project, requirements_DOT_txt=content, more__files_DOT_txt="deep\n")
+    error = refusal(app_of(), project)
+    assert said in error.message
+    assert "secret" not in error.message
+
+
+def test_addresses_are_refused_whatever_is_said_of_the_index(project: Path) -> None:
+    write(project, requirements_DOT_txt="x @ git+ssh://git@host/x.git\n")
+    assert "git+ssh://host/x.git" in refusal(app_of(), project, environment={"PIP_NO_INDEX": "1"}).message
+
+
+@pytest.mark.parametrize(
+    ("environment", "allowed"),
+    [
+        ({"PIP_NO_INDEX": "1"}, False),  # the tools of the build come from an index too
+        ({"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels"}, True),
+        ({"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}, True),
+        ({"UV_OFFLINE": "1"}, True),
+    ],
+)
+def test_packages_need_the_tools_of_their_build(
+    project: Path, environment: dict[str, str], allowed: bool
+) -> None:
+    write(project, setup_DOT_py="from setuptools import setup\n")
+    if allowed:
+        assert plan(app_of(), project, environment=environment) is not None
+    else:
+        error = refusal(app_of(), project, environment=environment)
+        assert "setup.py makes the code a package" in error.message
+
+
+def test_code_artifact_needs_the_network_where_something_is_installed(project: Path) -> None:
+    arn = "arn:aws:codeartifact:us-east-1:123456789012:repository/d/r"
+    given = {"environment": {"CA_REPOSITORY_ARN": arn, "PIP_NO_INDEX": "1"}}
+    assert plan(app_of(), project, **given) is not None
+    write(project, requirements_DOT_txt="x\n")
+    assert "CA_REPOSITORY_ARN names an index" in refusal(app_of(), project, **given).message
+
+
+def test_the_images_own_train_installs_less(tmp_path: Path) -> None:
+    """`sagemaker-training` ignores the requirements of shell scripts, and projects without a setup.py."""
+    directory = write(
+        tmp_path / "p", requirements_DOT_txt="x\n", run_DOT_sh="#!/bin/sh\n", pyproject_DOT_toml=""
+    )
+    refusal(app_of("run.sh"), directory)
+    assert plan(app_of("run.sh"), directory, toolkit=False) is not None
+    (directory / "train.py").touch()
+    refusal(app_of(), directory, toolkit=False)
+
+
+def test_programs_that_are_no_scripts_install_nothing(project: Path) -> None:
+    write(project, requirements_DOT_txt="x\n")
+    assert plan(AppDef("job", [Role("any", "i:1", entrypoint="sh", args=["-c", "ls"])]), project) is not None
+
+
+def test_an_archive_in_s3_is_not_read(tmp_path: Path) -> None:
+    options = AWSSageMakerOpts(
+        ROLE, "ml.m5.large", enable_network_isolation=True, source_dir="s3://code/sourcedir.tar.gz"
+    )
+    assert plan_code(app_of(), Workspace(), options) is not None
+
+
+def test_a_repository_is_looked_at_when_it_has_been_cloned(tmp_path: Path) -> None:
+    repository = write(tmp_path / "r", train_DOT_py="print(1)\n", requirements_DOT_txt="x\n")
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "c"],
+    ):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    options = AWSSageMakerOpts(
+        ROLE, "ml.m5.large", enable_network_isolation=True, git_config={"repo": str(repository)}
+    )
+    package = plan_code(app_of(), Workspace(), options)
+    assert package is not None
+    try:
+        with pytest.raises(ConfigError, match=r"requirements\.txt asks for x"):
+            package.resolve(Silent())
+    finally:
+        package.close()
+
+
+def test_code_of_an_earlier_job_that_is_in_s3_alone_counts_by_its_files(project: Path) -> None:
+    write(project, requirements_DOT_txt="--no-index\nx\n")
+    package = plan(app_of(), project)
+    assert package is not None
+    assert package.manifest is not None
+    Store().put_manifest(package.manifest)
+    earlier = Workspace(frozen=package.manifest.fingerprint)
+    options = {"enable_network_isolation": True}
+    with pytest.raises(ConfigError, match="what could not be read"):
+        plan_code(app_of(), earlier, AWSSageMakerOpts(ROLE, "ml.m5.large", **options))  # type: ignore[arg-type]
+    options["environment"] = {"PIP_NO_INDEX": "1"}  # type: ignore[assignment]
+    assert plan_code(app_of(), earlier, AWSSageMakerOpts(ROLE, "ml.m5.large", **options))  # type: ignore[arg-type]
+
+
+def test_code_that_the_container_would_fetch_itself_is_refused(home: Path) -> None:
+    options = AWSSageMakerOpts(ROLE, "ml.m5.large", enable_network_isolation=True, source_dir="")
+    elsewhere = {"SAGEMAKER_SUBMIT_DIRECTORY": "s3://code/x.tar.gz"}
+    with pytest.raises(ConfigError, match=r"fetch its code from s3://code/x\.tar\.gz") as refused:
+        plan_code(app_of(**elsewhere), Workspace(), options)
+    assert "source_dir=s3://code/x.tar.gz" in refused.value.hint
+    here = {"SAGEMAKER_SUBMIT_DIRECTORY": "/opt/program"}
+    assert plan_code(app_of(**here), Workspace(), options) is not None
+
+
+def made(app: AppDef, **given: Any) -> None:
+    options = {"enable_network_isolation": True, **given}
+    make_job(app, AWSSageMakerOpts(ROLE, "ml.m5.large", **options), code=PlannedCode("k"))
+
+
+@pytest.mark.parametrize(
+    ("given", "hyperparameters", "image", "said"),
+    [
+        (
+            {"enable_remote_debug": True},
+            {},
+            "i:1",
+            "enable_remote_debug and enable_network_isolation are both",
+        ),
+        (
+            {"toolkit": False},
+            {"sagemaker_s3_output": "s3://b/x"},
+            "i:1",
+            "the container would send intermediate results to s3://b/x",
+        ),
+        ({"toolkit": False}, {}, "1.dkr.ecr.x.amazonaws.com/sagemaker-chainer:5", "needs S3 when it starts"),
+        ({"toolkit": False}, {}, "1.dkr.ecr.x.amazonaws.com/sagemaker-rl-ray:1", "needs S3 when it starts"),
+    ],
+)
+def test_what_else_needs_a_network_is_refused(
+    given: dict[str, Any], hyperparameters: dict[str, str], image: str, said: str
+) -> None:
+    app = app_of()
+    app.roles[0].image = image
+    app.roles[0].metadata["train"]["hyperparameters"] = hyperparameters
+    with pytest.raises(InvalidRunConfigException, match=said):
+        made(app, **given)
+    made(app, **{**given, "enable_network_isolation": False})
+
+
+def test_the_toolkit_starts_what_is_in_such_an_image_by_itself() -> None:
+    app = app_of()
+    app.roles[0].image = "1.dkr.ecr.x.amazonaws.com/sagemaker-chainer:5"
+    made(app)

@@ -1,0 +1,79 @@
+"""Programs are found again in the scripts that their containers run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sagemaker.remote.conftest import Cloud, wait_for
+from tests.sagemaker.remote.test_jobs import options, submit
+from trainyard.components.train import script
+from trainyard.components.utils import sh
+from trainyard.schedulers.aws.sagemaker.command import REPLICA, Code, Program, container_command
+from trainyard.schedulers.aws.sagemaker.readback import Recovered, read_command
+from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
+from trainyard.specs.substitution import macros
+
+texts = st.text(
+    st.one_of(st.sampled_from("ab'\"$;)( \n\r\u0085\u2028=*é"), st.characters(exclude_categories=["Cs"])),
+    max_size=12,
+).map(lambda text: text.replace("\0", ""))
+names = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
+variables = st.dictionaries(st.from_regex(r"OWN_[A-Z]{1,4}", fullmatch=True), texts, max_size=3)
+codes = st.sampled_from([None, Code(), Code("my code.tar.gz")])
+
+
+@given(st.lists(texts, min_size=1, max_size=6), variables, codes)
+def test_a_program(words: list[str], env: dict[str, str], code: Code | None) -> None:
+    entrypoint, arguments = container_command({"role": Program(words, env)}, code, several=True)
+    assert read_command([*entrypoint, *arguments]) == {"": Recovered(words, env)}
+
+
+@given(st.lists(texts, max_size=6), variables)
+def test_a_script(words: list[str], env: dict[str, str]) -> None:
+    entrypoint, arguments = container_command({"role": Program(words, env, True)}, Code(), several=True)
+    assert read_command([*entrypoint, *arguments]) == {"": Recovered(words, env, True)}
+
+
+@given(st.dictionaries(names, st.lists(texts, min_size=1, max_size=4), min_size=2, max_size=4), variables)
+def test_several_roles(roles: dict[str, list[str]], env: dict[str, str]) -> None:
+    programs = {name: Program(words, env) for name, words in roles.items()}
+    entrypoint, arguments = container_command(programs, None, several=True)
+    wanted = {name: Recovered(words, env) for name, words in roles.items()}
+    assert read_command([*entrypoint, *arguments]) == wanted
+
+
+def test_the_replica_is_shown_by_its_macro() -> None:
+    entrypoint, arguments = container_command(
+        {"role": Program(["echo", f"I am {REPLICA}"])}, None, several=True
+    )
+    assert read_command([*entrypoint, *arguments])[""].words == ["echo", f"I am {macros.replica_id}"]
+
+
+def test_commands_of_others_are_left_alone() -> None:
+    assert read_command(["/bin/sh", "-c", "set -- a"]) == {}
+    assert read_command(["python", "train.py"]) == {}
+    assert read_command([]) == {}
+
+
+def test_a_job_is_described_with_the_command_that_it_was_given(
+    cloud: Cloud, scheduler: AWSSageMakerScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    arguments = ["--name", "it's $HOME", "--flag", "a\nb"]
+    many = script(*arguments, script="train.py", image="i:1", num_replicas=2)
+    few = sh("echo", f"{macros.replica_id} is here", image="i:1", num_replicas=2)
+    hosts = script(script="train.py", image="i:1")
+    for app, more, wanted in (
+        (many, {}, ["train", "train.py", *arguments]),
+        (few, {}, few.roles[0].args),
+        (hosts, {"hyperparameters": {"lr": "0.1"}}, ["train", "train.py", "--lr", "0.1"]),
+    ):
+        app_id = submit(scheduler, app, options(cloud, **more))
+        described = wait_for(scheduler, app_id)
+        role = described.roles[0]
+        assert [role.entrypoint, *role.args][-len(wanted) :] == wanted

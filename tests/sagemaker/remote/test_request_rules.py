@@ -1,0 +1,281 @@
+"""Documented rules between members of a request: in the options' words, and by the endpoint in its own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests import backends
+from trainyard.errors import InvalidRunConfigException
+from trainyard.schedulers.aws.sagemaker import request_rules
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
+from trainyard.schedulers.aws.sagemaker_local import validation
+from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.specs.app import AppDef, Role
+
+ROLE = "arn:aws:iam::123456789012:role/Training"
+GROUPS = [{"name": "a", "type": "ml.m5.large", "count": 1}, {"name": "b", "type": "ml.g5.xlarge", "count": 1}]
+VPC = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]}
+LUSTRE = "fsx://fs-0123456789abcdef0/fsx/data"
+
+#: Options, what is said of them, and what the endpoint says of the request.
+RULES: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        "28 days",
+        {"max_run": 2419201},
+        "max_run is 2419201, more than the most, 28 days (2419200)",
+        "MaxRuntimeInSeconds is 2419201, more than the most, 28 days (2419200)",
+    ),
+    (
+        "no volume, no key",
+        {"instance_type": "ml.g5.xlarge", "volume_kms_key": "k"},
+        "volume_kms_key is given, but ml.g5.xlarge has disks of its own",
+        "VolumeKmsKeyId is given, but ml.g5.xlarge has disks of its own",
+    ),
+    (
+        "no volume in any group",
+        {
+            "instance_type": None,
+            "volume_kms_key": "k",
+            "instance_groups": [{**GROUPS[0], "type": "ml.g4dn.xlarge"}, GROUPS[1]],
+        },
+        "volume_kms_key is given, but ml.g4dn.xlarge, ml.g5.xlarge has disks of its own",
+        "VolumeKmsKeyId is given, but ml.g4dn.xlarge, ml.g5.xlarge has disks of its own",
+    ),
+    (
+        "file systems are no streams",
+        {"channels": {"data": f"{LUSTRE}?mode=FastFile"}, **VPC},
+        "the channel 'data' is a file system, which comes by the input mode File only, not FastFile",
+        "the channel 'data' is a file system, which comes by the input mode File only, not FastFile",
+    ),
+    (
+        "file systems are no streams, by the job's mode",
+        {"channels": {"data": LUSTRE}, "input_mode": "Pipe", **VPC},
+        "the channel 'data' is a file system, which comes by the input mode File only, not Pipe",
+        "the channel 'data' is a file system, which comes by the input mode File only, not Pipe",
+    ),
+    (
+        "file systems are in a VPC",
+        {"channels": {"data": LUSTRE}},
+        "the channel 'data' is a file system, which needs subnets and security_group_ids",
+        "the channel 'data' is a file system, which needs VpcConfig",
+    ),
+    (
+        "augmented manifests",
+        {"channels": {"data": "s3://b/m?data_type=AugmentedManifestFile&mode=FastFile"}},
+        "the channel 'data' is an augmented manifest, which the input mode FastFile cannot read",
+        "the channel 'data' is an augmented manifest, which the input mode FastFile cannot read",
+    ),
+    (
+        "compression",
+        {"channels": {"data": "s3://b/d?compression=Gzip"}},
+        "the channel 'data' has compression Gzip, which is for the input mode Pipe, not File",
+        "the channel 'data' has CompressionType Gzip, which is for the input mode Pipe, not File",
+    ),
+    (
+        "compression, by the job's mode",
+        {"channels": {"data": "s3://b/d?compression=Gzip"}, "input_mode": "FastFile"},
+        "the channel 'data' has compression Gzip, which is for the input mode Pipe, not FastFile",
+        "the channel 'data' has CompressionType Gzip, which is for the input mode Pipe, not FastFile",
+    ),
+    (
+        "records",
+        {"channels": {"data": "s3://b/d?record_wrapper=RecordIO"}},
+        "the channel 'data' has record_wrapper RecordIO, which is not for the input mode File",
+        "the channel 'data' has RecordWrapperType RecordIO, which is not for the input mode File",
+    ),
+    (
+        "models",
+        {"channels": {"m": "s3://b/m?content_type=application/x-sagemaker-model&mode=Pipe"}},
+        "the channel 'm' is a model by its content_type, which comes by the input mode File only, not Pipe",
+        "the channel 'm' is a model by its ContentType, which comes by the input mode File only, not Pipe",
+    ),
+    (
+        "unknown groups",
+        {"instance_type": None, "instance_groups": GROUPS, "channels": {"data": "s3://b/d?groups=c"}},
+        "the channel 'data' has groups 'c', which is no group; known: a, b",
+        "the channel 'data' has InstanceGroupNames 'c', which is no group; known: a, b",
+    ),
+    (
+        "groups without groups",
+        {"channels": {"data": "s3://b/d?groups=a"}},
+        "the channel 'data' has groups 'a', which is no group; the job has no instance groups",
+        "the channel 'data' has InstanceGroupNames 'a', which is no group; the job has no instance groups",
+    ),
+    (
+        "Express One Zone has no keys",
+        {"output_path": "s3://results--use1-az4--x-s3/x", "output_kms_key": "k"},
+        "output_kms_key is given, but output_path s3://results--use1-az4--x-s3/x is in a directory bucket",
+        "KmsKeyId is given, but S3OutputPath s3://results--use1-az4--x-s3/x is in a directory bucket",
+    ),
+    *(
+        (
+            f"checkpoints in {path}",
+            {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": path},
+            f"checkpoint_local_path is {path}, where the platform puts the job's own input",
+            f"LocalPath is {path}, where the platform puts the job's own input",
+        )
+        for path in ("/opt/ml/input", "/opt/ml/input/data/c", "/opt/ml/", "//opt", "/")
+    ),
+    (
+        "checkpoints nowhere",
+        {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "ckpt"},
+        "checkpoint_local_path is 'ckpt', it must be absolute",
+        "LocalPath is 'ckpt', it must be absolute",
+    ),
+    (
+        "AWS's own tags",
+        {"tags": [{"Key": "aws:team", "Value": "x"}]},
+        "the tag 'aws:team' begins with aws:, which is AWS's own",
+        "the tag 'aws:team' begins with aws:, which is AWS's own",
+    ),
+]
+
+
+def made(options: dict[str, Any]) -> dict[str, Any]:
+    app = AppDef("job", [Role("train", "image:1", entrypoint="python", args=["train.py"])])
+    given = {"role": ROLE, "instance_type": "ml.m5.large", "output_path": "s3://results/x", **options}
+    return make_job(app, AWSSageMakerOpts(**given), code=PlannedCode("k")).job_def
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "answered"), [rule[1:] for rule in RULES], ids=[r[0] for r in RULES]
+)
+def test_rules(options: dict[str, Any], said: str, answered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backends.need("botocore")
+    with pytest.raises(InvalidRunConfigException) as refused:
+        made(options)
+    assert f"\n  - {said}" in refused.value.message
+    monkeypatch.setattr("trainyard.schedulers.aws.sagemaker.request.refuse", lambda app, problems: None)
+    with pytest.raises(ApiError) as answer:
+        validation.check_request(settle(made(options), {"<account>": "123456789012"}))
+    assert answer.value.code == "ValidationException"
+    assert answered in answer.value.message
+
+
+ALLOWED: list[dict[str, Any]] = [
+    {"max_run": 2419200},
+    {"instance_type": "ml.c5.xlarge", "volume_kms_key": "k"},
+    {"instance_type": None, "instance_groups": GROUPS, "volume_kms_key": "k"},
+    {"channels": {"data": f"{LUSTRE}?mode=File"}, "input_mode": "Pipe", **VPC},
+    {"channels": {"data": "s3://b/m?data_type=AugmentedManifestFile&mode=Pipe"}},
+    {"channels": {"data": "s3://b/d?compression=Gzip&record_wrapper=RecordIO"}, "input_mode": "Pipe"},
+    {"channels": {"data": "s3://b/d?record_wrapper=RecordIO"}, "input_mode": "FastFile"},
+    {"model_uri": "s3://b/m.tar.gz", "input_mode": "FastFile"},
+    {"output_path": "s3://results--use1-az4--x-s3/x"},
+    {"output_path": "s3://results--x-s3-not/x", "output_kms_key": "k"},
+    {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "/opt/ml/inputs"},
+]
+
+
+@pytest.mark.parametrize("options", ALLOWED, ids=lambda options: str(options)[:60])
+def test_what_is_beside_a_rule_is_let_through(options: dict[str, Any]) -> None:
+    backends.need("botocore")
+    request = settle(made(options), {"<account>": "123456789012"})
+    check_request(request)
+    assert request_rules.problems_of(request) == []
+
+
+def test_the_launchers_own_channels_go_to_all_groups_where_others_name_theirs() -> None:
+    """The service refuses requests in which some channels have groups and others do not."""
+    channels = {"left": "s3://b/l?groups=a", "all": "s3://b/x"}
+    request = made({"instance_type": None, "instance_groups": GROUPS, "channels": channels})
+    groups = {
+        channel["ChannelName"]: channel["DataSource"]["S3DataSource"]["InstanceGroupNames"]
+        for channel in request["InputDataConfig"]
+    }
+    assert groups == {"left": ["a"], "all": ["a", "b"], "trainyard_code": ["a", "b"]}
+    without = made({"instance_type": None, "instance_groups": GROUPS, "channels": {"all": "s3://b/x"}})
+    assert "InstanceGroupNames" not in str(without)
+    mixed = copy.deepcopy(request)
+    del mixed["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
+    with pytest.raises(ApiError, match=r"some channels have InstanceGroupNames \(left, trainyard_code\)"):
+        validation.check_request(mixed)
+
+
+def _request(**changes: Any) -> dict[str, Any]:
+    return {**made({}), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {
+                "ResourceConfig": {
+                    "InstanceType": "ml.m5.large",
+                    "InstanceCount": 1,
+                    "VolumeSizeInGB": 1,
+                    "KeepAlivePeriodInSeconds": 60,
+                },
+                "EnableManagedSpotTraining": True,
+                "StoppingCondition": {"MaxRuntimeInSeconds": 60, "MaxWaitTimeInSeconds": 60},
+            },
+            "KeepAlivePeriodInSeconds keeps no spot instances",
+        ),
+        (
+            {
+                "ResourceConfig": {
+                    "InstanceGroups": [
+                        {"InstanceGroupName": "a", "InstanceType": "ml.m5.large", "InstanceCount": 1}
+                    ],
+                    "VolumeSizeInGB": 1,
+                    "KeepAlivePeriodInSeconds": 60,
+                },
+            },
+            "KeepAlivePeriodInSeconds keeps no instance groups",
+        ),
+        (
+            {
+                "EnableManagedSpotTraining": True,
+                "StoppingCondition": {"MaxRuntimeInSeconds": 61, "MaxWaitTimeInSeconds": 60},
+            },
+            "MaxWaitTimeInSeconds is 60, less than MaxRuntimeInSeconds, 61",
+        ),
+        ({"Tags": [{"Key": "a", "Value": "1"}, {"Key": "a", "Value": "2"}]}, "the tag 'a' is given twice"),
+        (
+            {
+                "AlgorithmSpecification": {
+                    "TrainingImage": "i",
+                    "TrainingInputMode": "File",
+                    "TrainingImageConfig": {"TrainingRepositoryAccessMode": "Vpc"},
+                }
+            },
+            "TrainingRepositoryAccessMode is Vpc, but no VpcConfig",
+        ),
+        (
+            {
+                "AlgorithmSpecification": {
+                    "TrainingImage": "i",
+                    "TrainingInputMode": "File",
+                    "TrainingImageConfig": {
+                        "TrainingRepositoryAccessMode": "Platform",
+                        "TrainingRepositoryAuthConfig": {
+                            "TrainingRepositoryCredentialsProviderArn": (
+                                "arn:aws:lambda:us-east-1:123456789012:function:login"
+                            )
+                        },
+                    },
+                }
+            },
+            "logins are for registries in a VPC",
+        ),
+    ],
+)
+def test_what_options_cannot_even_say_is_refused_by_the_endpoint(changes: dict[str, Any], said: str) -> None:
+    backends.need("botocore")
+    with pytest.raises(ApiError, match=said):
+        validation.check_request(_request(**changes))
+
+
+def test_a_scripts_own_time_limit_counts_against_max_wait() -> None:
+    app = AppDef("job", [Role("train", "image:1", entrypoint="python", args=["train.py"])])
+    app.roles[0].metadata["train"] = {"program": "train.py", "timeout_seconds": 90_000}
+    opts = AWSSageMakerOpts(
+        role=ROLE, instance_type="ml.m5.large", use_spot_instances=True, max_wait=86_400, max_run=None
+    )
+    with pytest.raises(InvalidRunConfigException, match="max_wait is 86400, less than max_run, 90000"):
+        make_job(app, opts, code=PlannedCode("k"))
