@@ -196,7 +196,11 @@ class Jobs:
         code = self.folder / f"code-{uuid.uuid4().hex[:8]}"
         code.mkdir()
         (code / "train.py").write_text(PREAMBLE + script)
-        channel = file_channel("script", code.as_uri(), InputMode="FastFile")
+        groups = [
+            group["InstanceGroupName"] for group in more.get("ResourceConfig", {}).get("InstanceGroups", ())
+        ]
+        assigned = {"InstanceGroupNames": groups} if groups else {}
+        channel = file_channel("script", code.as_uri(), InputMode="FastFile", **assigned)
         algorithm = {
             "TrainingImage": self.image,
             "TrainingInputMode": "File",

@@ -163,12 +163,12 @@ def test_other_modes_are_refused_as_the_service_does(jobs: Jobs, processes: str,
         return str(caught.value.response["Error"]["Message"])
 
     uri = bucket.uri("rows")
-    only = "AugmentedManifestFile can only be used if the channel's input mode is Pipe"
-    assert only in refusal(augmented("c", uri, ["a"], InputMode="File"))
-    assert only in refusal(augmented("c", uri, ["a"], InputMode="FastFile"))
+    only = "is an augmented manifest, which the input mode {} cannot read; only Pipe can"
+    assert only.format("File") in refusal(augmented("c", uri, ["a"], InputMode="File"))
+    assert only.format("FastFile") in refusal(augmented("c", uri, ["a"], InputMode="FastFile"))
     assert "has no AttributeNames" in refusal(augmented("c", uri, []))
     plain = file_channel("c", uri)
     plain["DataSource"]["S3DataSource"]["AttributeNames"] = ["a"]
-    assert "is no AugmentedManifestFile" in refusal(plain)
+    assert "which are for an AugmentedManifestFile" in refusal(plain)
     manifest = file_channel("c", uri, S3DataType="ManifestFile", InputMode="FastFile")
-    assert "must use a S3DataType of S3Prefix" in refusal(manifest)
+    assert "it reads an S3Prefix" in refusal(manifest)

@@ -63,7 +63,7 @@ def test_channels_are_shared_out_and_go_to_their_groups(jobs: Jobs, processes: s
         TELL,
         ResourceConfig={"InstanceGroups": groups, "VolumeSizeInGB": 5},
         channels=[
-            file_channel("all", bucket.uri("data"), "ShardedByS3Key"),
+            file_channel("all", bucket.uri("data"), "ShardedByS3Key", InstanceGroupNames=["one", "two"]),
             file_channel("some", bucket.uri("data"), "ShardedByS3Key", InstanceGroupNames=["one"]),
             file_channel("mine", bucket.uri("data/0"), InstanceGroupNames=["two"]),
         ],

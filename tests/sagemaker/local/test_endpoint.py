@@ -101,7 +101,7 @@ MISTAKES = {
                 }
             ],
         ),
-        "does not reach",
+        "no directory of this machine stands for",
     ),
     "metric": (
         put("AlgorithmSpecification", "MetricDefinitions", value=[{"Name": "m", "Regex": "("}]),

@@ -95,7 +95,7 @@ def test_what_is_not_there_is_refused_before_the_start(
 @pytest.mark.parametrize("wrong", ["Pipe", "FastFile"])
 def test_file_systems_are_read_in_file_mode(jobs: Jobs, processes: str, mounted: Path, wrong: str) -> None:
     channel = file_system_channel("d", EFS, "/data", "ro", InputMode=wrong)
-    with pytest.raises(jobs.sagemaker.exceptions.ClientError, match="must use File mode"):
+    with pytest.raises(jobs.sagemaker.exceptions.ClientError, match="by the input mode File only"):
         jobs.start("print('never')", channels=[channel])
 
 
