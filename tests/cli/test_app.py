@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -173,3 +174,20 @@ def test_program_ends_with_the_code_and_what_was_registered_for_its_end():
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "bye\n")
+
+
+def test_a_current_directory_that_has_been_removed_is_named(cli: Cli) -> None:
+    gone = cli.directory / "gone"
+    gone.mkdir()
+    words = " ".join(shlex.quote(word) for word in cli.command("run", "--dryrun", "utils.echo"))
+    result = subprocess.run(
+        ["sh", "-c", f"rmdir ../gone; exec {words}"],
+        cwd=gone,
+        env={**cli.environ, "PWD": str(gone)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 3, result
+    assert "the current directory" in result.stderr
+    assert "has been removed" in result.stderr

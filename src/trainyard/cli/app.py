@@ -22,6 +22,7 @@ from trainyard.errors import (
     EXIT_INTERRUPTED,
     EXIT_JOB_FAILED,
     EXIT_OK,
+    ConfigError,
     TrainyardError,
     UsageError,
     did_you_mean,
@@ -87,6 +88,8 @@ def _guarded(argv: list[str], session: Session) -> int:
 
 def _explain(error: Exception) -> int:
     if isinstance(error, TrainyardError):
+        if isinstance(error, OutputError) and sys.stdout is not None:
+            _discard(sys.stdout)  # what is still held cannot be written either, and would be told again
         if error.exit_code == EXIT_OK:  # a component's help, asked for among its arguments
             out(error.message.rstrip("\n"))
         else:
@@ -95,6 +98,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, NotImplementedError):
         show_error(TrainyardError(str(error) or "the scheduler cannot do this"))
         return EXIT_BACKEND
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
+        where = os.environ.get("PWD", "")
+        show_error(ConfigError(f"the current directory {where} has been removed", hint="Change to another."))
+        return ConfigError.exit_code
     if isinstance(error, OSError):
         path = f": {error.filename}" if error.filename else ""
         show_error(TrainyardError(f"{error.strerror or error}{path}", hint="`--debug` shows where."))
@@ -106,6 +113,15 @@ def _explain(error: Exception) -> int:
         )
     )
     return EXIT_DEFECT
+
+
+def _is_nowhere() -> bool:
+    """Tell whether the current directory is gone."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _dispatch(argv: list[str], session: Session) -> int:
