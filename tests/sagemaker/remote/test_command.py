@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,6 +24,7 @@ from trainyard.schedulers.aws.sagemaker.command import (
     Program,
     container_command,
 )
+from trainyard.schedulers.aws.sagemaker.script import as_arguments
 
 SHELLS = [
     shell for shell in (["dash"], ["bash", "--posix"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])
@@ -182,3 +184,17 @@ def test_commands_of_all_lengths_fit_or_are_refused() -> None:
         assert "x" * size in "".join([*entrypoint, *arguments])
     with pytest.raises(ConfigError, match="SageMaker takes 50176"):
         container_command({"r": Program(["x" * 51_000])}, None, several=True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=5), JSON, max_size=4))
+def test_hyperparameters_become_the_arguments_that_the_toolkit_makes_of_them(values: dict[str, Any]) -> None:
+    from trainyard_toolkit.mapping import to_cmd_args
+
+    assert as_arguments(values) == to_cmd_args(values)
