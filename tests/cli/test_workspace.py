@@ -119,3 +119,25 @@ def test_gc_keeps_the_code_that_jobs_need(cli: Cli, project: Path, home: Path) -
     assert not [
         path for path in (home / "state" / "workspaces" / "views").iterdir() if path.name in handles[0]
     ]
+
+
+def test_nothing_travels_from_an_empty_directory_unasked(cli: Cli, tmp_path: Path) -> None:
+    """The first command of a new user, in a new directory."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    words = ["run", "--dryrun", "-s", "sagemaker_local", "utils.echo", "--image", "i:1"]
+    cli.directory = empty
+    assert "trainyard_code" not in cli(*words).out
+    refused = cli(
+        "run",
+        "--dryrun",
+        "-s",
+        "sagemaker_local",
+        "train.script",
+        "--script",
+        "t.py",
+        "--image",
+        "i:1",
+        code=3,
+    )
+    assert "has no files" in refused.err

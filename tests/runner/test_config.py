@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,16 @@ from tests.runner.fake_scheduler import FakeOpts
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.runner.config import Config, Setting, check_keys, effective_options, load_config
 from trainyard.runner.config_sources import read_ini, read_toml
-from trainyard.specs import runopts
+from trainyard.specs import option, runopts
 
 OPTS = runopts.from_dataclass(FakeOpts)
+
+
+@dataclass
+class Listed:
+    marks: list[dict[str, str]] | None = option("marks", default=None)  # noqa: RUF009 - a field
+    place: str | None = option("a place", default="here")
+    globs: list[str] | None = option("patterns", default=None)  # noqa: RUF009 - a field
 
 
 @pytest.fixture
@@ -144,6 +152,25 @@ def test_torchxconfig_values(project: Path) -> None:
         "priority": None,
         "fast": False,
         "login": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('[{"Key": "a", "Value": "b;c"}]', [{"Key": "a", "Value": "b;c"}]),
+        ("a:b;c=d", [{"a": "b"}, {"c": "d"}]),
+        ("loss=loss=([0-9.]+),x", [{"loss": "loss=([0-9.]+),x"}]),
+        ("None", None),
+    ],
+)
+def test_torchxconfig_takes_lists_of_dicts(project: Path, text: str, value: object) -> None:
+    (project / ".torchxconfig").write_text(f"[fake]\nmarks = {text}\nplace = None\nglobs = [A-Z]*;b\n")
+    options = effective_options(load_config(), "fake", runopts.from_dataclass(Listed))
+    assert {key: setting.value for key, setting in options.items()} == {
+        "marks": value,
+        "place": None,
+        "globs": ["[A-Z]*", "b"],
     }
 
 

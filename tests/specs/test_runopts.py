@@ -309,3 +309,37 @@ def test_any_text_is_decoded_or_refused(text: str, tp: Any) -> None:
         from_text(tp, text)
     except DecodeError as error:
         assert str(error)  # noqa: PT017 - it need not be raised
+
+
+@dataclass
+class Pairs:
+    env: dict[str, str] | None = option("variables", default=None)  # noqa: RUF009 - a field
+    marks: list[dict[str, str]] | None = option("marks", default=None)  # noqa: RUF009 - a field
+    queue: str | None = option("the queue", default=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "cfg"),
+    [
+        ("env=A=1", {"env": {"A": "1"}}),
+        ("env=A=1,queue=q", {"env": {"A": "1"}, "queue": "q"}),
+        ("queue=q,env=A=x=y", {"env": {"A": "x=y"}, "queue": "q"}),
+        ("env='A=1,B=2',queue=q", {"env": {"A": "1", "B": "2"}, "queue": "q"}),
+        ("env='A=1','B=2'", {"env": {"A": "1", "B": "2"}}),
+        ("marks=a=b", {"marks": [{"a": "b"}]}),
+        ("marks=loss=l=([0-9.]+)", {"marks": [{"loss": "l=([0-9.]+)"}]}),
+        (
+            'marks=[{"Key": "a", "Value": "b=c,d"}],queue=q',
+            {"marks": [{"Key": "a", "Value": "b=c,d"}], "queue": "q"},
+        ),
+    ],
+)
+def test_options_of_pairs_take_pairs(text: str, cfg: dict[str, Any]) -> None:
+    assert runopts.from_dataclass(Pairs).cfg_from_str(text) == cfg
+
+
+def test_a_second_pair_is_not_taken_for_an_option() -> None:
+    with pytest.raises(OptionParseError, match="no option 'B'") as caught:
+        runopts.from_dataclass(Pairs).cfg_from_str("env=A=1,B=2")
+    assert "env='A=1,B=2'" in caught.value.hint
+    assert runopts.from_dataclass(Pairs).cfg_from_str("queue=a=b,B=2") == {"queue": "a=b", "B": "2"}

@@ -171,3 +171,12 @@ def test_control_characters_of_an_error_file_do_not_reach_the_terminal() -> None
     text = AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])]).format()
     assert "red \\x1b[31m bell \\x07" in text
     assert text.replace("\n", "").isprintable()
+
+
+def test_a_programs_words_do_not_reach_the_terminal_as_controls() -> None:
+    replica = ReplicaStatus(0, AppState.FAILED, "a", "h", reason="bell\x07")
+    status = AppStatus(AppState.FAILED, msg="red \x1b[31m\nand more", roles=[RoleStatus("a", [replica])])
+    text = status.format()
+    assert "Reason: red \\x1b[31m\nand more\n" in text
+    assert "bell\\x07" in text
+    assert "\x1b" not in text

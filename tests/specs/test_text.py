@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import OptionParseError
-from trainyard.specs.text import parse_pairs, split_items, unquote
+from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,25 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
             parse(text)  # type: ignore[operator]
         except OptionParseError as error:
             assert error.message  # noqa: PT017 - it need not be raised
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        ("'a=1,b=2'", {"a": "1", "b": "2"}),
+        ("'a=1','b=2'", {"a": "1", "b": "2"}),
+        ('"a=x, y";"b=2"', {"a": "x, y", "b": "2"}),
+        ("loss=loss=([0-9.]+)", {"loss": "loss=([0-9.]+)"}),
+        ("a=b==,c=d=e", {"a": "b==", "c": "d=e"}),
+        ("a='b=c,d=e'", {"a": "b=c,d=e"}),
+    ],
+)
+def test_pairs_of_a_dict_may_be_quoted_and_hold_equals_signs(text: str, pairs: dict[str, str]) -> None:
+    assert parse_dict(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["'a=1','a=2'", "'a'", "a", "'a=1"])
+def test_dicts_that_do_not_parse(text: str) -> None:
+    with pytest.raises(OptionParseError):
+        parse_dict(text)

@@ -107,17 +107,20 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
         Detached: the user stopped watching.
         UnknownAppException: the job is gone.
     """
+    from trainyard.specs.status_text import detail_lines, reason_text
+
     started = time.time()
     with Interrupts(handle, may_stop) as interrupts:
         if logs:
             show_logs(runner, handle)
         status = wait_for_end(runner, handle, None if logs else StatusLines(handle, started))
     took = format_duration(time.time() - started)
-    reason = f": {status.msg}" if status.msg and status.msg != NONE else ""
+    reason = f": {reason_text(status)}" if status.msg and status.msg != NONE else ""
     note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
     if status.state != AppState.SUCCEEDED:
-        said = ("State:", "Reason:")
-        lines = [line for line in status.format().split("\n") if not line.startswith(said)]
+        lines = detail_lines(status)
+        if status.num_restarts > 0:
+            lines.insert(0, f"Restarts: {status.num_restarts}")
         if lines:
             note("\n".join(lines))
     return status, interrupts.stopping

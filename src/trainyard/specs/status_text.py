@@ -16,12 +16,23 @@ WIDTH = 80
 
 def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) -> str:
     """Return the lines that `trainyard status` prints."""
-    wanted = None if filter_roles is None else set(filter_roles)
     lines = [f"State: {status.state}"]
     if status.num_restarts > 0:
         lines.append(f"Restarts: {status.num_restarts}")
     if status.msg and status.msg != NONE:
-        lines.append(f"Reason: {status.msg}")
+        lines.append(f"Reason: {reason_text(status)}")
+    return "\n".join([*lines, *detail_lines(status, filter_roles)])
+
+
+def reason_text(status: AppStatus) -> str:
+    """Return why a job is in its state, for a terminal: the text may be the program's own."""
+    return "\n".join(clean(line) for line in status.msg.split("\n"))
+
+
+def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -> list[str]:
+    """Return what there is to say beside a job's state and reason: replicas, error files, its page."""
+    wanted = None if filter_roles is None else set(filter_roles)
+    lines = []
     for role in status.roles:
         if wanted is None or role.role in wanted:
             lines.append(f"Role {role.role}:")
@@ -31,7 +42,7 @@ def format_status(status: AppStatus, filter_roles: Iterable[str] | None = None) 
         lines += error_lines(status.structured_error_msg)
     if status.ui_url:
         lines.append(f"URL: {status.ui_url}")
-    return "\n".join(lines)
+    return lines
 
 
 def _replica_lines(replica: ReplicaStatus) -> list[str]:
@@ -46,7 +57,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.hostname:
         facts.append(f"on {replica.hostname}")
     if replica.reason:
-        facts.append(replica.reason)
+        facts.append(clean(replica.reason))
     detail = f" ({', '.join(facts)})" if facts else ""
     lines = [f"  [{replica.id}] {replica.state}{detail}"]
     if replica.structured_error_msg != NONE:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +247,16 @@ def test_a_folder_for_results_that_goes_away(jobs: Jobs, processes: str, home: P
     assert ended["TrainingJobStatus"] == "Failed"
     assert "Artifact upload failed" in ended["FailureReason"]
     assert str(jobs.out) in ended["FailureReason"]
+
+
+def test_a_stop_is_heard_whichever_thread_it_reaches(jobs: Jobs, processes: str) -> None:
+    """As one is that comes just before the runner begins to wait: no handler is called by itself."""
+    libc = ctypes.CDLL(None)
+    name = jobs.start("print('up', flush=True); time.sleep(600)")
+    jobs.says(name, "up")
+    runner = state_of(name)["runner"][0]
+    JobDir.of(name).ask("stop", {"at": time.time(), "by": os.getuid()})
+    others = [int(thread) for thread in os.listdir(f"/proc/{runner}/task") if int(thread) != runner]
+    assert others
+    assert libc.tgkill(runner, others[0], int(signal.SIGTERM)) == 0
+    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"

@@ -300,7 +300,7 @@ def test_a_role_that_does_not_exist(cloud: Cloud, scheduler: AWSSageMakerSchedul
 
 def test_a_bucket_that_does_not_exist(cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path) -> None:
     cfg = options(cloud, output_path="s3://no-such-bucket-anywhere/x")
-    with pytest.raises(AwsError, match="PutObject"):
+    with pytest.raises(AwsError, match="PutObject: there is no bucket no-such-bucket-anywhere"):
         submit(scheduler, script(script="train.py", image="i:1"), cfg)
     assert scheduler.list({"all": True}) == []
 

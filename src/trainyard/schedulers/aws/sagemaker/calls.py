@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
 
@@ -34,7 +34,7 @@ def create(session: AwsSession, request: dict[str, Any]) -> str:
     for attempt in range(attempts):
         try:
             answer = session.call("sagemaker", "CreateTrainingJob", repeats=False, **request)
-            return str(answer["TrainingJobArn"])
+            return str(_whole(answer, "CreateTrainingJob", "TrainingJobArn")["TrainingJobArn"])
         except AwsError as error:
             lost = lost or error.lost_answer
             if not lost:
@@ -63,13 +63,26 @@ def describe_job(session: AwsSession, name: str) -> dict[str, Any] | None:
         AwsError: SageMaker refuses or cannot be reached.
     """
     try:
-        return session.call("sagemaker", "DescribeTrainingJob", TrainingJobName=name)
+        answer = session.call("sagemaker", "DescribeTrainingJob", TrainingJobName=name)
+        return _whole(answer, "DescribeTrainingJob", "TrainingJobStatus")
     except AwsError as error:
         if error.code == "ResourceNotFound" or (
             error.code == "ValidationException" and _NOT_FOUND.search(error.message)
         ):
             return None
         raise
+
+
+def _whole(answer: dict[str, Any], operation: str, member: str) -> dict[str, Any]:
+    """Return an answer; one without what every answer has is none of SageMaker's (a client was handed in)."""
+    if member in answer:
+        return answer
+    raise AwsUnreachableError(
+        f"sagemaker:{operation}: the answer has no {member}",
+        hint="Something between here and AWS answers in its place.",
+        operation=f"sagemaker:{operation}",
+        lost_answer=True,
+    )
 
 
 def describe_jobs(session: AwsSession, wanted: Iterable[str]) -> dict[str, dict[str, Any] | None]:

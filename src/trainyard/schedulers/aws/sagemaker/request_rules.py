@@ -113,20 +113,21 @@ def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Ite
         needs_vpc = "FileSystemDataSource" in source and not request.get("VpcConfig") and not is_local
         # developer guide, "Give SageMaker training jobs access to resources in your VPC"
         no_vpc = [f"is a file system, which needs {name('VpcConfig')}"] if needs_vpc else []
-        for problem in [*no_vpc, *_source(source, mode), *_form(channel, mode, name)]:
+        for problem in [*no_vpc, *_source(source, mode, is_local=is_local), *_form(channel, mode, name)]:
             yield f"the channel {channel['ChannelName']!r} {problem}"
     yield from _assignments(request, channels, name)
 
 
-def _source(source: Mapping[str, Any], mode: str) -> Iterator[str]:
+def _source(source: Mapping[str, Any], mode: str, *, is_local: bool) -> Iterator[str]:
     """Check what a channel's data is, and whether its input mode can bring that."""
     # developer guide, "Setting up training jobs to access datasets": Pipe and FastFile stream from S3
     if "FileSystemDataSource" in source and mode != "File":
         yield f"is a file system, which comes by the input mode File only, not {mode}"
     s3 = source.get("S3DataSource", {})
     kind, attributes = s3.get("S3DataType"), s3.get("AttributeNames")
-    # API reference, S3DataSource, as the rest
-    if kind == AUGMENTED and mode != "Pipe":
+    # developer guide, "Access Training Data": FastFile reads no augmented manifests. The API reference,
+    # S3DataSource, takes them with Pipe alone, and so does this machine; the guide takes them with File too
+    if kind == AUGMENTED and (mode == "FastFile" or (is_local and mode != "Pipe")):
         yield f"is an augmented manifest, which the input mode {mode} cannot read; only Pipe can"
     if kind == AUGMENTED and not attributes:
         yield "is an augmented manifest, and has no AttributeNames"

@@ -177,7 +177,14 @@ def _upload(code: CodePackage, storage: Storage, uri: str, progress: Progress) -
         return
     progress.step(f"uploading the code to {uri}")
     with tempfile.TemporaryDirectory(prefix="trainyard-code-") as directory:
-        for path in code.write(directory):
+        try:
+            written = code.write(directory)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot pack the code into {directory}: {error.strerror or error}",
+                hint="Free space there, or name another directory for temporary files: TMPDIR.",
+            ) from error
+        for path in written:
             if path.name in missing:
                 storage.put(path, uri + path.name, progress)
     for warning in code.report.warnings():

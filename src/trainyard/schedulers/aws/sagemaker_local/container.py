@@ -66,6 +66,7 @@ class ContainerHost:
         self._is_told = False
         self._hears_term = True
         self._copied = 0
+        self._container_pid = 0
         self._pid = 0
         self._is_killed = False
         self._reader: threading.Thread | None = None
@@ -86,7 +87,7 @@ class ContainerHost:
         except EngineUnavailableError as error:
             raise PlatformFailure(error.message) from error
         self._is_started = True
-        self._pid = self._first_process()
+        self._pid = self._container_pid = self._container_process()
         self._reader = threading.Thread(target=self._read_log, name=f"log-{self.plan.name}", daemon=True)
         self._reader.start()
 
@@ -251,25 +252,32 @@ class ContainerHost:
             self._is_killed = True
             self._signal("SIGKILL")  # the kernel drops SIGTERM for a first process without a handler
 
-    def _first_process(self) -> int:
-        """Return the number of the program's process on this machine; 0 where it cannot be seen."""
-        try:
-            pid = int(self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"])
-            if self._cluster.has_init and pid:
-                with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-                    pid = int(file.read().split()[0])
-        except (EngineError, EngineUnavailableError, OSError, KeyError, ValueError, IndexError):
+    def _container_process(self) -> int:
+        """Return the number of the container's first process on this machine; 0 where it cannot be seen."""
+        if not self._engine.is_local:
             return 0
-        return pid if self._engine.is_local else 0
+        try:
+            return int(self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"])
+        except (EngineError, EngineUnavailableError):
+            return 0
+
+    def _program(self) -> int:
+        """Return the number of the program's process; that of the init before it, while it has not begun."""
+        if self._pid == self._container_pid and self._cluster.has_init:
+            self._pid = _only_child(self._container_pid) or self._container_pid
+        return self._pid
 
     def is_alive(self) -> bool:
-        """Tell whether its program runs."""
-        return not self._pid or is_running(self._pid)
+        """Tell whether its program runs; True where that cannot be seen."""
+        return not self._container_pid or is_running(self._program())
 
     def _has_handler(self) -> bool:
         """Tell whether the program has a handler for SIGTERM; True where that cannot be seen."""
+        program = self._program()
+        if self._cluster.has_init and program == self._container_pid:
+            return True  # it is the init that was asked
         try:
-            with open(f"/proc/{self._pid}/status", encoding="utf-8", errors="replace") as file:
+            with open(f"/proc/{program}/status", encoding="utf-8", errors="replace") as file:
                 fields = dict(line.split(":", 1) for line in file if ":" in line)
             return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
         except (OSError, KeyError, ValueError):
@@ -334,6 +342,15 @@ class ContainerHost:
                     writer.write(stream, content[skip:])
                     self._copied += len(content) - skip
                     skip = 0
+
+
+def _only_child(pid: int) -> int:
+    """Return the first child of a process; 0 if it has none."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except (OSError, IndexError):
+        return 0
 
 
 def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:

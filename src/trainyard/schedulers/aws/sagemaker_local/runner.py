@@ -6,6 +6,7 @@ hosts have to end. The other one does what takes time: fetching, starting, waiti
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -74,10 +75,27 @@ class TrainingRun:
         for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
             signal.signal(signum, lambda *_: None)
 
+    def _be_woken_by_signals(self) -> None:
+        """Have every signal end the main thread's wait.
+
+        One that comes just before it begins to wait, or to another thread, does not by itself: Python would
+        call its handler once the wait is over, which may be in an hour.
+        """
+        heard, noted = os.pipe()
+        os.set_blocking(noted, False)
+        signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
+
+        def wake() -> None:
+            while os.read(heard, 512):
+                self._events.put(("", None))
+
+        threading.Thread(target=wake, name="signals", daemon=True).start()
+
     # ---- the main thread
 
     def run(self) -> None:
         """Run the job to its end."""
+        self._be_woken_by_signals()
         if self.job.wish("stop"):
             self._events.put(("stop", None))
         worker = threading.Thread(target=self._work, name="work")

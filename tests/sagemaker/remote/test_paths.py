@@ -1,0 +1,83 @@
+"""Paths of this machine: noticed early, and read as what they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import backends
+from trainyard.components.train import script
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker.channels import local_path
+from trainyard.schedulers.aws.sagemaker.code import plan_code
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.side_effects import upload_code
+from trainyard.schedulers.aws.sagemaker_local.objects import Place
+from trainyard.schedulers.registry import get_scheduler_factories
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.workspace import Workspace
+from trainyard.workspace.progress import Silent
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.mark.parametrize("wanted", [{"channels": {"training": "nothere"}}, {"model_uri": "nothere"}])
+@pytest.mark.parametrize("name", ["aws_sagemaker", "sagemaker_local"])
+def test_a_path_that_is_not_there_is_noticed_before_anything_is_done(
+    project: Path, name: str, wanted: dict[str, Any]
+) -> None:
+    backends.need("botocore")
+    scheduler = get_scheduler_factories()[name]("test")
+    role = {"role": "arn:aws:iam::123456789012:role/R", "instance_type": "ml.m5.large"}
+    app = AppDef("job", [Role("any", "i:1", entrypoint="ls")])
+    with pytest.raises(ConfigError, match=f"no file or directory {project}/nothere"):
+        scheduler.submit_dryrun(app, {**role, **wanted})
+    scheduler.close()
+
+
+def test_names_with_percent_signs_are_names(tmp_path: Path) -> None:
+    upload = local_path(str(tmp_path / "a%41 b"))
+    assert upload.path == str(tmp_path / "a%41 b")
+    assert Place.parse(upload.uri) == Place("", upload.path)
+    assert local_path(upload.uri) == upload
+
+
+def test_a_script_of_this_directory_may_be_named_from_the_root(project: Path) -> None:
+    app = script(script=str(project / "train.py"), image="i:1")
+    assert app.roles[0].args == ["train.py"]
+    away = script(script="/nowhere/train.py", image="i:1")
+    assert away.roles[0].args == ["/nowhere/train.py"]
+
+
+def test_a_full_disk_while_packing_says_where(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = AppDef("job", [Role("train", "i:1", entrypoint="python", args=["train.py"])])
+    package = plan_code(app, Workspace(), AWSSageMakerOpts("R", "ml.m5.large"))
+    assert package is not None
+
+    def full(directory: str) -> list[Path]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Empty:
+        def has(self, uri: str) -> bool:
+            return False
+
+    monkeypatch.setattr(package, "write", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"pack the code into {tmp_path}.*No space left") as caught:
+        upload_code(package, Empty(), "s3://b/x/", Silent())  # type: ignore[arg-type]
+    assert "TMPDIR" in caught.value.hint
+    assert not list(tmp_path.glob("trainyard-code-*"))
