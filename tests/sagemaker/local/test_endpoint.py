@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -350,7 +351,40 @@ def test_other_users_are_not_answered(endpoint: Endpoint) -> None:
     words = ["/usr/bin/python3", "-c", code]  # which everybody may run
     done = subprocess.run(words, capture_output=True, text=True, check=True, env={})
     assert done.stdout.strip() == "403"
-    assert not is_own_peer("127.0.0.1", 1)
+    assert not is_own_peer(("127.0.0.1", 1), ("127.0.0.1", 2))
+
+
+def test_other_users_who_hang_up_at_once_start_nothing(endpoint: Endpoint, jobs: Jobs) -> None:
+    """The kernel says that a socket which nobody has open any more is root's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    body = json.dumps(jobs.request("print('never')")).encode()
+    head = (
+        f"POST / HTTP/1.1\r\nHost: {endpoint.url.rpartition('/')[2]}\r\n"
+        "X-Amz-Target: SageMaker.CreateTrainingJob\r\nContent-Type: application/x-amz-json-1.1\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    code = (
+        "import os, socket, sys; os.setgid(65534); os.setuid(65534)\n"
+        f"data = {head.encode() + body!r}\n"
+        f"address = {endpoint.server_address[:2]!r}\n"
+        "for _ in range(20):\n"
+        "    s = socket.create_connection(address); s.sendall(data); s.close()\n"
+    )
+    subprocess.run(["/usr/bin/python3", "-c", code], check=True, env={})
+    listed = jobs.sagemaker.list_training_jobs()["TrainingJobSummaries"]  # comes after all of them
+    assert listed == []
+
+
+def test_a_port_that_was_roots_before_is_not_roots_now() -> None:
+    """Connections to others, and such as are over, may have the same address at their end."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        client = socket.create_connection(server.getsockname())
+        peer, own = client.getsockname(), server.getsockname()
+        assert is_own_peer(peer, own)
+        assert not is_own_peer(peer, other.getsockname())
+        client.close()
+        assert not is_own_peer(peer, own)
 
 
 def test_the_sdks_own_waiter(jobs: Jobs, processes: str) -> None:

@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         for header in OF_BROWSERS:
             if header in self.headers:
                 raise ApiError("AccessDeniedException", "this endpoint does not answer web pages", 403)
-        if not is_own_peer(self.client_address[0], self.client_address[1]):
+        if not is_own_peer(self.client_address, self.connection.getsockname()):
             raise ApiError("AccessDeniedException", "this endpoint answers the user who started it only", 403)
 
     def _params(self) -> dict[str, Any]:
@@ -284,28 +284,41 @@ def region_of_signature(authorization: str) -> str:
     return scope[-3]
 
 
-def is_own_peer(address: str, port: int) -> bool:
+def is_own_peer(peer: tuple[Any, ...], own: tuple[Any, ...]) -> bool:
     """Tell whether the other end of a connection is a process of this user or of root.
 
-    A peer that is not on this machine is not. Where the system has no table of sockets, every peer is.
+    A peer that is not on this machine is not, nor one that has closed its end: the kernel calls that root's,
+    whosever it was. Where the system has no table of sockets, every peer is.
+
+    Args:
+        peer: address and port of the other end.
+        own: address and port of this end.
     """
     if not os.path.exists("/proc/net/tcp"):
         return True
+    # Both ends: the other one's address alone may also be that of connections to others, or of old ones.
+    wanted = [_in_table(peer), _in_table(own)]
+    table = "/proc/net/tcp6" if ":" in peer[0] else "/proc/net/tcp"
+    for _ in range(LOOKS):
+        with open(table, encoding="ascii") as file:
+            for line in file:
+                fields = line.split()
+                if len(fields) > 9 and fields[1:3] == wanted:
+                    has_owner = fields[9] != "0"  # the inode, by which processes hold it
+                    return has_owner and int(fields[7]) in (0, os.getuid())
+    return False
+
+
+def _in_table(end: tuple[Any, ...]) -> str:
+    """Return an address and a port as the kernel's table has them."""
+    address, port = end[0], end[1]
     version, width = (socket.AF_INET6, 16) if ":" in address else (socket.AF_INET, 4)
     raw = socket.inet_pton(version, address.partition("%")[0])
     # The kernel shows each group of four bytes in this machine's order.
     swapped = b"".join(
         int.from_bytes(raw[i : i + 4], sys.byteorder).to_bytes(4, "big") for i in range(0, width, 4)
     )
-    wanted = f"{swapped.hex().upper()}:{port:04X}"
-    table = "/proc/net/tcp6" if version == socket.AF_INET6 else "/proc/net/tcp"
-    for _ in range(LOOKS):
-        with open(table, encoding="ascii") as file:
-            for line in file:
-                fields = line.split()
-                if len(fields) > 7 and fields[1] == wanted:
-                    return int(fields[7]) in (0, os.getuid())
-    return False
+    return f"{swapped.hex().upper()}:{port:04X}"
 
 
 def _check_loopback(host: str) -> None:
