@@ -12,6 +12,7 @@ import pytest
 
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
+from trainyard.cli.apptext import request_json
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsCredentialsError
@@ -320,7 +321,8 @@ def test_a_dry_run_shows_what_would_be_looked_up_and_asks_nothing(
     app = script(script="train.py", image="i:1")
     workspace = Workspace({str(project): ""})
     info = scheduler.submit_dryrun(app, again(cloud), workspace)
-    shown = json.loads(str(info.request))["before"]
+    shown = request_json(info)["before"]  # as the command line prints it
+    assert shown == json.loads(str(info.request))["before"]
     assert shown[0] == "look up whether SageMaker may assume the role, if that is allowed"
     assert shown[1] == (
         f"look up whether the role may read and write s3://{cloud.bucket}/checkpoints, for when the job is "

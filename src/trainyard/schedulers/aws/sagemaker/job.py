@@ -72,12 +72,17 @@ class AWSSageMakerJob:
     needs: Needs = field(default_factory=Needs)
     runs: dict[str, list[str]] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        """Return the request as JSON, without secrets, with what comes before it and what will run."""
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values, without secrets, with what comes before it and what will run."""
         from trainyard.redaction import Redactor
 
         shown = {"before": self.needs.steps(), "CreateTrainingJob": self.job_def, "runs": self.runs}
-        return json.dumps(Redactor().json({key: value for key, value in shown.items() if value}), indent=2)
+        values: dict[str, Any] = Redactor().json({key: value for key, value in shown.items() if value})
+        return values
+
+    def __str__(self) -> str:
+        """Return the same as text."""
+        return json.dumps(self.shown(), indent=2)
 
     def __repr__(self) -> str:
         return str(self)
