@@ -78,7 +78,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "20")
     yield
-    from trainyard.schedulers.aws.sagemaker_local import api, recovery, store
+    from trainyard.schedulers.aws.sagemaker_local import recovery, store
+    from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 
     for job in store.all_jobs():
         state = recovery.current_state(job)
@@ -156,7 +157,7 @@ class Bucket:
 @pytest.fixture
 def endpoint(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The endpoint, with boto3 pointed at it by its variables."""
-    from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
+    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
 
     server = Endpoint()
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", server.url)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local import cache, housekeeping
-from trainyard.schedulers.aws.sagemaker_local.cache import Cache, cache_dir
-from trainyard.schedulers.aws.sagemaker_local.objects import Item, Objects, Place, StoreFailure
+from trainyard.schedulers.aws.sagemaker_local import housekeeping
+from trainyard.schedulers.aws.sagemaker_local.data import cache
+from trainyard.schedulers.aws.sagemaker_local.data.cache import Cache, cache_dir
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Item, Objects, Place, StoreFailure
 
 from .conftest import file_channel
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.backends import need
-from trainyard.schedulers.aws.sagemaker_local import namespaces
-from trainyard.schedulers.aws.sagemaker_local.layout import Host
-from trainyard.schedulers.aws.sagemaker_local.reservations import PORTS, Reservations
+from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
+from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import PORTS, Reservations
 
 from .conftest import until
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.answers import NOT_DESCRIBED
-from trainyard.schedulers.aws.sagemaker_local.server import Endpoint, is_own_peer
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import NOT_DESCRIBED
+from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint, is_own_peer
 
 from .conftest import ROLE, file_channel
 

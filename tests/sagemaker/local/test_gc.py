@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.schedulers.aws.sagemaker_local import cache, housekeeping
+from trainyard.schedulers.aws.sagemaker_local import housekeeping
+from trainyard.schedulers.aws.sagemaker_local.data import cache
 from trainyard.schedulers.aws.sagemaker_local.submission import code_dir, default_output
 
 from .conftest import Bucket, until

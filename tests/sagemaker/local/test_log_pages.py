@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.logs_api import LocalLogs
+from trainyard.schedulers.aws.sagemaker_local.endpoint.patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.logs import LONGEST_EVENT, Log
-from trainyard.schedulers.aws.sagemaker_local.logs_api import LocalLogs
-from trainyard.schedulers.aws.sagemaker_local.patterns import matcher
 
 from .conftest import GROUP, Jobs
 

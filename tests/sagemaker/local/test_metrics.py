@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.aws.sagemaker_local import cbor
+from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor
 
 if TYPE_CHECKING:
     from .conftest import Jobs

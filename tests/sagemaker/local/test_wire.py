@@ -21,7 +21,7 @@ import botocore.exceptions
 import pytest
 
 from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.sagemaker_local.server import LARGEST_REQUEST, Endpoint
+from trainyard.schedulers.aws.sagemaker_local.endpoint.server import LARGEST_REQUEST, Endpoint
 
 from .conftest import until
 

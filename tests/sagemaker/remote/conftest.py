@@ -126,9 +126,9 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+    from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-    from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
 
     with Endpoint(settings=Settings(docker="never", grace=5.0)) as endpoint:
         made = Cloud(moto, endpoint.url)

@@ -53,8 +53,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint runs containers; gives an image with Open MPI."""
+    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-    from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
 
     backends.need("docker")
     backends.need("mpi")

@@ -12,8 +12,8 @@ from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker import request_rules
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local import validation
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.specs.app import AppDef, Role
 
 ROLE = "arn:aws:iam::123456789012:role/Training"

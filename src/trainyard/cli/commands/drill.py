@@ -32,8 +32,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command."""
     from trainyard.cli.times import parse_duration
-    from trainyard.schedulers.aws.sagemaker_local import api, recovery, store
-    from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+    from trainyard.schedulers.aws.sagemaker_local import recovery, store
+    from trainyard.schedulers.aws.sagemaker_local.endpoint import api
+    from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
     absence = parse_duration(args.absence)
     job = store.find(_app_id(args.handle))

@@ -35,8 +35,8 @@ def run(args: Namespace) -> int:
     import signal
     import threading
 
+    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-    from trainyard.schedulers.aws.sagemaker_local.server import Endpoint
 
     endpoint = Endpoint(args.host, args.port, Settings.from_env())
     for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):

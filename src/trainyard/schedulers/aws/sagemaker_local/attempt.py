@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard.schedulers.aws.sagemaker_local import checkpoints
-from trainyard.schedulers.aws.sagemaker_local.channels import Channels
-from trainyard.schedulers.aws.sagemaker_local.configs import Situation, documents, output_directories
-from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, Running, StartFailure
-from trainyard.schedulers.aws.sagemaker_local.layout import Host, Shown, Tree, hosts_of
+from trainyard.schedulers.aws.sagemaker_local.data import checkpoints
+from trainyard.schedulers.aws.sagemaker_local.data.channels import Channels
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Place, StoreFailure, in_parallel
+from trainyard.schedulers.aws.sagemaker_local.data.pipes import PipeFeeder
+from trainyard.schedulers.aws.sagemaker_local.hosts.configs import Situation, documents, output_directories
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, Tree, hosts_of
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
-from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Place, StoreFailure, in_parallel
-from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
 from trainyard.schedulers.aws.sagemaker_local.transitions import LONGEST_REASON
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import os
 import shutil
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import filesystems, namespaces
-from trainyard.schedulers.aws.sagemaker_local.errors import invalid
-from trainyard.schedulers.aws.sagemaker_local.layout import hosts_of
+from trainyard.schedulers.aws.sagemaker_local.data import filesystems
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
 
 MPI, TORCHRUN = "sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"
 #: What MPI on several hosts needs, and in which package Debian has it.

@@ -12,7 +12,8 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 
-from trainyard.schedulers.aws.sagemaker_local import cache, store, submission
+from trainyard.schedulers.aws.sagemaker_local import store, submission
+from trainyard.schedulers.aws.sagemaker_local.data import cache
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL

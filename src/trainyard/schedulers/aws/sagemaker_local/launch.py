@@ -14,7 +14,9 @@ import trainyard
 from trainyard.errors import BackendError, ConfigError
 from trainyard.processes import myself
 from trainyard.redaction import Redactor
-from trainyard.schedulers.aws.sagemaker_local import feasible, filesystems, layout, store
+from trainyard.schedulers.aws.sagemaker_local import feasible, store
+from trainyard.schedulers.aws.sagemaker_local.data import filesystems
+from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
 from trainyard.schedulers.machine.documents import machine

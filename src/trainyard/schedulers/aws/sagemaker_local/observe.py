@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import observe as remote
-from trainyard.schedulers.aws.sagemaker_local import api, recovery
+from trainyard.schedulers.aws.sagemaker_local import recovery
+from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.schedulers.machine import processes

@@ -88,7 +88,7 @@ def sweep(job: JobDir) -> bool:
     if os.path.exists(job.file("work", ".docker")):
         from trainyard.docker.engine import Engine
         from trainyard.errors import TrainyardError
-        from trainyard.schedulers.aws.sagemaker_local import cluster
+        from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
 
         try:
             engine = Engine.from_env()

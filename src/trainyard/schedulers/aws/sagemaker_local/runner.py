@@ -17,10 +17,10 @@ from typing import Any
 
 from trainyard.processes import Process
 from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Objects
+from trainyard.schedulers.aws.sagemaker_local.data.results import final_metrics, send_results
+from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Objects
-from trainyard.schedulers.aws.sagemaker_local.platform import Platform
-from trainyard.schedulers.aws.sagemaker_local.results import final_metrics, send_results
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import Journal
 

@@ -141,7 +141,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL 120 seconds later. What it has saved is kept."""
-        from trainyard.schedulers.aws.sagemaker_local import api
+        from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 
         job = store.find(app_id)
         state = None if job is None else recovery.current_state(job)

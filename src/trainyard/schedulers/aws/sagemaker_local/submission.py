@@ -14,8 +14,10 @@ from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker.rules import check_options
-from trainyard.schedulers.aws.sagemaker_local import feasible, filesystems, store, validation
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local import feasible, store
+from trainyard.schedulers.aws.sagemaker_local.data import filesystems
+from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.validate import shape_of
 
 TEXT, NUMBER, MOMENT, FLAG, EITHER, OBJECT = "text", "number", "timestamp", "boolean", "either", "object"

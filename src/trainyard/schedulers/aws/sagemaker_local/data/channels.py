@@ -13,18 +13,18 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from trainyard.schedulers.aws.sagemaker_local.cache import Cache
-from trainyard.schedulers.aws.sagemaker_local.filesystems import directory_of
-from trainyard.schedulers.aws.sagemaker_local.layout import Host, Shown, channels_of, input_mode
-from trainyard.schedulers.aws.sagemaker_local.manifests import Piece, read_augmented, read_manifest
-from trainyard.schedulers.aws.sagemaker_local.objects import (
+from trainyard.schedulers.aws.sagemaker_local.data.cache import Cache
+from trainyard.schedulers.aws.sagemaker_local.data.filesystems import directory_of
+from trainyard.schedulers.aws.sagemaker_local.data.manifests import Piece, read_augmented, read_manifest
+from trainyard.schedulers.aws.sagemaker_local.data.objects import (
     Item,
     Objects,
     Place,
     StoreFailure,
     in_parallel,
 )
-from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
+from trainyard.schedulers.aws.sagemaker_local.data.pipes import PipeFeeder
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, channels_of, input_mode
 
 T = TypeVar("T")
 

@@ -7,10 +7,11 @@ import time
 from collections import deque
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import store, validation
-from trainyard.schedulers.aws.sagemaker_local.answers import page_of
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
-from trainyard.schedulers.aws.sagemaker_local.log_search import (
+from trainyard.schedulers.aws.sagemaker_local import store
+from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import page_of
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.log_search import (
     MOST_BYTES,
     MOST_EVENTS,
     Query,
@@ -20,8 +21,8 @@ from trainyard.schedulers.aws.sagemaker_local.log_search import (
     message_of,
     size_of_event,
 )
+from trainyard.schedulers.aws.sagemaker_local.endpoint.patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.logs import Event
-from trainyard.schedulers.aws.sagemaker_local.patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 

@@ -12,7 +12,7 @@ import os
 import stat
 import tarfile
 
-from trainyard.schedulers.aws.sagemaker_local.objects import Objects, Place, in_parallel
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Objects, Place, in_parallel
 
 
 def merge(folders: dict[str, str]) -> tuple[list[tuple[str, str]], list[str]]:

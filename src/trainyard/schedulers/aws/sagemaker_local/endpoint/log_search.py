@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.logs import Event, Log, log_path
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.paths import make_private_dir, state_dir
-from trainyard.schedulers.aws.sagemaker_local.objects import Item, Objects, StoreFailure, copy_content
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Item, Objects, StoreFailure, copy_content
 
 ATTEMPTS = 3
 LOCK_PAUSE = 0.05

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import store, validation
-from trainyard.schedulers.aws.sagemaker_local.answers import document_of
-from trainyard.schedulers.aws.sagemaker_local.cbor import Moment
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
-from trainyard.schedulers.aws.sagemaker_local.results import metric_values
+from trainyard.schedulers.aws.sagemaker_local import store
+from trainyard.schedulers.aws.sagemaker_local.data.results import metric_values
+from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import document_of
+from trainyard.schedulers.aws.sagemaker_local.endpoint.cbor import Moment
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 DIMENSION = "TrainingJobName"

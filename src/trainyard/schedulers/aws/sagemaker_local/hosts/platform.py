@@ -8,28 +8,28 @@ import socket
 from typing import Any
 
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.aws.sagemaker_local.host import (
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
     PlatformFailure,
     ProcessHost,
     Running,
     StartFailure,
     platform_variables,
 )
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.layout import INTERFACE, Host, Shown, Tree
-from trainyard.schedulers.aws.sagemaker_local.namespaces import (
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import INTERFACE, Host, Shown, Tree
+from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
     HOSTS_PER_NETWORK,
     View,
     are_available,
     write_hosts_file,
 )
-from trainyard.schedulers.aws.sagemaker_local.reservations import Reservations
+from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
+from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
-    from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster
+    from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster
 
 #: Of the toolkit, where the hosts of a job come together: hosts that are processes share the machine's ports.
 PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
@@ -88,7 +88,7 @@ class Platform:
             return
         if self._settings.docker != "never":
             from trainyard.docker.engine import Engine
-            from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster
+            from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster
 
             try:
                 self._engine = Engine.from_env()
@@ -116,7 +116,7 @@ class Platform:
                 self._network = self._reservations.network(blocks)
                 self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
             return
-        from trainyard.schedulers.aws.sagemaker_local.cluster import ensure_image
+        from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import ensure_image
 
         try:
             ensure_image(
@@ -150,7 +150,7 @@ class Platform:
     ) -> Running:
         """Return a host that is to be started."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.container import ContainerHost
+            from trainyard.schedulers.aws.sagemaker_local.hosts.container import ContainerHost
 
             return ContainerHost(
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
@@ -208,7 +208,7 @@ class Platform:
     def reclaim(self) -> None:
         """Make the hosts' files this user's own."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.cluster import reclaim
+            from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import reclaim
 
             reclaim(
                 self.cluster.engine,
@@ -220,7 +220,7 @@ class Platform:
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.cluster import sweep
+            from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import sweep
 
             sweep(self.cluster.engine, self._job.path)
         self._close_engine()

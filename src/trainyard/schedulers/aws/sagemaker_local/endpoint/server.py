@@ -18,12 +18,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.sagemaker_local import cbor
-from trainyard.schedulers.aws.sagemaker_local.api import LocalSageMaker
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor
+from trainyard.schedulers.aws.sagemaker_local.endpoint.api import LocalSageMaker
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.logs_api import LocalLogs
+from trainyard.schedulers.aws.sagemaker_local.endpoint.metrics_api import LocalMetrics
 from trainyard.schedulers.aws.sagemaker_local.launch import DEFAULT_REGION, Settings
-from trainyard.schedulers.aws.sagemaker_local.logs_api import LocalLogs
-from trainyard.schedulers.aws.sagemaker_local.metrics_api import LocalMetrics
 
 LARGEST_REQUEST = 16 << 20
 #: How much of a request that is refused is read, so that the answer is.

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.aws.sagemaker_local import search, store, validation
-from trainyard.schedulers.aws.sagemaker_local.answers import (
+from trainyard.schedulers.aws.sagemaker_local import store
+from trainyard.schedulers.aws.sagemaker_local.endpoint import search, validation
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
     describe,
     document_of,
     page_of,
@@ -21,7 +22,7 @@ from trainyard.schedulers.aws.sagemaker_local.answers import (
     summary,
     tag_list,
 )
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError, invalid, not_found
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, invalid, not_found
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir

@@ -9,9 +9,14 @@ import time
 from typing import Any
 
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
-from trainyard.schedulers.aws.sagemaker_local.cluster import Cluster, remove_container
-from trainyard.schedulers.aws.sagemaker_local.host import Exit, PlatformFailure, StartFailure, is_running
-from trainyard.schedulers.aws.sagemaker_local.layout import (
+from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster, remove_container
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
+    Exit,
+    PlatformFailure,
+    StartFailure,
+    is_running,
+)
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     BASE,
     Host,
     Shown,

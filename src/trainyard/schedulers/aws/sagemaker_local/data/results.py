@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainyard.schedulers.aws.sagemaker_local import artifacts
-from trainyard.schedulers.aws.sagemaker_local.layout import Tree
+from trainyard.schedulers.aws.sagemaker_local.data import artifacts
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Place, StoreFailure
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, log_path
-from trainyard.schedulers.aws.sagemaker_local.objects import Place, StoreFailure
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.images import inspect_image, pull
-from trainyard.schedulers.aws.sagemaker_local.host import StartFailure
-from trainyard.schedulers.aws.sagemaker_local.layout import Host
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import StartFailure
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 #: Marks containers and networks; its value is the job's directory.
 LABEL = "trainyard.sagemaker.job"

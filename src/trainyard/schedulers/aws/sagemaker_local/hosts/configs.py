@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local.layout import (
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     BASE,
     CHECKPOINTS,
     Host,

@@ -9,8 +9,8 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from trainyard.schedulers.aws.sagemaker_local.manifests import Piece
-from trainyard.schedulers.aws.sagemaker_local.objects import Cancelled, Item, Objects, StoreFailure
+from trainyard.schedulers.aws.sagemaker_local.data.manifests import Piece
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Item, Objects, StoreFailure
 
 #: https://mxnet.apache.org/versions/master/architecture/note_data_loading - the magic number of RecordIO
 _MAGIC = 0xCED7230A

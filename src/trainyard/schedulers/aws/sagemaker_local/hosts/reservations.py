@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 
-from trainyard.schedulers.aws.sagemaker_local.host import PlatformFailure
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
 
 #: Below those that the kernel gives to connections (ip_local_port_range), above those of well-known services.
 PORTS = range(20000, 32000)

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainyard.schedulers.aws.sagemaker_local.layout import Host
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 HOSTS_PER_NETWORK = 250
 #: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: how many pairs of a directory and the place where

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import store, validation
-from trainyard.schedulers.aws.sagemaker_local.answers import describe, page_of_jobs, tag_list
-from trainyard.schedulers.aws.sagemaker_local.errors import invalid
-from trainyard.schedulers.aws.sagemaker_local.properties import OBJECT, Property, element_of, find
+from trainyard.schedulers.aws.sagemaker_local import store
+from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import describe, page_of_jobs, tag_list
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.endpoint.properties import OBJECT, Property, element_of, find
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.validate import shape_of
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local.objects import Item, Objects, Place, StoreFailure
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Item, Objects, Place, StoreFailure
 
 #: What a pipe brings for one line of an augmented manifest: texts as they are, and the content of objects.
 Piece = bytes | Item

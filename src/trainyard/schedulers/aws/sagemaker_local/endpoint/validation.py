@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import request_rules
-from trainyard.schedulers.aws.sagemaker_local.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.validate import problems_of
 
 #: Local places where the service takes S3 alone. For the model they look like S3's.

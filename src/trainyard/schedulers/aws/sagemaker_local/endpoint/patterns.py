@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trainyard.schedulers.aws.sagemaker_local.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
 Matcher = Callable[[str], bool]
 

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainyard.processes import stat_fields
-from trainyard.schedulers.aws.sagemaker_local.layout import BASE, Host, Tree, checkpoint_path, command_of
-from trainyard.schedulers.aws.sagemaker_local.namespaces import View
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
+    BASE,
+    Host,
+    Tree,
+    checkpoint_path,
+    command_of,
+)
+from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
 from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, signal_name
 
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 
-from trainyard.schedulers.aws.sagemaker_local.objects import Objects, Place, StoreFailure, in_parallel
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Objects, Place, StoreFailure, in_parallel
 
 Stamp = tuple[int, int, int]
 SECONDS_BETWEEN = 0.5

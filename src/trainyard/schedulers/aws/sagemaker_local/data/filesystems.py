@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker_local.objects import StoreFailure
+from trainyard.schedulers.aws.sagemaker_local.data.objects import StoreFailure
 
 VARIABLE = "TRAINYARD_SAGEMAKER_FILE_SYSTEMS"
 _ID = re.compile(r"fs-[0-9a-f]{8,}")

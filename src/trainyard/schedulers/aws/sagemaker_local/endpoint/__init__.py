@@ -1,0 +1,1 @@
+"""SageMaker's API, answered on this machine."""

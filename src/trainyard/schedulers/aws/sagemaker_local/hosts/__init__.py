@@ -1,0 +1,1 @@
+"""The hosts of a job: containers or processes, and what they find."""
