@@ -168,6 +168,14 @@ def scheduler(cloud: Cloud) -> Iterator[AWSSageMakerScheduler]:
     made.close()
 
 
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "train.py").write_text("print('it runs')\n")
+    return directory
+
+
 def wait_for(scheduler: AWSSageMakerScheduler, app_id: str, seconds: float = 50.0) -> Any:
     """Wait for a job's end, and return its description."""
     response = scheduler.wait(app_id, seconds)

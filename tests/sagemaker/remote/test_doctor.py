@@ -24,20 +24,6 @@ CHAINING = {"SessionChainingConfig": {"EnableSessionTagChaining": True}}
 USER = "moto"  # whom moto takes everybody for
 
 
-@pytest.fixture
-def scheduler(iam: Iam) -> Iterator[AWSSageMakerScheduler]:
-    with closing(create_scheduler("test")) as made:
-        yield made
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "train.py").write_text("print('it runs')\n")
-    return directory
-
-
 @pytest.fixture(autouse=True)
 def user(iam: Iam) -> Iterator[None]:
     client = iam.client

@@ -46,14 +46,6 @@ def write(directory: Path, **files: str) -> Path:
     return directory
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "train.py").write_text("print(1)\n")
-    return directory
-
-
 def refusal(app: AppDef, directory: Path, **given: Any) -> ConfigError:
     with pytest.raises(ConfigError) as refused:
         plan(app, directory, **given)

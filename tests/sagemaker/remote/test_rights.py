@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsCredentialsError
 from trainyard.schedulers.aws.sagemaker.rights import services, trust_problem
-from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.specs.status import AppState
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.progress import Silent
+
+pytestmark = pytest.mark.usefixtures("iam")
 
 READ, WRITE, LIST = "s3:GetObject", "s3:PutObject", "s3:ListBucket"
 
@@ -37,20 +38,6 @@ class Told(Silent):
     @property
     def warnings(self) -> list[str]:
         return [text for text in self.texts if text.startswith("warning: ")]
-
-
-@pytest.fixture
-def scheduler(iam: Iam) -> Iterator[AWSSageMakerScheduler]:
-    with closing(create_scheduler("test")) as made:
-        yield made
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "train.py").write_text("print('it runs')\n")
-    return directory
 
 
 def checkpoints(cloud: Cloud) -> list[dict[str, Any]]:
