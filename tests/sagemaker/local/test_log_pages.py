@@ -318,12 +318,23 @@ def test_places_and_times_agree(moments: list[tuple[int, str]], since: int, coun
                 size += file.write(text.encode())
                 times.write(struct.pack("=QQ", size, time))
         everything = [(e.start, e.time_ms, e.data) for e in log.events(0, True)]
-        boundary = log.boundary(since)
-        start = log.line_start(boundary) if boundary is not None else log.size
+        start = log.line_start(log.boundary(since, True))
         late = [(e.start, e.time_ms, e.data) for e in log.events(start, True) if e.time_ms >= since]
         assert late == [event for event in everything if event[1] >= since]
         last = [(e.start, e.time_ms, e.data) for e in log.events(log.start_of_last(count, log.size), True)]
         assert last == everything[-count:]
+
+
+def test_lines_whose_time_is_not_known_yet_come_after_every_time(tmp_path: Path) -> None:
+    """A reader that asks for a time, while lines are written and not yet noted, misses none of them."""
+    log = Log(f"{tmp_path}/algo-1-0")
+    times = tmp_path / "algo-1-0.times"
+    (tmp_path / "algo-1-0.log").write_bytes(b"one\ntwo\nthree\n")
+    times.write_bytes(struct.pack("=QQ", 4, 10))
+    start = log.line_start(log.boundary(20, False))
+    times.write_bytes(struct.pack("=QQQQ", 4, 10, 14, 30))  # they are noted before the reader goes on
+    found = [event.data for event in log.events(start, False) if event.time_ms >= 20]
+    assert found == [b"two\n", b"three\n"]
 
 
 def test_error_codes_of_the_logs_are_their_own(made: Made) -> None:

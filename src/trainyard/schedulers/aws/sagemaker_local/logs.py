@@ -186,12 +186,16 @@ class Log:
             if held and is_complete:
                 yield start, held
 
-    def boundary(self, time_ms: int) -> int | None:
-        """Return the place before which all that was written is older than a time; None if all of it is."""
+    def boundary(self, time_ms: int, is_complete: bool) -> int:
+        """Return the place before which all that was written is older than a time.
+
+        Of a log that still grows that is no later than where the times that are known end: what follows may
+        get any later time at any moment.
+        """
         times = self.times()
         index = times.first_at(time_ms)
-        if index == len(times):
-            return None
+        if index == len(times) and is_complete:
+            return self.size
         return times.size(index - 1) if index else 0
 
     def line_start(self, place: int) -> int:

@@ -120,10 +120,7 @@ def _advance(
 def _events(stream: Stream, since: int) -> Iterator[Event]:
     start = 0
     if since:
-        place = stream.log.boundary(since)
-        if place is None:
-            return  # all of it is older
-        start = stream.log.line_start(place)
+        start = stream.log.line_start(stream.log.boundary(since, stream.is_over))
     for event in stream.log.events(start, stream.is_over):
         if event.time_ms >= since:
             yield event

@@ -143,8 +143,7 @@ def _page_backward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[
 
 
 def _boundary(stream: Stream, time_ms: int) -> int:
-    place = stream.log.boundary(time_ms)
-    return stream.log.size if place is None else place
+    return stream.log.boundary(time_ms, stream.is_over)
 
 
 def _check_group(operation: str, params: dict[str, Any]) -> None:
