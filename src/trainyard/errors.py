@@ -124,12 +124,17 @@ class AppStatusError(TrainyardError):
         self.status = status
 
 
+#: How many names a message shows.
+MOST_NAMES = 60
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest known names, or all of them when none is near."""
+    """Return a sentence with the nearest known names, or with all when none is near, if they are few."""
     import difflib
 
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
         return "Did you mean " + " or ".join(near) + "?"
-    return "Known: " + ", ".join(names) + "." if names else ""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return "Known: " + ", ".join(names[:MOST_NAMES]) + f"{more}." if names else ""

@@ -21,6 +21,7 @@ import pytest
 from tests import backends
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.sagemaker.code import CodePackage, plan_code
+from trainyard.schedulers.aws.sagemaker.command import ARCHIVE_FILE
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.specs.app import AppDef, Role
@@ -30,6 +31,12 @@ from trainyard.workspace.progress import Silent
 
 SCRIPT = AppDef("job", [Role("train", "i:1", entrypoint="python", args=["train.py"])])
 PROGRAM = AppDef("job", [Role("any", "i:1", entrypoint="ls")])
+
+
+def written(package: CodePackage, directory: Path) -> Path:
+    """Write a package, and return the path of its archive."""
+    package.write(directory)
+    return directory / ARCHIVE_FILE
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def plan(app: AppDef, workspace: Workspace | None = None, **given: Any) -> CodeP
 def packed(package: CodePackage | None, directory: Path) -> dict[str, tarfile.TarInfo]:
     assert package is not None
     directory.mkdir(exist_ok=True)
-    archive = package.write(directory)[0]
+    archive = written(package, directory)
     with tarfile.open(archive) as tar:
         return {member.name: member for member in tar.getmembers()}
 
@@ -88,7 +95,7 @@ def test_the_same_code_is_the_same_archive(project: Path, tmp_path: Path) -> Non
     assert one.planned == other.planned
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    assert one.write(tmp_path / "a")[0].read_bytes() == other.write(tmp_path / "b")[0].read_bytes()
+    assert written(one, tmp_path / "a").read_bytes() == written(other, tmp_path / "b").read_bytes()
     (copy / "train.py").write_text("print(2)\n")
     changed = plan(SCRIPT, source_dir=str(copy))
     assert changed is not None
@@ -99,7 +106,7 @@ def test_a_large_archive_is_read_by_every_tar(project: Path, tmp_path: Path) -> 
     (project / "data.bin").write_bytes(os.urandom(3 << 20))
     package = plan(SCRIPT)
     assert package is not None
-    archive = package.write(tmp_path)[0]
+    archive = written(package, tmp_path)
     for tar in (["tar"], ["busybox", "tar"]):
         target = tmp_path / tar[0]
         target.mkdir()

@@ -68,16 +68,19 @@ def test_a_full_disk_while_packing_says_where(
     package = plan_code(app, Workspace(), AWSSageMakerOpts("R", "ml.m5.large"))
     assert package is not None
 
-    def full(directory: str) -> list[Path]:
+    def full(name: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     class Empty:
         def has(self, uri: str) -> bool:
             return False
 
-    monkeypatch.setattr(package, "write", full)
+    before = list(tmp_path.iterdir())
+    monkeypatch.setattr(package, "write_file", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ConfigError, match=f"pack the code into {tmp_path}.*No space left") as caught:
+    with pytest.raises(
+        ConfigError, match=f"into a file of {tmp_path}.*No space left"
+    ) as caught:
         upload_code(package, Empty(), "s3://b/x/", Silent())  # type: ignore[arg-type]
     assert "TMPDIR" in caught.value.hint
-    assert not list(tmp_path.glob("trainyard-code-*"))
+    assert list(tmp_path.iterdir()) == before

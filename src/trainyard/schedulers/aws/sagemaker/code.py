@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Changed whenever the same files would be packed in another way.
 LAYOUT = 1
+#: How many scripts a message shows, those at the top first.
+LIKELY_SCRIPTS = 12
 
 
 @dataclass
@@ -103,9 +105,10 @@ def _check_program(program: str, manifest: Manifest) -> None:
     if {"setup.py", "pyproject.toml"} & set(manifest.by_path) and not program.endswith((".py", ".sh")):
         return  # a module of the package
     scripts = [entry.path for entry in manifest.entries if entry.path.endswith((".py", ".sh"))]
+    likely = sorted(scripts, key=lambda path: path.count("/"))[:LIKELY_SCRIPTS]
     raise ConfigError(
         f"the script {program} is not in the code that travels with the job",
-        hint=did_you_mean(program, scripts[:50]) or "There is no script in it.",
+        hint=did_you_mean(program, likely) or "There is no script in it.",
     )
 
 
@@ -205,25 +208,24 @@ class CodePackage:
         self.snapshot = self._read(self._sources)
         return True
 
-    def write(self, directory: str | os.PathLike[str]) -> list[Path]:
-        """Write archive and toolkit into a directory, and return their paths.
+    def write(self, directory: str | os.PathLike[str]) -> None:
+        """Write archive and toolkit into a directory.
 
         Raises:
             WorkspaceChangedError: a file no longer has the content that was hashed.
         """
-        written = []
-        if self.snapshot is not None:
-            path = Path(directory, ARCHIVE_FILE)
+        for name in self.file_names():
+            self.write_file(name, Path(directory, name))
+
+    def write_file(self, name: str, path: Path) -> None:
+        """Write one of the files that there are, by its name; see `write`."""
+        if name == ARCHIVE_FILE and self.snapshot is not None:
             write_gzip(_content(self.snapshot), path)
-            written.append(path)
-        if self.toolkit is not None:
-            path = Path(directory, TOOLKIT_FILE)
+        elif name == TOOLKIT_FILE and self.toolkit is not None:
             path.write_bytes(self.toolkit)
-            written.append(path)
-        return written
 
     def file_names(self) -> list[str]:
-        """Return the names of what `write` writes."""
+        """Return the names of the files that there are: archive and toolkit."""
         wanted = {ARCHIVE_FILE: self.snapshot, TOOLKIT_FILE: self.toolkit}
         return [name for name, content in wanted.items() if content is not None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
@@ -176,16 +177,17 @@ def _upload(code: CodePackage, storage: Storage, uri: str, progress: Progress) -
         progress.done(f"the code is in S3 already: {uri}")
         return
     progress.step(f"uploading the code to {uri}")
-    with tempfile.TemporaryDirectory(prefix="trainyard-code-") as directory:
-        try:
-            written = code.write(directory)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot pack the code into {directory}: {error.strerror or error}",
-                hint="Free space there, or name another directory for temporary files: TMPDIR.",
-            ) from error
-        for path in written:
-            if path.name in missing:
-                storage.put(path, uri + path.name, progress)
+    for name in missing:
+        # without a name in the file system it cannot be left behind, however this process ends
+        with tempfile.TemporaryFile() as file:
+            path = Path(f"/proc/self/fd/{file.fileno()}")
+            try:
+                code.write_file(name, path)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot pack the code into a file of {tempfile.gettempdir()}: {error.strerror or error}",
+                    hint="Free space there, or name another directory for temporary files: TMPDIR.",
+                ) from error
+            storage.put(path, uri + name, progress, name)
     for warning in code.report.warnings():
         progress.done(warning)
