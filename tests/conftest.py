@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ from tests import backends
 # A busy machine is slow, which is no defect.
 settings.register_profile("trainyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trainyard")
+
+
+def pytest_configure() -> None:
+    # Whoever is started in the background by a shell without job control inherits that these are ignored,
+    # and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_report_header() -> str:

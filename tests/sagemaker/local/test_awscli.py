@@ -163,12 +163,15 @@ def test_logs_are_tailed(jobs: Jobs, processes: str, endpoint: Any, tmp_path: Pa
         assert tail.stdout is not None
         reader = threading.Thread(target=lambda: lines.extend(tail.stdout or ()), daemon=True)
         reader.start()
-        until(lambda: len(lines) >= 3)
-        (tmp_path / "go").touch()
-        until(lambda: len(lines) >= 9)
-        jobs.end(name)
-        tail.send_signal(signal.SIGINT)
-        reader.join(20)
+        try:
+            until(lambda: len(lines) >= 3)
+            (tmp_path / "go").touch()
+            until(lambda: len(lines) >= 9)
+            jobs.end(name)
+            tail.send_signal(signal.SIGINT)
+            reader.join(20)
+        finally:
+            tail.kill()
     hosts = ("algo-1", "algo-2", "algo-3")
     expected = sorted(f"{host} {word}" for host in hosts for word in ("first", "second", "second"))
 
