@@ -78,9 +78,7 @@ def test_a_full_disk_while_packing_says_where(
     before = list(tmp_path.iterdir())
     monkeypatch.setattr(package, "write_file", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(
-        ConfigError, match=f"into a file of {tmp_path}.*No space left"
-    ) as caught:
+    with pytest.raises(ConfigError, match=f"into a file of {tmp_path}.*No space left") as caught:
         upload_code(package, Empty(), "s3://b/x/", Silent())  # type: ignore[arg-type]
     assert "TMPDIR" in caught.value.hint
     assert list(tmp_path.iterdir()) == before
