@@ -123,14 +123,17 @@ def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None
     words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         assert server.stdout is not None
-        url = server.stdout.readline().strip().partition("=")[2]
-        client = boto3.client("sagemaker", endpoint_url=url)
-        request = jobs.request("print('up', os.getpid(), flush=True); time.sleep(2)")
-        client.create_training_job(**request)
-        name = request["TrainingJobName"]
-        up(jobs, name)
-        os.killpg(server.pid, signal.SIGINT)  # as a terminal does
-        assert server.wait(20) == 0
+        try:
+            url = server.stdout.readline().strip().partition("=")[2]
+            client = boto3.client("sagemaker", endpoint_url=url)
+            request = jobs.request("print('up', os.getpid(), flush=True); time.sleep(2)")
+            client.create_training_job(**request)
+            name = request["TrainingJobName"]
+            up(jobs, name)
+            os.killpg(server.pid, signal.SIGINT)  # as a terminal does
+            assert server.wait(20) == 0
+        finally:
+            server.kill()
     assert jobs.end(name)["TrainingJobStatus"] == "Completed"
 
 
