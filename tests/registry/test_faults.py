@@ -63,7 +63,8 @@ def test_registry_that_dies_in_mid_upload_and_comes_back(own, connect, repo):
     assert fetched(connect(own.host), repo, sha256(content)) == content
     # what had arrived was not sent again
     assert source.opened[0] == 0
-    assert all(offset >= 4 * MIB for offset in source.opened[1:])
+    # but for the last part: the registry acknowledges one before it has it on its disk
+    assert all(offset >= 2 * MIB for offset in source.opened[1:]), source.opened
     assert len(source.opened) == 2
     assert any(step.startswith(f"waiting for {own.host}: ") for step in progress.steps)
 
