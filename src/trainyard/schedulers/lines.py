@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from trainyard.errors import UsageError
-from trainyard.schedulers.base import LogBlock
+from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 
 # A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
@@ -27,6 +27,23 @@ def compile_regex(regex: str) -> re.Pattern[str]:
         return re.compile(regex)
     except re.error as error:
         raise UsageError(f"{regex!r} is not a regular expression: {error}") from None
+
+
+def check_combined(query: LogQuery, scheduler: str, why: str) -> None:
+    """Refuse what a log of both streams together cannot be asked, and a pattern that is none.
+
+    Args:
+        query: what is asked.
+        scheduler: how the message calls who keeps the log.
+        why: the hint: what stands behind there being one stream only.
+
+    Raises:
+        UsageError: stdout or stderr alone is asked for, or the pattern is no regular expression.
+    """
+    if query.streams not in (None, Stream.COMBINED):
+        raise UsageError(f"{scheduler} only supports the COMBINED log stream, not {query.streams}", hint=why)
+    if query.regex is not None:
+        compile_regex(query.regex)
 
 
 def check_replicas(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.errors import ConfigError, UnknownAppException, UsageError
+from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.aws.batch import listing, names, observe
 from trainyard.schedulers.aws.batch.finding import JobFinder
 from trainyard.schedulers.aws.batch.names import JobRef
@@ -27,7 +27,6 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    Stream,
 )
 from trainyard.specs.status import AppState, is_terminal
 
@@ -281,15 +280,9 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts in sequence, read by one poller."""
         from trainyard.schedulers.aws.batch.logs import read_logs
-        from trainyard.schedulers.lines import check_replicas, compile_regex
+        from trainyard.schedulers.lines import check_combined, check_replicas
 
-        if query.streams not in (None, Stream.COMBINED):
-            raise UsageError(
-                f"AWSBatchScheduler only supports the COMBINED log stream, not {query.streams}",
-                hint="CloudWatch keeps stdout and stderr as one stream.",
-            )
-        if query.regex is not None:
-            compile_regex(query.regex)
+        check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         found = self._jobs.find(app_id)
         if found is None:
             raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")

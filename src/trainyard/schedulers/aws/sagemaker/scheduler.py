@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.errors import ConfigError, UnknownAppException, UsageError
+from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
@@ -16,7 +16,6 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    Stream,
 )
 from trainyard.specs.status import is_terminal
 
@@ -257,15 +256,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         """Return the lines of several replicas, of all their starts in sequence, read by one poller."""
         from trainyard.schedulers.aws.sagemaker.logs import read_logs
         from trainyard.schedulers.aws.sagemaker.observe import layout
-        from trainyard.schedulers.lines import check_replicas, compile_regex
+        from trainyard.schedulers.lines import check_combined, check_replicas
 
-        if query.streams not in (None, Stream.COMBINED):
-            raise UsageError(
-                f"AWSSageMakerScheduler only supports the COMBINED log stream, not {query.streams}",
-                hint="CloudWatch keeps stdout and stderr as one stream.",
-            )
-        if query.regex is not None:
-            compile_regex(query.regex)
+        check_combined(query, "AWSSageMakerScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         job = self._job(app_id)
         if job is None:
             raise UnknownAppException(f"SageMaker knows no training job {app_id!r}")

@@ -49,18 +49,18 @@ class Storage:
         self._kms_key = kms_key
         self._kms_bucket = kms_bucket
 
-    def has(self, uri: str, size: int | None = None) -> bool:
-        """Tell whether there is an object, and of this size if one is given."""
+    def has(self, uri: str) -> bool:
+        """Tell whether there is an object."""
         bucket, key = names.split_s3(uri)
         try:
-            found = self._session.call("s3", "HeadObject", Bucket=bucket, Key=key)
+            self._session.call("s3", "HeadObject", Bucket=bucket, Key=key)
         except AwsForbiddenError:
             return False  # without permission to list, S3 says 403 of what is not there; the upload will tell
         except AwsError as error:
             if error.code in _MISSING:
                 return False
             raise
-        return size is None or found.get("ContentLength") == size
+        return True
 
     def objects(self, uri: str) -> dict[str, StoredObject]:
         """Return what lies below a "directory", by names below it; nothing where listing is not allowed."""

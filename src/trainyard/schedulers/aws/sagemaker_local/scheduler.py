@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainyard.errors import BackendError, ConfigError, UnknownAppException, UsageError
+from trainyard.errors import BackendError, ConfigError, UnknownAppException
 from trainyard.schedulers.aws.sagemaker_local import recovery, store
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.base import (
@@ -14,7 +14,6 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
-    Stream,
 )
 
 TYPE_CHECKING = False
@@ -185,15 +184,9 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time (kept to 50 ms), of all starts in sequence."""
         from trainyard.schedulers.aws.sagemaker_local import observe, reading
-        from trainyard.schedulers.lines import check_replicas, compile_regex
+        from trainyard.schedulers.lines import check_combined, check_replicas
 
-        if query.streams not in (None, Stream.COMBINED):
-            raise UsageError(
-                f"{BACKEND} has one log of both streams, not {query.streams}",
-                hint="SageMaker keeps stdout and stderr as one stream, and so does this.",
-            )
-        if query.regex is not None:
-            compile_regex(query.regex)
+        check_combined(query, BACKEND, "SageMaker keeps stdout and stderr as one stream, and so does this.")
         job = store.find(app_id)
         if job is None:
             raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
