@@ -26,6 +26,7 @@ class Needs:
         default_bucket: whether something goes to the account's own bucket, made if it is missing.
         code_uri: where the code is to be uploaded, a "directory" of S3; "" if there is none to upload.
         uploads: paths of this machine that are to be uploaded.
+        extension: id of the offering that the job's training plan is to be extended by; "" for none.
     """
 
     role_name: str = ""
@@ -34,6 +35,7 @@ class Needs:
     default_bucket: bool = False
     code_uri: str = ""
     uploads: list[Upload] = field(default_factory=list)
+    extension: str = ""
 
     def steps(self) -> list[str]:
         """Return in words what will be done."""
@@ -51,7 +53,13 @@ class Needs:
             steps.append("make the account's own bucket, unless it is there")
         if self.code_uri:
             steps.append(f"upload the code to {self.code_uri}, unless it is there")
-        return steps + [f"upload {upload.path}, unless it is there" for upload in self.uploads]
+        steps += [f"upload {upload.path}, unless it is there" for upload in self.uploads]
+        if self.extension:
+            steps.append(
+                f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
+                "plan has it"
+            )
+        return steps
 
 
 @dataclass

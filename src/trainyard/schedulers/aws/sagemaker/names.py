@@ -20,6 +20,7 @@ TAG_USER = "trainyard/user"
 TAG_TOKEN = "trainyard/client-token"
 #: The job's roles in order, as name:count, for reading commands.
 TAG_ROLES = "trainyard/roles"
+OWN_TAGS = frozenset({TAG_VERSION, TAG_APP_NAME, TAG_USER, TAG_TOKEN, TAG_ROLES})
 #: The predecessor's, by which its jobs are known.
 TAG_PREDECESSOR = "torchx.pytorch.org/version"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker import names, request_rules
+from trainyard.schedulers.aws.sagemaker import configs, names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
     MODEL_CONTENT_TYPE,
     Channels,
@@ -30,6 +30,7 @@ from trainyard.schedulers.aws.sagemaker.rules import (
     metric_pairs,
     refuse,
     tag_pairs,
+    variable_problems,
 )
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.app import AppDef
@@ -67,6 +68,7 @@ def make_job(
         app, opts, job_name or names.make_job_name(opts.base_job_name or app.name), code, region
     ).job()
     problems = request_rules.problems_of(job.job_def, request_rules.as_options, is_local=local)
+    problems += variable_problems(job.job_def.get("Environment", {}))
     refuse(app, [*problems, *isolation_problems(job.job_def)])
     return job
 
@@ -105,7 +107,13 @@ class _Builder:
             "VpcConfig": self._vpc(),
             "CheckpointConfig": self._checkpoints(),
             "DebugHookConfig": self._debug_hook(),
+            "DebugRuleConfigurations": configs.rules_of(opts, "debugger_rules", self.region),
             "ProfilerConfig": self._profiler(),
+            "ProfilerRuleConfigurations": configs.rules_of(opts, "profiler_rules", self.region),
+            "TensorBoardOutputConfig": configs.config_of(opts, "tensorboard_output_config"),
+            "ExperimentConfig": configs.config_of(opts, "experiment_config"),
+            "MlflowConfig": configs.config_of(opts, "mlflow_config"),
+            "ModelPackageConfig": configs.config_of(opts, "model_package_config"),
             "Tags": self._tags(),
         }
         switches = {
@@ -117,6 +125,7 @@ class _Builder:
         request |= {key: True for key, on in switches.items() if on}
         request |= self._small_configs()
         self.needs.uploads = channels.uploads
+        self.needs.extension = opts.training_plan_extension or ""
         return AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
 
     def _role(self) -> str:
@@ -212,9 +221,7 @@ class _Builder:
             )
         for name, uri in self.programs.channels.items():
             channels.add(name, uri, InputMode=FILE)
-        channels.assign(
-            [group["InstanceGroupName"] for group in self.instances.config.get("InstanceGroups", [])]
-        )
+        channels.assign(self.instances.groups)
         return channels
 
     def _vpc(self) -> dict[str, list[str]]:
@@ -234,13 +241,23 @@ class _Builder:
         return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
 
     def _debug_hook(self) -> dict[str, Any]:
-        if self.opts.debugger_hook_config is False or self.region in WITHOUT_DEBUGGER:
+        given = self.opts.debugger_hook_config
+        # as the SDK has it: Debugger does not go together with parameter servers
+        is_default = given is None and not self.opts.debugger_rules
+        if given is False or self.region in WITHOUT_DEBUGGER or (is_default and self._has_parameter_server()):
             return {}
-        return {"S3OutputPath": self.output_path, "CollectionConfigurations": []}
+        config = configs.config_of(self.opts, "debugger_hook_config")
+        return {"S3OutputPath": self.output_path, "CollectionConfigurations": [], **config}
+
+    def _has_parameter_server(self) -> bool:
+        return bool((self.opts.distribution or {}).get("parameter_server", {}).get("enabled"))
 
     def _profiler(self) -> dict[str, Any]:
         trainium = any(kind.startswith("ml.trn") for kind in self.instances.types)
-        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium:
+        given = configs.config_of(self.opts, "profiler_config")
+        if given and not given.get("DisableProfiler"):
+            return {"S3OutputPath": self.output_path, "DisableProfiler": False, **given}
+        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium or given:
             return {"DisableProfiler": True}
         return {"S3OutputPath": self.output_path, "DisableProfiler": False}
 
@@ -258,9 +275,7 @@ class _Builder:
         return configs
 
     def _tags(self) -> list[dict[str, str]]:
-        tags: dict[str, str] = {}
-        for given in self.opts.tags or []:
-            tags |= dict(tag_pairs(given))
+        tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
         tags[names.TAG_VERSION] = trainyard.__version__
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
@@ -304,12 +319,14 @@ def check_request(request: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the service would refuse it; everything that is wrong is said at once.
     """
+    from trainyard.schedulers.aws.sagemaker import sdk
     from trainyard.schedulers.aws.validate import problems_of
 
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
     )
-    problems = problems_of("sagemaker", "CreateTrainingJob", example)
+    too_new = sdk.too_new("sagemaker", "CreateTrainingJob", example)  # and takes that out of the example
+    problems = [*too_new, *problems_of("sagemaker", "CreateTrainingJob", example)]
     if problems:
         from trainyard.redaction import redact_text
 
