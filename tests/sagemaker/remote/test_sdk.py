@@ -14,6 +14,7 @@ from tests import backends
 from tests.sagemaker.remote.cases import CASES, ROLE, Case
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role
 
@@ -21,6 +22,8 @@ ACCOUNT = "123456789012"
 BUCKET = re.compile(r"s3://[^/\"]+/")
 #: What this version of the SDK has no argument for.
 NOT_OF_THE_SDK = (
+    "batch_queue",
+    *QUEUE_OPTIONS,
     "training_plan_extension",
     "instance_preferences",
     "instance_placement_config",
@@ -58,7 +61,7 @@ def _sdk_arguments(case: Case, source: str) -> dict[str, Any]:
     if case.framework:
         kwargs |= {"framework_version": "2.1.0", "py_version": "py310"}
     if case.framework.endswith("compiler"):
-        kwargs["framework_version"] = "1.13.1"
+        kwargs |= {"framework_version": "1.13.1", "py_version": "py39"}
     if case.framework == "TensorFlow":
         kwargs |= {"framework_version": "2.12.0", "model_dir": False}
     for name in (*case.without, "channels"):

@@ -83,6 +83,34 @@ class AWSSageMakerOpts:
     )
     enable_infra_check: bool | None = option("check the instances' hardware before the job", default=None)
 
+    # ---- a queue of AWS Batch
+    batch_queue: str | None = option(
+        "job queue of AWS Batch, by name or ARN, that the job waits in; its type is SAGEMAKER_TRAINING. "
+        "Without one SageMaker gets the job at once",
+        default=None,
+    )
+    batch_share_identifier: str | None = option(
+        "share identifier; to be given if, and only if, the queue has a fair-share policy", default=None
+    )
+    batch_quota_share: str | None = option(
+        "quota share; to be given if, and only if, the queue has quota shares", default=None
+    )
+    batch_priority: int | None = option("scheduling priority, 0 to 9999, highest first", default=None)
+    batch_attempts: int | None = option(
+        "how often the job is started at most, 1 to 10 (max_retries + 1 by default)", default=None
+    )
+    batch_retry_rules: list[str] | None = option(
+        "after which failures it is started again: PATTERN:retry or PATTERN:final, where the pattern is "
+        "Batch's status reason, or with a * its beginning; the first that fits holds, and where none fits "
+        "the job is started again. Example: 'Received status from SageMaker: Internal*:retry',*:final",
+        default=None,
+    )
+    batch_timeout: int | None = option("stop each attempt after this many seconds, at least 60", default=None)
+    batch_preemption_retries: int | None = option(
+        "how often a job of a quota share may be preempted and started again (without limit by default)",
+        default=None,
+    )
+
     # ---- input
     input_mode: str | None = option(
         "how data comes to the job: File (copied before the start), FastFile, Pipe (File by default)",

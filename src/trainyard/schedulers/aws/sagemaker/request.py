@@ -7,7 +7,7 @@ What only AWS or a disk can tell stands in the request by a name of its own unti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trainyard
@@ -23,6 +23,7 @@ from trainyard.schedulers.aws.sagemaker.isolation import problems_of as isolatio
 from trainyard.schedulers.aws.sagemaker.job import AWSSageMakerJob, Needs, PlannedCode, settle
 from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.programs import Programs
+from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.rules import (
     WITHOUT_DEBUGGER,
@@ -35,7 +36,7 @@ from trainyard.schedulers.aws.sagemaker.rules import (
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.app import AppDef
 
-__all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_request", "make_job", "settle"]
+__all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_job", "check_request", "make_job", "settle"]
 
 DEFAULT_MODEL_CHANNEL = "model"
 
@@ -126,7 +127,10 @@ class _Builder:
         request |= self._small_configs()
         self.needs.uploads = channels.uploads
         self.needs.extension = opts.training_plan_extension or ""
-        return AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
+        job = AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
+        if opts.batch_queue:
+            job.submission = submission_of(self.app, opts, self.job_name, request["Tags"])
+        return job
 
     def _role(self) -> str:
         role = self.opts.role
@@ -278,6 +282,8 @@ class _Builder:
         tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
         tags[names.TAG_VERSION] = trainyard.__version__
+        if self.opts.batch_queue:
+            tags[names.TAG_QUEUED] = f"{queue_name(self.opts.batch_queue)}:{self.job_name}"
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
         user = names.current_user() if self.opts.user is None else self.opts.user
         if user:
@@ -313,8 +319,30 @@ def _destination(what: str, uri: str) -> str:
     return local_path(uri).uri
 
 
-def check_request(request: Mapping[str, Any]) -> None:
+def check_job(job: AWSSageMakerJob) -> None:
+    """Check all requests of a job, settled or not, against the services' own models.
+
+    Raises:
+        ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
+    """
+    from trainyard.schedulers.aws.sagemaker import sdk
+    from trainyard.schedulers.aws.validate import problems_of
+
+    problems = sdk.operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
+    if job.submission:
+        submission = {**job.submission, "serviceRequestPayload": "{}"}
+        missing = sdk.too_new("batch", "SubmitServiceJob", submission)
+        is_known = not sdk.operation_too_new("batch", "SubmitServiceJob")
+        problems += missing + (problems_of("batch", "SubmitServiceJob", submission) if is_known else [])
+    check_request(job.job_def, problems)
+
+
+def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> None:
     """Check a request, settled or not, against the service's own model.
+
+    Args:
+        request: the CreateTrainingJob request.
+        others: what else is wrong with the job.
 
     Raises:
         ConfigError: the service would refuse it; everything that is wrong is said at once.
@@ -326,7 +354,7 @@ def check_request(request: Mapping[str, Any]) -> None:
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
     )
     too_new = sdk.too_new("sagemaker", "CreateTrainingJob", example)  # and takes that out of the example
-    problems = [*too_new, *problems_of("sagemaker", "CreateTrainingJob", example)]
+    problems = [*others, *too_new, *problems_of("sagemaker", "CreateTrainingJob", example)]
     if problems:
         from trainyard.redaction import redact_text
 

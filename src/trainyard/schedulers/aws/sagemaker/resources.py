@@ -220,28 +220,33 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name}:{count}" for name, count in counts.items())
 
 
-def role_problems(app: AppDef) -> list[str]:
-    """Return what the job's roles ask for that SageMaker cannot give them."""
+def role_problems(app: AppDef, *, retries: bool = False) -> list[str]:
+    """Return what the job's roles ask for that SageMaker cannot give them.
+
+    Args:
+        app: the job.
+        retries: whether the job goes through a queue, which starts it again.
+    """
     problems = []
     if len(app.roles) > MOST_GROUPS:
         problems.append(
             f"the job has {len(app.roles)} roles, SageMaker takes {MOST_GROUPS} groups of instances"
         )
     for role in app.roles:
-        problems += [f"role {role.name!r}: {problem}" for problem in _role_problems(role, app)]
+        problems += [f"role {role.name!r}: {problem}" for problem in _role_problems(role, app, retries)]
     return problems
 
 
-def _role_problems(role: Role, app: AppDef) -> list[str]:
+def _role_problems(role: Role, app: AppDef, retries: bool) -> list[str]:
     problems = []
     if role.image in ("", NO_IMAGE):
         problems.append("it has no image; name one in a registry (--image)")
     if role.mounts:
         problems.append("mounts are not possible; give data as channels (s3://, fsx://, efs://)")
-    if role.max_retries:
+    if role.max_retries and not retries:
         problems.append(
             f"max_retries is {role.max_retries}, but SageMaker repeats a job only after faults of its own: "
-            "-cfg max_retry_attempts=N"
+            "-cfg max_retry_attempts=N, or a queue that does: -cfg batch_queue=NAME"
         )
     if role.min_replicas is not None and role.min_replicas != role.num_replicas:
         problems.append("min_replicas is given, but a training job has a fixed number of instances")

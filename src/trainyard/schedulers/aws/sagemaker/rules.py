@@ -11,6 +11,7 @@ from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.configs import problems_of as config_problems
 from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import problems_of as queue_problems
 from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
 from trainyard.schedulers.aws.sagemaker.resources import check_counts, given_groups, role_problems
 from trainyard.specs.app import AppDef
@@ -50,7 +51,7 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         InvalidRunConfigException: something is.
     """
     problems = [
-        *role_problems(app),
+        *role_problems(app, retries=bool(opts.batch_queue)),
         *_access(opts),
         *check_counts(app, opts),
         *_time(opts),
@@ -61,6 +62,7 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_program(app, opts),
         *config_problems(opts, local=local),
         *_tags(app, opts),
+        *queue_problems(app, opts, region),
     ]
     if region in WITHOUT_DEBUGGER:
         options = ("debugger_hook_config", "debugger_rules", "profiler_config", "profiler_rules")
