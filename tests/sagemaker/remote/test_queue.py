@@ -284,6 +284,19 @@ def test_what_is_not_in_the_queue(cloud: Cloud, queue: Queue, scheduler: AWSSage
             scheduler.log_iter(app_id, "sh")
 
 
+def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler) -> None:
+    def check(name: str) -> tuple[bool | None, str]:
+        checks = {check.name: check for check in scheduler.doctor(options(cloud, batch_queue=name))}
+        assert "batch:SubmitServiceJob" in checks["policy of the caller"].text
+        return checks["queue"].ok, checks["queue"].text
+
+    queue.aws.batch.add_queue("off", (), jobQueueType="SAGEMAKER_TRAINING", state="DISABLED")
+    assert check("gpu") == (True, "gpu")
+    assert check("queue") == (False, "queue is a queue of the type ECS")
+    assert check("off") == (False, "off is DISABLED, VALID: JobQueue Healthy")
+    assert check("none") == (False, "there is no job queue none")
+
+
 @pytest.mark.parametrize(
     ("service", "state", "message"),
     [
