@@ -290,9 +290,17 @@ def test_lists_hold_a_job_once(cloud: Cloud, queue: Queue, scheduler: AWSSageMak
 def test_who_may_not_look_at_queues_has_a_list(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
+    app_id = submit(scheduler, sh("true", image="i:1"), options(cloud))
+    queue.run(app_id)
     queue.aws.faults.add("", "denied", times=None)
-    assert scheduler.list() == []
+    # by its training job, which has the tags
+    assert [(row.app_id, row.state) for row in scheduler.list()] == [(app_id, AppState.SUCCEEDED)]
     with pytest.raises(AwsError, match="lacks the permission batch:ListServiceJobs"):
+        scheduler.list({"batch_queue": "gpu"})
+    queue.aws.faults.clear()
+    queue.aws.batch.queues.clear()
+    assert [row.app_id for row in scheduler.list()] == [app_id]
+    with pytest.raises(AwsError, match="JobQueue gpu not found"):
         scheduler.list({"batch_queue": "gpu"})
 
 
