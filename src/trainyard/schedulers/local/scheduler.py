@@ -89,7 +89,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             ConfigError: the replicas are to work together as hosts, which need names of their own.
         """
         from trainyard.specs.substitution import macros
-        from trainyard.workspace.toolkit import ToolkitPlace, toolkit_file
+        from trainyard.workspace.toolkit import ToolkitPlace, local_command
 
         if role.num_replicas > 1 and role.metadata["train"].get("distribution"):
             raise ConfigError(
@@ -97,8 +97,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
                 " the machine's name and ports",
                 hint="Use one replica with --nproc, or -s local_docker.",
             )
-        base = os.path.join(JobDir.of(macros.app_id).file("ml"), f"{role.name}-{macros.replica_id}")
-        return ToolkitPlace(toolkit_file(), code=macros.img_root, base=base)
+        base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
+        # This is the user's own Python: what a project wants installed there is theirs to decide.
+        return ToolkitPlace(
+            local_command(), code=macros.img_root, base=base, env={"TRAINYARD_INSTALLER": "none"}
+        )
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
         return self._make_request(app, cfg, None)
