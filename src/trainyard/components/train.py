@@ -73,7 +73,7 @@ def script(
         "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
         "output": {"uri": _absolute(output)} if output else {},
         "checkpoints": {"uri": _absolute(checkpoints)} if checkpoints else {},
-        "metrics": [{"name": key, "regex": regex} for key, regex in (metric or {}).items()],
+        "metrics": [_metric(key, regex) for key, regex in (metric or {}).items()],
         "distribution": _distribution(distribution, nproc, mpi_options),
     }
     asked = [key for key, value in wanted.items() if value]
@@ -125,6 +125,21 @@ def _program(script: str) -> list[str]:
         line = ""
     words = line[2:].split() if line.startswith("#!") else []
     return [*(words or ["sh"]), script]
+
+
+def _metric(name: str, regex: str) -> dict[str, str]:
+    import re
+
+    example = "An example: --metric 'loss=loss: ([0-9.]+)'"
+    try:
+        groups = re.compile(regex).groups
+    except re.error as error:
+        raise ConfigError(
+            f"metric {name!r}: {regex!r} is no regular expression: {error}", hint=example
+        ) from None
+    if not groups:
+        raise ConfigError(f"metric {name!r}: {regex!r} has no parentheses around the value", hint=example)
+    return {"name": name, "regex": regex}
 
 
 def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:

@@ -24,11 +24,10 @@ def start_toolkits(app: AppDef, scheduler: Scheduler[Any]) -> None:
     """Let every role with a training specification start the toolkit instead of its script, in place.
 
     Raises:
-        ConfigError: the scheduler cannot bring the toolkit to the job, or the specification makes no sense.
+        ConfigError: the scheduler cannot bring the toolkit to the job, or a channel's data are not there.
     """
     for role in app.roles:
         if METADATA_KEY in role.metadata and not scheduler.reads_training_specs:
-            _check_metrics(role)
             _start_toolkit(role, scheduler)
 
 
@@ -51,26 +50,6 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
     for name, value in place.env.items():
         role.env.setdefault(name, value)
-
-
-def _check_metrics(role: Role) -> None:
-    """Refuse what the toolkit could not use; schedulers of their own may read another dialect."""
-    import re
-
-    for metric in role.metadata[METADATA_KEY].get("metrics", ()):
-        name, regex = metric["name"], metric["regex"]
-        try:
-            groups = re.compile(regex).groups
-        except re.error as error:
-            raise ConfigError(
-                f"cannot use the metric {name!r}: its regular expression {regex!r} is wrong: {error}",
-                hint="An example: --metric 'loss=loss: ([0-9.]+)'",
-            ) from None
-        if not groups:
-            raise ConfigError(
-                f"cannot use the metric {name!r}: its regular expression {regex!r} has no group",
-                hint="Put the number in parentheses: --metric 'loss=loss: ([0-9.]+)'",
-            )
 
 
 def _check_channels(role: Role) -> None:

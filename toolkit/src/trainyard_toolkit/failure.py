@@ -54,11 +54,12 @@ class Report:
         return bool(self.fields["outcome"] == "stopped")
 
     def brief(self) -> str:
-        """The reason in one line, and what to do, for a reader who has the script's own output before them."""
-        lines = [_first_line(self.fields["reason"])]
-        if self.fields["class"] not in (errors.USER_ERROR, errors.SIGNAL, errors.PREEMPTED):
-            lines += self.fields["stderr"][-8:] if not self.fields["traceback"] else []
-        return "\n".join([*lines, *([self.fields["hint"]] if self.fields["hint"] else [])])
+        """What a reader who has the script's own output before them does not know from there."""
+        fields = self.fields
+        lines = [] if fields["class"] == errors.USER_ERROR and fields["exception"] else [fields["reason"]]
+        if fields["class"] in (errors.INSTALL_ERROR, errors.INTERNAL_ERROR):
+            lines += fields["stderr"][-8:]
+        return "\n".join([*lines, *([fields["hint"]] if fields["hint"] else [])])
 
     def text(self) -> str:
         """The plain text of ``output/failure``: the reason first, at most 1024 characters."""

@@ -49,7 +49,7 @@ class Layout:
 
     def _can_be_made(self) -> bool:
         try:
-            for path in (self.config, self.data, self.model, self.output_data, self.checkpoints):
+            for path in (self.config, self.model, self.output_data, self.checkpoints):
                 os.makedirs(path, exist_ok=True)
                 if not os.access(path, os.W_OK):
                     return False

@@ -66,8 +66,9 @@ class Training:
         else:
             self._complete(report)
             writer.fail(report, self.masker)
-            level = log.WARNING if report.stopped else log.ERROR
-            log.write(level, self.masker.text(report.text() if log.shows(log.INFO) else report.brief()))
+            text = report.text() if log.shows(log.INFO) else report.brief()
+            if text:
+                log.write(log.WARNING if report.stopped else log.ERROR, self.masker.text(text))
         if self.job is not None:
             self.layout.hand_over()
         return 0 if report is None else report.exit_code

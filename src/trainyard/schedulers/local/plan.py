@@ -110,7 +110,8 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     if problems:
         raise ConfigError(
             "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
-            hint=f"Programs are searched in PATH, from {cwd if manifest is None else 'the workspace'}.",
+            hint="Programs are searched in PATH, scripts and other paths from "
+            f"{cwd if manifest is None else 'the workspace'}.",
         )
     return LocalRequest(
         app_id=app_id,

@@ -142,12 +142,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what is known of a job; ends it as FAILED if its supervisor is gone."""
         job = _job_dir(app_id)
-        response = None if job is None else status.describe_job(job)
-        if response is None or job is None:
-            return None
-        document = job.read_job() or {}
-        response.metadata = document.get("app", {}).get("metadata", {})
-        return response
+        return None if job is None else status.describe_job(job)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
@@ -214,7 +209,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.local import gc
 
         return [
-            Leftover(item.app_id, item.path, item.age, item.size, item.app_id) for item in gc.find(older_than)
+            Leftover(item.app_id, item.path, item.age, item.size, item.app_id, item.results)
+            for item in gc.find(older_than)
         ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:

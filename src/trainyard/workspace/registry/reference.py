@@ -85,6 +85,17 @@ class Reference:
         return f"{self.name}{tag}" + (f"@{self.digest}" if self.digest else "")
 
 
+def image_problem(text: str) -> str:
+    """Return what is wrong with the name or the id of an image; "" if it may be one."""
+    if _IMAGE_ID.fullmatch(text):
+        return ""
+    try:
+        Reference.parse(text)
+    except ConfigError as error:
+        return error.message
+    return ""
+
+
 def api_host(registry: str) -> str:
     """Return the host that serves a registry's API: Docker Hub's is not the one in its images' names."""
     return "registry-1.docker.io" if registry in _HUB_NAMES else registry
