@@ -79,7 +79,7 @@ def script(
     asked = [key for key, value in wanted.items() if value]
     if asked and not toolkit:
         raise ConfigError(
-            f"toolkit is false, and {' and '.join(asked)} mean{'s' if len(asked) == 1 else ''} nothing without it",
+            f"{' and '.join(asked)} cannot be had with toolkit=false: it is the toolkit that sees to them",
             hint=f"Leave --toolkit=false out, or {' and '.join(asked)}.",
         )
     program = _program(script)
@@ -115,7 +115,7 @@ def _in_project(script: str) -> str:
 
 
 def _program(script: str) -> list[str]:
-    """Return how a script is run by itself: Python, or for ``*.sh`` what its first line names, else ``sh``."""
+    """Return how a script is run by itself: by Python; ``*.sh`` by what its first line names, or ``sh``."""
     if not script.endswith(".sh"):
         return ["python", script]
     try:

@@ -1,4 +1,4 @@
-"""The training specification of a role, ``metadata["train"]``: what of the toolkit's job document it asks for.
+"""The training specification of a role, ``metadata["train"]``: the part of a job document that it has.
 
 ``docs/contract.md`` has the keys. Results of a job lie below one directory or URI, whatever the scheduler.
 """

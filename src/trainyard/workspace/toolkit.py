@@ -1,6 +1,6 @@
 """The toolkit: what runs a training script in its job. It travels with the launcher.
 
-Images get it as one file, which has the same bytes as the one that the toolkit's own builder makes of the same
+Images get it as one file, with the same bytes as the one that the toolkit's own builder makes of the same
 sources. Jobs of this machine run an unpacked copy, whose byte code Python keeps. Nothing of it is imported.
 """
 
@@ -125,7 +125,7 @@ def toolkit_archive() -> bytes:
     """Return the toolkit as a zip archive that Python runs. The same sources give the same bytes.
 
     Raises:
-        ConfigError: ``TRAINYARD_TOOLKIT`` names no such archive, or this installation of trainyard is not complete.
+        ConfigError: ``TRAINYARD_TOOLKIT`` names no such archive, or this installation is not complete.
     """
     given = os.environ.get(VARIABLE)
     return _given(given) if given else _made(_sources())

@@ -161,7 +161,7 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
 
 
 def python_path(code_dir: str, base: Mapping[str, str]) -> str:
-    """PYTHONPATH of the script: its own directory first; the zipapp (or its unpacked form) last if we run from
+    """PYTHONPATH of the script: its own directory first; the zipapp, packed or unpacked, last if we run from
     one, and in it the predecessors' names if they are asked for.
     """
     # A link leads to the user's own directory, where modules have always had their paths.

@@ -65,18 +65,23 @@ def needs_install(code_dir: str, name: str) -> bool:
     return os.path.exists(os.path.join(code_dir, REQUIREMENTS)) or kind_of(code_dir, name) == PYTHON_PACKAGE
 
 
-def check(code_dir: str, name: str) -> None:
+def check(code_dir: str, name: str, anywhere: bool = False) -> None:
     """Refuse an entry point that cannot be run, before anything is started.
 
+    Args:
+        code_dir: the code directory.
+        name: the entry point.
+        anywhere: whether it may lie outside of the code directory.
+
     Raises:
-        CodeError: no name, a flag in its place, no such file, or a folder.
+        CodeError: no name, a path that leaves the code directory, no such file, or a folder.
     """
     if not name:
         raise CodeError(
             "No entry point: which script shall be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
             "sagemaker_program to its path under the code directory, such as train.py."
         )
-    if name.startswith("-"):
+    if name.startswith("-") or (_leaves(name) and not anywhere):
         raise CodeError(
             f"Cannot run {name!r}: an entry point is a path "
             f"under the code directory ({code_dir}), such as train.py."
@@ -108,7 +113,7 @@ def argv(code_dir: str, name: str, args: Sequence[str], python: str | None = Non
 
 def _command(path: str, name: str) -> list[str]:
     """How to run a shell script or binary: itself where the system can, else through its interpreter."""
-    own = name if os.path.isabs(name) else f"./{name}"
+    own = name if name.startswith(("/", "./", "../")) else f"./{name}"
     with open(path, "rb") as file:
         start = file.readline(256)
     if not _make_executable(path) or not start.startswith((b"#!", b"\x7fELF")):

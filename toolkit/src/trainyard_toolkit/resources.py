@@ -22,8 +22,8 @@ def which(name: str) -> str | None:
 
 
 def script_python() -> str:
-    """The interpreter that runs Python scripts: ``TRAINYARD_PYTHON``, a name on ``PATH`` or a path, if there is
-    such a Python 3; else the one that runs us.
+    """The interpreter that runs Python scripts: what ``TRAINYARD_PYTHON`` names on ``PATH``, if that is a
+    Python 3; else the one that runs us.
     """
     asked = os.environ.get("TRAINYARD_PYTHON")
     found = which(asked) if asked else None
@@ -125,8 +125,8 @@ def _field(path: str, name: str) -> int:
 
 
 def num_gpus(run: Callable[[list[str]], str | None] | None = None) -> int:
-    """NVIDIA GPUs of this container: their device files, else what ``nvidia-smi --list-gpus`` names, which may
-    take seconds; 0 where there is none or it fails.
+    """NVIDIA GPUs of this container: their device files; without any, what ``nvidia-smi --list-gpus`` names,
+    which may take seconds; 0 where there is none or it fails.
     """
     count = len(_gpu_devices()) if run is None else 0
     if count:

@@ -103,7 +103,7 @@ class Training:
             from trainyard_toolkit import fetch
 
             fetch.fetch_code(env.module_dir, code)
-        program.check(code, name)
+        program.check(code, name, anywhere=self.job is not None)
         if program.needs_install(code, name):
             from trainyard_toolkit import install
 
@@ -149,7 +149,8 @@ class Training:
         return self._judge(run.supervise(command), run)
 
     def _judge(self, outcome: Outcome, run: launch.Launch) -> failure.Report | None:
-        self.status = outcome.status
+        if outcome.stop_signal is None and not outcome.timed_out:
+            self.status = outcome.status
         if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
             return None
         return failure.from_outcome(outcome, run.name, run.memory_kills())

@@ -42,7 +42,7 @@ class ReplicaRequest:
     image: str
     env: dict[str, str]
     body: dict[str, Any]
-    #: The script that its program reads, relative to the working directory or absolute; "" if nobody can tell.
+    #: The script that its program reads, from the working directory; "" if nobody can tell.
     script: str = ""
 
     def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def collect(items: list[Garbage]) -> int:
 
 
 def remove_job(job: JobDir) -> None:
-    """Remove a job's directory with its results, its logs, wherever they are, and the working directory made for it.
+    """Remove a job's directory with its results, its logs, wherever they are, and its working directory.
 
     Raises:
         StateStoreError: something cannot be removed.

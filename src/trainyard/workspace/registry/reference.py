@@ -160,7 +160,8 @@ def _check_repository(text: str, repository: str) -> None:
     if not bare:
         raise _wrong(text, "the repository is missing")
     if _REPOSITORY.fullmatch(repository) is None:
-        lower = f"; names of images are lower-case: {bare.lower()!r}" if bare != bare.lower() else ""
+        could_be = bare != bare.lower() and _REPOSITORY.fullmatch(bare.lower())
+        lower = f"; names of images are lower-case: {bare.lower()!r}" if could_be else ""
         raise _wrong(text, f"{bare!r} is not a repository{lower}")
     if len(repository) > LONGEST_NAME:
         raise _wrong(text, f"the repository is longer than {LONGEST_NAME} characters")
