@@ -51,6 +51,7 @@ def describe(job: JobDir, state: dict[str, Any]) -> DescribeAppResponse:
     response.roles_statuses = [RoleStatus(role, replicas) for role, replicas in roles.items()]
     response.num_restarts = state["restarts"]
     response.ui_url = f"file://{job.file('logs')}"
+    response.results = (response.results or "").removeprefix("file://") or None
     return response
 
 
