@@ -53,6 +53,29 @@ def signal_group(pgid: int, signum: int) -> bool:
     return True
 
 
+def send_to(pid: int, signum: int) -> None:
+    """Signal a child of this process, unless it has ended."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+
+
+def children() -> list[tuple[int, int, int]]:
+    """Return pid, process group and session of the living children of this process."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            pids = [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without this list
+        pids = _pids()
+    found = []
+    for pid in pids:
+        fields = stat_fields(pid)
+        if fields is not None and fields[0] not in "ZX" and int(fields[1]) == os.getpid():
+            found.append((pid, int(fields[2]), int(fields[3])))
+    return found
+
+
 def children_of(pid: int) -> list[int]:
     """Return the pids of all descendants of a process."""
     parents: dict[int, list[int]] = {}
