@@ -100,6 +100,15 @@ def send_to(pid: int, signum: int) -> None:
         pass
 
 
+def group_lives(pgid: int) -> bool:
+    """Tell whether a process group has members that have not ended."""
+    for pid in _pids():
+        fields = stat_fields(pid)
+        if fields is not None and int(fields[2]) == pgid and fields[0] not in "ZX":
+            return True
+    return False
+
+
 def children() -> list[tuple[int, int, int]]:
     """Return pid, process group and session of the living children of this process."""
     try:
