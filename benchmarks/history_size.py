@@ -30,7 +30,7 @@ def measure(place: Workplace, ours: Tool, other: Tool, *, quick: bool) -> Iterat
     """TorchX has no row here: it keeps no history."""
     last = {number: _fill(place, ours, number) for number in (FEW, *MANY)}
     for name, (args, goal) in COMMANDS.items():
-        sides = {str(number): partial(_run, place, ours, number, id, args) for number, id in last.items()}
+        sides = {str(number): partial(_run, place, ours, number, last[number], args) for number in last}
         used = alternate(sides, 5 if quick else 21)
         for number in MANY:
             subject = f"{name}, {number:,} jobs"

@@ -10,8 +10,9 @@ import sys
 import time
 
 from trainyard.cli.console import note, out, print_json, table, warn
-from trainyard.cli.parser import add_json_option, add_scheduler_options
+from trainyard.cli.parser import add_json_option, add_scheduler_options, number_between
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
+from trainyard.specs.limits import MOST_LINES, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=int,
+        type=number_between(0, MOST_LINES),
         metavar="N",
         help=f"at most so many, 0 for all (a table shows {DEFAULT_LIMIT} by default, JSON all)",
     )
@@ -95,9 +96,10 @@ def _apply_configuration(args: Namespace) -> None:
         args.scheduler = str(settings["scheduler"].value)
     if args.limit is None and "limit" in settings:
         limit = settings["limit"]
-        if not str(limit.value).isdecimal():
-            raise ConfigError(f"{limit.origin}: limit is {limit.value!r}, but must be a number")
-        args.limit = int(limit.value)
+        try:
+            args.limit = whole_number(str(limit.value), 0, MOST_LINES)
+        except ValueError as error:
+            raise ConfigError(f"{limit.origin}: limit: {error}") from None
 
 
 def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
