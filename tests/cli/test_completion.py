@@ -102,7 +102,6 @@ def other(x: int) -> "specs.AppDef": ...
         assert bash(shell_cli, f"trainyard run {place}:") == ["job", "other"]  # bash: behind the colon
         options = {"--config", "--dry", "--how", "--mem-mb", "--name"}
         assert options <= set(bash(shell_cli, f"trainyard run {place}:job --"))
-        assert bash(shell_cli, f"trainyard run {place}:job --name x --ho") == ["--how"]
     assert bash(shell_cli, "trainyard run broken.py:") == bash(shell_cli, "trainyard run no.py:") == []
     assert not (shell_cli.directory / "ran").exists()
 
