@@ -56,15 +56,17 @@ def _resources(job: Mapping[str, Any]) -> dict[str, Any]:
 def describe(app_id: str, job: Mapping[str, Any]) -> DescribeAppResponse:
     """Return a job as SageMaker describes it."""
     state = STATE_OF_REASON[reason_of(job)]
+    facts = _facts(job)
     return DescribeAppResponse(
         app_id,
         state,
         num_restarts=_restarts(job),
         msg=message_of(job),
         ui_url=names.console_url(job.get("TrainingJobArn", "")),
-        metadata=_facts(job),
+        metadata=facts,
         roles_statuses=_statuses(job, state),
         roles=_roles(job),
+        results=facts.get("output"),
     )
 
 

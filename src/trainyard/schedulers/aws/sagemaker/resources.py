@@ -11,6 +11,7 @@ from trainyard.schedulers.aws.sagemaker.configs import config_of, configs_of
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
+from trainyard.workspace.registry import image_problem
 
 #: What components say where nobody names an image.
 NO_IMAGE = "<NONE>"
@@ -241,6 +242,8 @@ def _role_problems(role: Role, app: AppDef, retries: bool) -> list[str]:
     problems = []
     if role.image in ("", NO_IMAGE):
         problems.append("it has no image; name one in a registry (--image)")
+    elif problem := image_problem(role.image):
+        problems.append(problem)
     if role.mounts:
         problems.append("mounts are not possible; give data as channels (s3://, fsx://, efs://)")
     if role.max_retries and not retries:
