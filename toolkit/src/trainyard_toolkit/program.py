@@ -43,12 +43,17 @@ def _builds(pyproject: str) -> bool:
         return False
 
 
+def has_requirements(code_dir: str) -> bool:
+    """Whether the code has a ``requirements.txt``."""
+    return os.path.exists(os.path.join(code_dir, REQUIREMENTS))
+
+
 def needs_install(code_dir: str, name: str) -> bool:
     """Whether there is something to install before the entry point can run."""
-    return os.path.exists(os.path.join(code_dir, REQUIREMENTS)) or kind_of(code_dir, name) == PYTHON_PACKAGE
+    return has_requirements(code_dir) or kind_of(code_dir, name) == PYTHON_PACKAGE
 
 
-def check(code_dir: str, name: str) -> None:
+def check(code_dir: str, name: str | None) -> None:
     """Refuse an entry point that cannot be run, before anything is started.
 
     Raises:

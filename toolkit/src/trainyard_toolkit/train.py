@@ -86,7 +86,7 @@ class Training:
         variables = launch.script_environment(env, os.environ)
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
-        return self._run_script(env, env.user_entry_point, variables)
+        return self._run_script(env, env.user_entry_point or "", variables)
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
