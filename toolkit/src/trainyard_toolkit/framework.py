@@ -6,6 +6,7 @@ import os
 import re
 import sys
 
+from trainyard_toolkit import aliases
 from trainyard_toolkit.errors import ConfigError, ExecuteUserScriptError
 from trainyard_toolkit.process import Command
 
@@ -35,6 +36,8 @@ def call(module: str, function: str) -> None:
     """Import the module, call the function, and end as the script that it ran has ended. Does not return."""
     import importlib
 
+    if aliases.switched_on(os.environ):
+        aliases.install()  # a zipapp's Python has no .pth file to do it
     try:
         result = getattr(importlib.import_module(module), function)()
     except ExecuteUserScriptError as error:
