@@ -129,7 +129,7 @@ class InstallRequirementsError(InstallError):
     """``requirements.txt`` could not be installed."""
 
 
-class InstallModuleError(InstallRequirementsError):
+class InstallModuleError(InstallError):
     """The user's package could not be installed."""
 
 

@@ -137,7 +137,8 @@ def _wrapper(launch: Launch, kind: str) -> list[str]:
 
 
 def _model_parallel(launch: Launch) -> bool:
-    return bool(launch.env.get("SM_HP_MP_PARAMETERS") and launch.environment.is_smddpmprun_installed)
+    asked = launch.env.get("SM_HP_MP_PARAMETERS", "") not in ("", "{}")
+    return asked and launch.environment.is_smddpmprun_installed
 
 
 def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]:
