@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sysconfig
 import venv
 import zipfile
@@ -209,3 +210,28 @@ def test_tensorflow_on_two_hosts(hosts: Hosts) -> None:
     ours = hosts.run()
     assert {host: out for host, (_, out, _) in ours.items()} == {h: out for h, (_, out, _) in theirs.items()}
     assert '"task": {"index": 1, "type": "worker"}' in ours["algo-2"][1]
+
+
+COMPARE = """
+import json, sys
+from sagemaker_tensorflow_container.training import _build_tf_config_for_mwms, _build_tf_config_for_ps
+from trainyard_toolkit.environment import Environment
+from trainyard_toolkit.tf_config import MIRRORED_STRATEGY, PARAMETER_SERVER, variables
+builders = (_build_tf_config_for_ps, _build_tf_config_for_mwms)
+for hosts in (["a"], ["a", "b"], ["a", "b", "c"]):
+    for host in hosts:
+        cluster = {"current_host": host, "hosts": hosts}
+        for flag, theirs in zip((PARAMETER_SERVER, MIRRORED_STRATEGY), builders):
+            made = Environment(cluster, {"x": {}}, {flag: True})
+            ours = variables(made).get("TF_CONFIG")
+            if ours or len(hosts) > 1:
+                assert json.loads(ours) == theirs(hosts=hosts, current_host=host), (hosts, host, flag)
+            assert variables(Environment(cluster, {"x": {}}, {flag: "false"})) == {}
+print("equal")
+"""
+
+
+def test_tf_config_is_theirs(image: Path) -> None:
+    need("botocore")
+    done = subprocess.run([str(image), "-c", COMPARE], capture_output=True, text=True, check=False)
+    assert done.stdout == "equal\n", done.stderr

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.backends import need
 from trainyard_toolkit import torchrun, xla
 from trainyard_toolkit.predecessor.mpi_runner import MasterRunner
 from trainyard_toolkit.predecessor.pytorch_xla_runner import PyTorchXLARunner
@@ -287,6 +288,8 @@ def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) ->
     start = line.index("-c") if "-c" in line else None
     if start is not None:  # our own first process of each rank
         line = [*line[: start - 1], *line[start + 2 :]]
+    if "mpi4py" in line:  # where it is installed here
+        del line[line.index("mpi4py") - 1 : line.index("mpi4py") + 1]
     shown = shlex.join(line).replace(sys.executable, "python")
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
@@ -368,3 +371,73 @@ def _compare_launchers(case: str, theirs: dict[str, Any], ours: dict[str, Any]) 
         assert (program in their["words"]) == (program in our["words"]), (case, program)
     if kind != "smddp":  # there the script's part is added when it is run
         assert our["words"][-3:] == their["words"][-3:] == ["train.py", "--a", "1"]
+
+
+COUNT = "sagemaker_mpi_num_of_processes_per_host"
+PROGRAMS = {
+    # vendor's program -> what it does here: say so and become the command that it is given
+    "smddprun": """#!/bin/sh
+echo "under smddprun $SMDATAPARALLEL_USE_SINGLENODE"; exec "$@"
+""",
+    "neuron_parallel_compile": """#!/bin/sh
+echo under neuron_parallel_compile; exec "$@"
+""",
+    "nvidia-smi": """#!/bin/sh
+echo "GPU 0: some"; echo "GPU 1: some"
+""",
+}
+XLA_SPAWN = """
+import os, runpy, sys
+print("under xla_spawn", sys.argv[1:3], os.environ["XRT_WORKERS"])
+sys.argv = sys.argv[3:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "parameters", "env", "expected"),
+    [
+        (
+            "mpi",
+            {
+                "sagemaker_distributed_dataparallel_enabled": "true",
+                "sagemaker_mpi_num_of_processes_per_host": "1",
+            },
+            {},
+            "[1,0]<stdout>:under smddprun 1\n[1,0]<stdout>:trained 3\n",
+        ),
+        (
+            "torch",
+            {"sagemaker_torch_distributed_enabled": "true", COUNT: "1"},
+            {"RUN_NEURON_PARALLEL_COMPILE": "1"},
+            "under neuron_parallel_compile\ntrained 3\n",
+        ),
+        (
+            "",
+            {"sagemaker_pytorch_xla_multi_worker_enabled": "true"},
+            {},
+            "under xla_spawn ['--num_gpus', '2'] localservice:0;localhost:43857\ntrained 3\n",
+        ),
+    ],
+    ids=["smddp", "neuron", "xla"],
+)
+def test_train_starts_the_vendors_launchers(
+    tree: Tree, tmp_path: Path, backend: str, parameters: dict[str, str], env: dict[str, str], expected: str
+) -> None:
+    if backend:
+        need(backend)
+    (tmp_path / "bin").mkdir()
+    for name, text in PROGRAMS.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "torch_xla/distributed").mkdir(parents=True)
+    (tmp_path / "torch_xla/__init__.py").touch()
+    (tmp_path / "torch_xla/distributed/__init__.py").touch()
+    (tmp_path / "torch_xla/distributed/xla_spawn.py").write_text(XLA_SPAWN)
+    tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})
+    tree.hyperparameters(depth="3", **parameters)
+    tree.script("import sys; print('trained', sys.argv[2])")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = tree.train(PATH=path, PYTHONPATH=str(tmp_path), **env)
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
