@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 
 from trainyard_toolkit import log, process, program, resources
 from trainyard_toolkit.errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
@@ -23,13 +23,15 @@ _CAUSES = ("cause:", "Caused by:", "\u2570\u2500\u25b6")
 
 def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
     """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is
-    one.
+    one; nothing with ``TRAINYARD_INSTALLER=none``.
 
     Uses uv where it is on PATH, pip otherwise; both read their usual variables and files for private indexes.
 
     Raises:
         InstallError: no installer, or it failed; the message carries its last lines.
     """
+    if not program.installs():
+        return
     if program.has_requirements(code_dir):
         install_requirements(code_dir, env)
     if program.kind_of(code_dir, name) == program.PYTHON_PACKAGE:
@@ -68,15 +70,14 @@ def installer(env: Mapping[str, str], what: str, error: type[InstallError] = Ins
     """
     if env.get("TRAINYARD_INSTALLER") != "pip" and resources.which("uv"):
         return ["uv", "pip"]
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is None:
+    python = resources.script_python()
+    if not resources.has_module("pip"):
         message = (
-            f"Cannot install {what}: {sys.executable} has no pip, and uv is not on PATH. "
+            f"Cannot install {what}: {python} has no pip, and uv is not on PATH. "
             "Add one to the image, or install it when the image is built and leave it out of the code."
         )
-        raise error([sys.executable, "-m", "pip"], message=message)
-    return [sys.executable, "-m", "pip"]
+        raise error([python, "-m", "pip"], message=message)
+    return [python, "-m", "pip"]
 
 
 def _run(
@@ -85,8 +86,9 @@ def _run(
     start = installer(env, what, error)
     verb = ["install"]
     if start[0] == "uv":
-        verb = [*verb, "--python", sys.executable]
-        if sys.prefix == sys.base_prefix:
+        python = resources.script_python()
+        verb = [*verb, "--python", python]
+        if not os.path.exists(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg")):
             verb.append("--break-system-packages")
     log.info(f"Installing {what} with {start[-1] if start[0] != 'uv' else 'uv'}")
     environment = {**env, **_index_of_repository(env)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import muster, process, program
+from trainyard_toolkit import muster, process, program, resources
 from trainyard_toolkit.errors import SMTrainingCompilerConfigurationError
 
 TYPE_CHECKING = False
@@ -72,10 +72,8 @@ def run(launch: Launch) -> Outcome:
 
 
 def _task(launch: Launch) -> process.Command:
-    import importlib.util
-
     launch.prepare()
-    if importlib.util.find_spec("torch_xla") is None:
+    if not resources.has_module("torch_xla"):
         raise SMTrainingCompilerConfigurationError(
             f"Cannot run under PyTorch/XLA: {launching.python()} has no torch_xla. Add it to the image."
         )

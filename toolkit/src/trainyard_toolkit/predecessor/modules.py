@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 
-from trainyard_toolkit import fetch, process, program
+from trainyard_toolkit import fetch, process, program, resources
 from trainyard_toolkit import install as installing
 from trainyard_toolkit.errors import ExecuteUserScriptError, ImportModuleError
 from trainyard_toolkit.layout import Layout
@@ -121,7 +121,7 @@ def run(
     code = Layout().code
     env = {**os.environ, **(env_vars or {})}
     env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH")) if part)
-    line = [sys.executable, "-m", module_name, *(args or [])]
+    line = [resources.script_python(), "-m", module_name, *(args or [])]
     outcome = process.supervise(process.Command(line, env, code if os.path.isdir(code) else None))
     if outcome.status != 0:
         raise ExecuteUserScriptError(line, outcome.status, outcome.stderr)

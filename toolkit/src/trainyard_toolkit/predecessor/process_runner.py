@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 
 from trainyard_toolkit import launch as launching
 from trainyard_toolkit.environment import Environment
@@ -113,7 +112,7 @@ def set_hosts(environment: Environment, hosts: Sequence[str], current: str | Non
 
 def python_executable() -> str:
     """The interpreter that runs scripts."""
-    return sys.executable
+    return launching.python()
 
 
 def check_error(
