@@ -193,11 +193,16 @@ def test_pytorch_on_two_hosts(hosts: Hosts) -> None:
 def test_mpi_on_two_hosts(hosts: Hosts) -> None:
     need("mpi")
     for tree in hosts.trees.values():
-        tree.script("import os; print(os.environ['OMPI_COMM_WORLD_RANK'], os.environ['SM_CURRENT_HOST'])")
+        tree.script(
+            "import os\nline = os.environ['OMPI_COMM_WORLD_RANK'] + ' ' + os.environ['SM_CURRENT_HOST']\n"
+            "os.write(1, line.encode() + b'\\n')"
+        )
         tree.hyperparameters(sagemaker_mpi_enabled="true", sagemaker_mpi_num_of_processes_per_host="1")
     results = hosts.run(SAGEMAKER_TRAINING_MODULE=MXNET)
     assert [code for code, _, _ in results.values()] == [0, 0], results
-    assert {line.split(":")[-1] for line in results["algo-1"][1].splitlines()} == {"0 algo-1", "1 algo-2"}
+    out = results["algo-1"][1]
+    assert "0 algo-1\n" in out
+    assert "1 algo-2\n" in out
 
 
 def test_tensorflow_on_two_hosts(hosts: Hosts) -> None:

@@ -93,7 +93,9 @@ def from_error(error: BaseException) -> Report:
     if isinstance(error, errors.ToolkitError):
         report = Report(error.failure_class, str(error), error.exit_code)
         report.fields["exception"] = type(error).__name__
-        report.fields["stderr"] = getattr(error, "output", "").splitlines()[-STDERR_LINES:]
+        output = getattr(error, "output", None) or ""
+        text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output)
+        report.fields["stderr"] = text.splitlines()[-STDERR_LINES:]
         if isinstance(error, errors.StoppedError):
             report.fields["signal"] = signal.Signals(error.number).name
         return report
