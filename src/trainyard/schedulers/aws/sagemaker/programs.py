@@ -20,7 +20,6 @@ from trainyard.schedulers.aws.sagemaker.command import (
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.script import (
-    METADATA_KEY,
     Script,
     as_arguments,
     as_hyperparameters,
@@ -30,6 +29,7 @@ from trainyard.schedulers.aws.sagemaker.script import (
 )
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import METADATA_KEY
 
 LONGEST_VARIABLE = 512
 DEFAULT_LOG_LEVEL = 20
