@@ -207,6 +207,7 @@ class Supervisor:
         self.owns_process = owns_process
         self.watched: dict[int, Callable[[], None]] = {}
         self.told_to_stop: Callable[[int], object] = lambda number: None
+        self.heard: Callable[[], object] = lambda: None
         self.pid = 0
         self._status: int | None = None
         self._kill_at: float | None = None
@@ -221,6 +222,11 @@ class Supervisor:
     def unwatch(self, descriptor: int) -> None:
         """No longer watch a descriptor."""
         self.watched.pop(descriptor, None)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the child has been asked to end."""
+        return self._kill_at is not None
 
     def run(self, signals: SignalPipe) -> Outcome:
         """Start the child and see it through."""

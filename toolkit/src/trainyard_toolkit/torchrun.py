@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainyard_toolkit.process import Outcome
 
 MASTER_PORT = "7777"
+#: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
+SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 def command(launch: Launch) -> list[str]:
@@ -73,6 +75,6 @@ def _task(launch: Launch) -> process.Command:
     if not resources.has_module("torch"):
         raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
     line = command(launch)
-    env = {**launch.env, **network_variables(launch)}
+    env = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", **launch.env, **network_variables(launch)}
     program.refuse_nul(line, env)
     return process.Command(line, env, launch.code_dir)

@@ -13,6 +13,7 @@ from trainyard.errors import ConfigError
 from trainyard.schedulers.docker import labels, results
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
@@ -325,6 +326,8 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
     for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
         if seconds is not None and not math.isfinite(seconds):
             problems.append(f"{name} is {seconds:g}, it must be a number of seconds")
+        elif seconds is not None and seconds > MOST_SECONDS:
+            problems.append(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
     if opts.timeout is not None and opts.timeout <= 0:
         problems.append(f"timeout is {opts.timeout:g} s, it must be more than 0")
     if opts.grace_period < 0:

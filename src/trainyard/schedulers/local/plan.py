@@ -20,6 +20,7 @@ from trainyard.schedulers.local.options import LocalOpts
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
 from trainyard.specs.app import AppDef, Role
+from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variable, script_of
@@ -164,6 +165,8 @@ def _check_options(opts: LocalOpts) -> None:
     for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
+        if seconds is not None and seconds > MOST_SECONDS:
+            raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
     if opts.timeout is not None and opts.timeout <= 0:
         raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
     if opts.grace_period < 0:

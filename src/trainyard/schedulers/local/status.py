@@ -45,8 +45,7 @@ def _is_supervised(state: dict[str, Any]) -> bool:
     here = machine()
     if state["host"] != here["host"] or state["boot_id"] != here["boot_id"]:
         return False
-    keepers = [processes.from_json(state.get(name)) for name in ("supervisor", "guard")]
-    return any(keeper is not None and keeper.is_alive() for keeper in keepers)
+    return processes.is_kept(*(processes.from_json(state.get(name)) for name in ("supervisor", "guard")))
 
 
 def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]:
@@ -114,13 +113,19 @@ def describe_job(job: JobDir) -> DescribeAppResponse | None:
         app_id=job.app_id,
         state=AppState[state["state"]],
         num_restarts=state["num_restarts"],
-        msg=state["msg"] or NONE,
+        msg=state["msg"] or _stopped_text(state) or NONE,
         structured_error_msg=first.structured_error_msg if first else NONE,
         ui_url=f"file://{log_root(job, layout)}",
         roles_statuses=roles,
         metadata=document.get("app", {}).get("metadata", {}),
         results=_results_of(job, document),
     )
+
+
+def _stopped_text(state: dict[str, Any]) -> str:
+    if state["state"] != AppState.RUNNING.name:
+        return ""
+    return processes.stopped_text(processes.from_json(state.get("supervisor")), "supervisor")
 
 
 def replica_layout(job: JobDir) -> list[tuple[str, int, str]]:
