@@ -71,7 +71,7 @@ def check(code_dir: str, name: str, anywhere: bool = False) -> None:
     Args:
         code_dir: the code directory.
         name: the entry point.
-        anywhere: whether it may lie outside of the code directory; a script named by its whole path always may.
+        anywhere: whether it may lie outside of the code directory; one that is named by its whole path may.
 
     Raises:
         CodeError: no name, a path that leaves the code directory, no such file, or a folder.
