@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFa
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, Tree, hosts_of
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
 from trainyard.schedulers.aws.sagemaker_local.transitions import LONGEST_REASON
+from trainyard.schedulers.machine.documents import is_full_disk
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
@@ -83,6 +85,10 @@ class Attempt:
             return Outcome("failed", f"AlgorithmError: {error}, exit code: {NOT_FOUND}")
         except PlatformFailure as error:
             return Outcome("internal", f"InternalServerError: {error}")
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            return Outcome("internal", f"InternalServerError: this machine's disk is full: {error}")
         finally:
             self._finish()
 
@@ -102,7 +108,7 @@ class Attempt:
         shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
             tree = platform.tree(host)
-            self._furnish(tree, host)
+            run.objects.await_room(functools.partial(self._furnish, tree, host))
             self.trees[host.name] = tree
             data = tree.part("input", "data")
             shown[host.name] = channels.prepare(host, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
 from trainyard.schedulers.aws.localfiles import files_below
+from trainyard.schedulers.machine.documents import is_full_disk
 
 T = TypeVar("T")
 
@@ -246,16 +248,7 @@ class Objects:
     def store(self, path: str, place: Place) -> None:
         """Store a file, which appears there whole or not at all. Is not given up when the job is to end."""
         if not place.bucket:
-            partial = f"{place.key}.{os.getpid()}.{threading.get_native_id()}.partial"
-            try:
-                os.makedirs(os.path.dirname(place.key), exist_ok=True)
-                copy_file(path, partial)
-                os.replace(partial, place.key)
-            except OSError as error:
-                raise StoreFailure(f"cannot store {place.uri}: {error}") from error
-            finally:
-                if os.path.exists(partial):
-                    os.unlink(partial)
+            self.make(functools.partial(copy_file, path), place)
             return
         # An upload in parts becomes an object with its last request, and not before.
         self.persist(
@@ -264,7 +257,51 @@ class Objects:
             may_cancel=False,
         )
 
+    def make(self, write: Callable[[str], None], place: Place) -> None:
+        """Have a file of this machine written where it is to lie; it appears there whole or not at all."""
+        partial = f"{place.key}.{os.getpid()}.{threading.get_native_id()}.partial"
+        try:
+            os.makedirs(os.path.dirname(place.key), exist_ok=True)
+            write(partial)
+            os.replace(partial, place.key)
+        except OSError as error:
+            raise StoreFailure(f"cannot store {place.uri}: {error}") from error
+        finally:
+            if os.path.exists(partial):
+                os.unlink(partial)
+
     # ---- patience
+
+    def await_room(
+        self, action: Callable[[], T], *, may_cancel: bool = True, patience: float | None = None
+    ) -> T:
+        """Do something, again and again while a disk is full, for as long as there is patience.
+
+        Args:
+            action: what to do.
+            may_cancel: whether it is given up when the job is to end.
+            patience: seconds; by default as long as for a store that is out of reach.
+
+        Raises:
+            OSError: the disk stays full.
+            StoreFailure: the same, of a store on this machine.
+        """
+        deadline = time.monotonic() + (self.patience if patience is None else patience)
+        pause = FIRST_PAUSE
+        while True:
+            if may_cancel:
+                self.check()
+            try:
+                return action()
+            except (OSError, StoreFailure) as error:
+                left = deadline - time.monotonic()
+                if not is_full_disk(error) or left <= 0:
+                    raise
+            if may_cancel:
+                self.cancelled.wait(min(pause, left))
+            else:
+                time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def check(self) -> None:
         """Raise `Cancelled` if the job is to end."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.errors import TrainyardError
+from trainyard.errors import StateStoreError, TrainyardError
 from trainyard.schedulers.aws.sagemaker_local import store
 from trainyard.schedulers.aws.sagemaker_local.endpoint import search, validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
@@ -27,6 +27,7 @@ from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, re
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.machine import processes
+from trainyard.schedulers.machine.documents import is_full_disk
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50
@@ -58,6 +59,8 @@ class LocalSageMaker:
                 f" with this name already exists ({arn})",
             ) from None
         except TrainyardError as error:
+            if is_full_disk(error):  # nothing that another attempt would mend
+                raise ApiError("ResourceLimitExceeded", str(error)) from error
             raise ApiError("InternalFailure", str(error), 500) from error
         return {"TrainingJobArn": document_of(job)["arn"]}
 
@@ -131,9 +134,18 @@ class LocalSageMaker:
 
 
 def stop(job: JobDir, state: dict[str, Any]) -> None:
-    """Ask a job to end."""
-    job.ask("stop", {"at": time.time(), "by": os.getuid()})
-    _signal(state, signal.SIGTERM)
+    """Ask a job to end.
+
+    Raises:
+        StateStoreError: the wish cannot be written, and nobody is there to hear it.
+    """
+    try:
+        job.ask("stop", {"at": time.time(), "by": os.getuid()})
+    except StateStoreError:  # a full disk: the signal alone says it
+        if not _signal(state, signal.SIGTERM):
+            raise
+    else:
+        _signal(state, signal.SIGTERM)
 
 
 def interrupt(job: JobDir, state: dict[str, Any], absence: float) -> None:

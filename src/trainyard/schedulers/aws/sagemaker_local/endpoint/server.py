@@ -17,7 +17,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainyard.errors import BackendError, UsageError
+from trainyard.errors import BackendError, TrainyardError, UsageError
 from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor
 from trainyard.schedulers.aws.sagemaker_local.endpoint.api import LocalSageMaker
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
@@ -135,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(error)
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # whoever asked has gone, or says no more
+        except TrainyardError as error:
+            self._refuse(ApiError("InternalFailure", str(error), 500))
         except Exception as error:
             traceback.print_exc()
             self._refuse(ApiError("InternalFailure", f"a fault of the local endpoint: {error}", 500))
