@@ -202,7 +202,7 @@ class JobAccess(Session):
                 self._mark_deleted(app_handle)
 
     def _mark_deleted(self, app_handle: AppHandle) -> None:
-        """Leave a job that has been removed out of lists; that it is gone stands, whatever becomes of its row."""
+        """Leave a removed job out of lists. That it is gone stands, whatever becomes of its row."""
         try:
             self.history.mark_deleted(app_handle)
         except StateStoreError as error:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 127
 LAST_LINES = 10
+#: Between two attempts to have a network, while there is none.
+SECONDS_BETWEEN_NETWORKS = 1.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Attempt:
         run, platform = self._run, self._run.platform
         platform.choose()
         run.check()
+        self._connect()
         self._journal.move("Downloading")
         self._check_target()
         platform.prepare(self._hosts)
@@ -115,6 +118,24 @@ class Attempt:
             self._restore(host, tree)
             self._pipes += channels.pipes(host, data)
         return shown
+
+    def _connect(self) -> None:
+        """Have a network for the hosts; wait for one while all addresses are in use."""
+        told = ""
+        while why := self._run.platform.connect(self._hosts):
+            if why != told:
+                told = why
+                self._journal.move("Starting", f"Waiting for a network: {why}")
+                self._note_of_hosts(f"waiting for a network: {why}")
+            self._run.cancelled.wait(SECONDS_BETWEEN_NETWORKS)
+            self._run.check()
+        if told:
+            self._journal.move("Starting")
+            self._note_of_hosts("")
+
+    def _note_of_hosts(self, reason: str) -> None:
+        for host in self._hosts:
+            self._journal.host(host.name, reason=reason)
 
     def _furnish(self, tree: Tree, host: Host) -> None:
         run = self._run

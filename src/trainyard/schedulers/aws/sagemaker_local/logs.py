@@ -374,4 +374,3 @@ class LineWriter:
     def give_up_after(self, seconds: float) -> None:
         """Wait no longer than this for room on the disk. What does not fit by then is lost."""
         self._deadline = time.monotonic() + seconds
-

@@ -245,7 +245,9 @@ class TrainingRun:
         if unsent is None or end.status == "Failed":
             return end
         if self.ending == "stop" and unsent.is_disk_full:  # which may be why it was stopped
-            return End("Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}")
+            return End(
+                "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
+            )
         return End("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
 
     def _close(self, end: End) -> None:

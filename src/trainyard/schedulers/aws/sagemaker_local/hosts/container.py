@@ -95,7 +95,9 @@ class ContainerHost:
         self._is_started = True
         self._pid = self._container_pid = self._container_process()
         self._writer = LineWriter(self._log_path)
-        self._reader = threading.Thread(target=self._read_log, args=(self._writer,), name=f"log-{self.plan.name}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read_log, args=(self._writer,), name=f"log-{self.plan.name}", daemon=True
+        )
         self._reader.start()
 
     def _create_and_start(self) -> None:
@@ -103,9 +105,10 @@ class ContainerHost:
             self._id = self._engine.request("POST", "/containers/create", json=self._definition())["Id"]
             self._engine.request("POST", f"/containers/{self._id}/start")
         except EngineError as error:
-            if not (self._cluster.has_init and "docker-init" in error.message):
+            if self._cluster.has_init and "docker-init" in error.message:
+                self._cluster.has_init = False  # the daemon names its init, and does not have it
+            elif not self._cluster.renew_network(error):
                 raise
-            self._cluster.has_init = False  # the daemon names its init, and does not have it
             self.remove()
             self._create_and_start()
 
@@ -138,7 +141,7 @@ class ContainerHost:
             "NetworkingConfig": {
                 "EndpointsConfig": {
                     cluster.network: {
-                        "Aliases": [self.plan.name],
+                        "Aliases": [self.plan.name] if address else [],
                         "IPAMConfig": {"IPv4Address": address} if address else None,
                     }
                 }
