@@ -132,8 +132,8 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     assert "No space left on device" in last
     assert Path(JobDir.of(running).file("artifacts", "algo-1", "model", "early")).read_text() == "e" * 5000
     disk.fill()
+    arn = jobs.describe(over)["TrainingJobArn"]
     with pytest.raises(ClientError, match="No space left"):
-        arn = jobs.describe(over)["TrainingJobArn"]
         jobs.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "k", "Value": "v" * 200}] * 50)
     jobs.sagemaker.delete_training_job(TrainingJobName=over)
     scheduler = create_scheduler("test")

@@ -62,7 +62,7 @@ def test_history_on_a_full_disk(small_disk, monkeypatch):
     with get_runner("test") as runner:
         subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/filler"], check=False, capture_output=True)
         assert {row.app_handle for row in runner.list("local_cwd")} == {over, running}
-        with pytest.raises(StateStoreError, match="the disk is full|No space left"):
+        with pytest.raises(StateStoreError, match=r"the disk is full|No space left"):
             runner.run_component("utils.sh", ["true"], "local_cwd")
         with pytest.warns(RuntimeWarning, match="is deleted, but stays in lists"):
             runner.delete(over)

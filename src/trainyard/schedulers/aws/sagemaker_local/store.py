@@ -3,7 +3,7 @@
 ::
 
     STATE/sagemaker/NAME/
-        request.json      the request, without secrets; written once, before anything starts
+        request.json      the request, without secrets; changed by UpdateTrainingJob alone
         state.json        what has become of it; replaced whole at every change
         state.reserve     room for its last change, should the disk be full then
         tags.json         its tags
@@ -109,17 +109,28 @@ class JobDir:
         Raises:
             StateStoreError: they cannot be written.
         """
+        with self._changing("tags.json") as tags:
+            yield tags
+
+    @contextmanager
+    def changing_request(self) -> Iterator[dict[str, Any]]:
+        """Give the document of its request to be changed, as `changing_tags` does its tags."""
+        with self._changing("request.json") as document:
+            yield document
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[dict[str, Any]]:
         try:
-            lock = os.open(self.file("tags.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.file("changes.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                tags = self.read_tags()
-                yield tags
-                self.write_tags(tags)
+                document = read_json(self.file(name)) or {}
+                yield document
+                write_json(self.file(name), document)
             finally:
                 os.close(lock)
         except OSError as error:
-            raise state_error("write the tags in", self.path, error) from error
+            raise state_error("write", self.file(name), error) from error
 
     def ask(self, what: str, details: dict[str, Any]) -> None:
         """Leave a wish where the runner finds it: ``stop`` or ``interrupt``.

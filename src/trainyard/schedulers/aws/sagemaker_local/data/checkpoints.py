@@ -114,7 +114,9 @@ def restore(folder: str, place: Place, objects: Objects) -> int:
     os.makedirs(folder, exist_ok=True)
     if not place.bucket and not os.path.isdir(place.key):
         return 0
-    items = [item for item in objects.listing(place) if not item.path.endswith(".partial")]
+    # those of another job may lie beside it, in a folder whose name begins with its name
+    inside = Place(place.bucket, f"{place.key.rstrip('/')}/") if place.bucket and place.key else place
+    items = [item for item in objects.listing(inside) if not item.path.endswith(".partial")]
     in_parallel(lambda item: objects.fetch(item, os.path.join(folder, item.path)), items)
     return len(items)
 

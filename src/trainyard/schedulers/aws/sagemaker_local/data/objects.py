@@ -132,23 +132,31 @@ class Objects:
     def listing(self, place: Place) -> list[Item]:
         """Return what lies below a place, or the one object there, sorted by path.
 
-        In S3, where nothing lies below it, all objects whose keys begin with it.
+        In S3 those are all objects whose keys begin with it: of ``s3://bucket/tr`` also ``train/x``. Those
+        below it as a folder are named from there, others by what follows the last ``/`` of the place.
+
+        Raises:
+            StoreFailure: it cannot be listed, or two objects would have the same name.
         """
         if not place.bucket:
             return sorted(_files(place.key), key=lambda item: item.path)
         found = self._keys(place)
         folder = f"{place.key.rstrip('/')}/" if place.key else ""
-        below, cut = [entry for entry in found if entry["Key"].startswith(folder)], len(folder)
-        if not below:
-            below, cut = found, place.key.rfind("/") + 1
-        return sorted((_item(place.bucket, entry, cut) for entry in below), key=lambda item: item.path)
+        items: dict[str, Item] = {}
+        for entry in found:
+            cut = len(folder) if entry["Key"].startswith(folder) else place.key.rfind("/") + 1
+            item = _item(place.bucket, entry, cut)
+            other = items.setdefault(item.path, item)
+            if other is not item:
+                raise StoreFailure(f"{other.place.uri} and {item.place.uri} would both be {item.path}")
+        return sorted(items.values(), key=lambda item: item.path)
 
     def _keys(self, place: Place) -> list[dict[str, Any]]:
         def pages() -> list[dict[str, Any]]:
             paginator = self._client.get_paginator("list_objects_v2")
             return [
                 entry
-                for page in paginator.paginate(Bucket=place.bucket, Prefix=place.key.rstrip("/"))
+                for page in paginator.paginate(Bucket=place.bucket, Prefix=place.key)
                 for entry in page.get("Contents", ())
                 if not entry["Key"].endswith("/")
             ]
