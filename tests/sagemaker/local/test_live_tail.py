@@ -79,13 +79,14 @@ def test_a_session_ends_in_time(jobs: Jobs, logs: Any, monkeypatch: pytest.Monke
     stream = logs.start_live_tail(logGroupIdentifiers=[ARN])["responseStream"]
     with pytest.raises(botocore.exceptions.EventStreamError, match="SessionTimeoutException"):
         list(stream)
+    stream.close()
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ({"logGroupIdentifiers": [GROUP]}, "ARNs"),
-        ({"logGroupIdentifiers": [f"{ARN}:*"]}, "ARNs"),
+        ({"logGroupIdentifiers": [f"{ARN}:*"]}, "logGroupIdentifiers.1.member"),
         ({"logGroupIdentifiers": [f"{ARN}/more"]}, "does not exist"),
         ({"logStreamNames": ["a"], "logStreamNamePrefixes": ["a"]}, "both"),
         ({"logEventFilterPattern": "{ $.a"}, "Invalid filter pattern"),

@@ -135,26 +135,35 @@ LIMITS: list[tuple[tuple[Any, ...], Any, str]] = [
     (
         ("TrainingJobName",),
         "_" * 64,
-        f"2 validation errors detected: {NAME} have length less than or equal to 63; "
-        f"{NAME} satisfy {PATTERN}[a-zA-Z0-9](-*[a-zA-Z0-9]){{0,62}}",
+        (
+            f"2 validation errors detected: {NAME} have length less than or equal to 63; "
+            f"{NAME} satisfy {PATTERN}[a-zA-Z0-9](-*[a-zA-Z0-9]){{0,62}}"
+        ),
     ),
     (
         ("InputDataConfig", 1, "CompressionType"),
         "gzip",
-        f"{ONE}'gzip' at 'inputDataConfig.2.member.compressionType' {FAILED} satisfy enum value set: [None, Gzip]",
+        (
+            f"{ONE}'gzip' at 'inputDataConfig.2.member.compressionType' {FAILED} satisfy enum value set: "
+            "[None, Gzip]"
+        ),
     ),
     (
         ("ResourceConfig", "InstanceGroups", 0, "InstanceCount"),
         -1,
-        f"{ONE}'-1' at 'resourceConfig.instanceGroups.1.member.instanceCount' {FAILED} have value "
-        "greater than or equal to 0",
+        (
+            f"{ONE}'-1' at 'resourceConfig.instanceGroups.1.member.instanceCount' {FAILED} have value "
+            "greater than or equal to 0"
+        ),
     ),
     (
         ("Environment", "A"),
         "secret" * 100,
-        f"{ONE}at 'environment' failed to satisfy constraint: Map value must satisfy constraint: [Member must "
-        "have length less than or equal to 512, Member must have length greater than or equal to 0, "
-        rf"Member must satisfy {PATTERN}[\S\s]*]",
+        (
+            f"{ONE}at 'environment' failed to satisfy constraint: Map value must satisfy constraint: [Member "
+            "must have length less than or equal to 512, Member must have length greater than or equal to 0, "
+            rf"Member must satisfy {PATTERN}[\S\s]*]"
+        ),
     ),
 ]
 

@@ -69,9 +69,10 @@ def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]
 
     def is_match(message: str) -> bool:
         try:
-            return test(json.loads(message))
+            event = json.loads(message)
         except (ValueError, RecursionError):
             return False
+        return isinstance(event, dict) and test(event)
 
     return is_match
 

@@ -62,8 +62,8 @@ class LocalLogs:
         _check("StartLiveTail", params)
         groups = params["logGroupIdentifiers"]
         names, prefixes = params.get("logStreamNames"), params.get("logStreamNamePrefixes")
-        if any(not group.startswith("arn:") or group.endswith("*") for group in groups):
-            raise _wrong("logGroupIdentifiers are ARNs of log groups, which do not end with *.")
+        if not all(group.startswith("arn:") for group in groups):
+            raise _wrong("logGroupIdentifiers are ARNs of log groups.")
         if names and prefixes:
             raise _wrong("logStreamNames and logStreamNamePrefixes cannot be given both.")
         if (names or prefixes) and len(groups) > 1:
