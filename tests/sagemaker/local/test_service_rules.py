@@ -35,7 +35,9 @@ REQUEST: dict[str, Any] = {
         "EnableSageMakerMetricsTimeSeries": True,
         "TrainingImageConfig": {
             "TrainingRepositoryAccessMode": "Vpc",
-            "TrainingRepositoryAuthConfig": {"TrainingRepositoryCredentialsProviderArn": "arn:aws:lambda:x"},
+            "TrainingRepositoryAuthConfig": {
+                "TrainingRepositoryCredentialsProviderArn": "arn:aws:lambda:us-west-2:123456789012:function:f"
+            },
         },
     },
     "InputDataConfig": [
