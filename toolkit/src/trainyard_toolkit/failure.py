@@ -212,14 +212,16 @@ class Writer:
         stopped.
         """
         _remove(self._reserve)
+        if masker is not None:  # before the text is cut: of a secret cut in two nobody would know the rest
+            report.fields = masker.json(report.fields)
         fields = {**report.fields, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         text = report.text()
         own = _read(self.layout.failure)
         if own.strip():
             fields["reason"] = own.strip().splitlines()[0][:REASON_LIMIT]
-        document = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         if masker is not None:
-            text, document = masker.text(text), masker.text(document)
+            fields = masker.json(fields)
+        document = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         if not own and not report.stopped:
             _write(self.layout.failure, text)
         _write(self.layout.failure_json, document)

@@ -21,8 +21,8 @@ from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
 
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.metrics import Recorder
@@ -45,7 +45,7 @@ class Training:
         self.job_source = job
         self.job: Job | None = None
         self.environment: Environment | None = None
-        self.masker = Masker()
+        self._mask_secrets_of()
         self.results: Results | None = None
         self.command: str | None = None
 
@@ -65,7 +65,7 @@ class Training:
         self._complete(report)
         writer.fail(report, self.masker)
         level = log.WARNING if report.stopped else log.ERROR
-        log.write(level, self.masker.text(report.text()))
+        log.write(level, report.text())
         return report.exit_code
 
     def _attempt(self) -> failure.Report | None:
@@ -75,18 +75,23 @@ class Training:
             from trainyard_toolkit import jobs
 
             self.job = jobs.load(self.job_source)
-            self.masker = Masker(self.job.hyperparameters)
+            self._mask_secrets_of(self.job.hyperparameters)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        self.masker = Masker(env.hyperparameters)
+        self._mask_secrets_of(env.hyperparameters)
         log.set_level(env.log_level)
         self.layout.make_writable_dirs()
         variables = launch.script_environment(env, os.environ)
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
         return self._run_script(env, env.user_entry_point, variables)
+
+    def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
+        """Mask the secrets of the environment and of these in what is printed and reported from now on."""
+        self.masker = Masker(*sources)
+        log.set_mask(self.masker.text)
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
@@ -103,6 +108,7 @@ class Training:
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
+        self._mask_secrets_of(env.hyperparameters, args)
         if self.argv is not None:
             from trainyard_toolkit.mapping import to_json
 
@@ -209,7 +215,7 @@ class Training:
         except Exception as error:
             if report is None:
                 return failure.from_error(error)
-            log.error(self.masker.text(f"The results could not all be saved: {error}"))
+            log.error(f"The results could not all be saved: {error}")
         return report
 
 
