@@ -1,4 +1,4 @@
-"""The rule about secrets, from both sides: what the launcher stores and shows, and what the toolkit prints."""
+"""The rule about secrets, from both sides: what the launcher stores and what the toolkit prints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,52 @@ from trainyard_toolkit import secret_rules as toolkit_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECRET_NAMES = ["MY_PASS", "GITHUB_PAT", "SSH_KEY", "WANDB_KEY", "OPENAI_KEY", "password", "--pass", "--auth", "token", "secret", "credential", "api_key", "PASS", "DB_PASS", "db_pass", "AZURE_DEVOPS_EXT_PAT", "MY_TOKEN", "hub_token", "--hub-token", "push_to_hub_token", "use_auth_token", "--wandb-key", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "FOO_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "apiKey", "APIKey", "x-api-key", "X-Auth-Token", "Proxy-Authorization", "Cookie", "SENTRY_DSN", "PGPASSWORD", "MYSQL_PWD", "client_secret", "clientSecret", "vault_secret_id", "token2", "TOKEN_2", "api_key_2", "SM_HP_PASSWORD", "SM_HP_API-KEY", "sm_hp_token", "private-key", "sshKey", "id_token", "bot_token", "SLACK_WEBHOOK_URL", "webhook_secret", "conn_str", "connectionString", "AZURE_STORAGE_CONNECTION_STRING", "STORAGE_KEY", "account_key", "sas_token", "encryption_key", "auth_token", "authToken", "_authToken", "REDIS_AUTH", "JWT", "NPM_TOKEN", "TWINE_PASSWORD", "DOCKER_AUTH_CONFIG", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "COMET_API_KEY", "--passphrase", "sshpass", "SSHPASS"]
 
-OTHER_NAMES = ["max_tokens", "--num-tokens", "tokenizer", "tokenizer_name", "monkey", "keyboard", "passes", "--pass-through", "author", "passthrough", "num_passes", "forward_pass", "backward-pass", "pass_rate", "pass_at_k", "compass", "bypass", "lowpass", "high_pass", "key", "keys", "sort_key", "primary_key", "text_key", "image-key", "label_key", "dataset_key", "cache_key", "query_key_value", "num_key_value_heads", "key_dim", "KEY_DIM", "kms_key", "kms_key_id", "VolumeKmsKeyId", "OutputDataConfig.KmsKeyId", "public_key", "AWS_ACCESS_KEY_ID", "pad_token", "eos_token", "bos_token_id", "mask_token", "sep_token", "cls_token", "unk_token", "additional_special_tokens", "tokens_per_sample", "max_num_batched_tokens", "num_input_tokens_seen", "include_num_input_tokens_seen", "max_new_tokens", "min_new_tokens", "tokenizers_parallelism", "TOKENIZERS_PARALLELISM", "moe-token-dispatcher-type", "moe_token_drop_policy", "token_dropout", "image_token_index", "vocab_tokens", "token_type_ids", "prompt_tokens", "completion_tokens", "tokens_per_second", "begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id", "decoder_start_token_id", "authors", "author_name", "GIT_AUTHOR_NAME", "authority", "secretary", "PWD", "OLDPWD", "pattern", "patience", "path", "PATH", "patch_size", "password_file", "token_file", "secret_name", "SECRET_ARN", "credentials_file", "auth_type", "auth_method", "auth_url", "SSH_AUTH_SOCK", "XAUTHORITY", "ssh_key_path", "SSH_KEY_FILE", "sasl", "sass", "passive", "passage", "embeddings", "hot_key", "rng_key", "SEED_KEY", "metric_key", "state_dict_key", "SM_HP_TEXT_KEY", "learning_rate", "lr", "batch_size", "weight_decay", "session_id", "session", "classes", "dsname", "design", "pin_memory", "cookiecutter", "hidden_size", "key_bias", "attention_key", "token_ids", "n_tokens", "ctx_tokens_len", "global_batch_tokens", "train_tokens", "eval_tokens", "warmup_tokens", "lr_decay_tokens", "total_tokens", "token_embedding", "num_special_tokens", "padding_token", "start_token", "end_token", "stop_token", "stop_tokens", "img_token", "num_register_tokens", "visual_tokens", "thinking_budget_tokens", "reasoning_tokens", "vq_tokens", "model_max_length", "bandpass", "per_pass", "two_pass", "test_pass", "--no-auth", "--skip-auth", "disable_token", "keep_tokens", "keepkeys", "turnkey", "whiskey", "hockey", "jockey", "basic_auth_user", "PASSWORD_FILE", "file_pat", "pat", "spat", "--pat", "passenger", "passed", "pass_k", "pass@1", "compile_pass", "fusion_pass", "loss_key", "optimizer_key", "data_key", "TASK_KEY", "target_key", "sample_key", "PARTITION_KEY", "primary_keys", "tokens_path", "TASK_KEY"]
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+SECRET_NAMES = _words(
+    """
+    MY_PASS GITHUB_PAT SSH_KEY WANDB_KEY OPENAI_KEY password --pass --auth token secret credential
+    api_key PASS DB_PASS db_pass AZURE_DEVOPS_EXT_PAT MY_TOKEN hub_token --hub-token push_to_hub_token
+    use_auth_token --wandb-key OPENAI_API_KEY ANTHROPIC_API_KEY FOO_KEY AWS_SECRET_ACCESS_KEY
+    AWS_SESSION_TOKEN apiKey APIKey x-api-key X-Auth-Token Proxy-Authorization Cookie SENTRY_DSN
+    PGPASSWORD MYSQL_PWD client_secret clientSecret vault_secret_id token2 TOKEN_2 api_key_2
+    SM_HP_PASSWORD SM_HP_API-KEY sm_hp_token private-key sshKey id_token bot_token SLACK_WEBHOOK_URL
+    webhook_secret conn_str connectionString AZURE_STORAGE_CONNECTION_STRING STORAGE_KEY account_key
+    sas_token encryption_key auth_token authToken _authToken REDIS_AUTH JWT NPM_TOKEN TWINE_PASSWORD
+    DOCKER_AUTH_CONFIG HUGGING_FACE_HUB_TOKEN KAGGLE_KEY COMET_API_KEY --passphrase sshpass SSHPASS
+    """
+)
+
+OTHER_NAMES = _words(
+    """
+    max_tokens --num-tokens tokenizer tokenizer_name monkey keyboard passes --pass-through author
+    passthrough num_passes forward_pass backward-pass pass_rate pass_at_k compass bypass lowpass
+    high_pass key keys sort_key primary_key text_key image-key label_key dataset_key cache_key
+    query_key_value num_key_value_heads key_dim KEY_DIM kms_key kms_key_id VolumeKmsKeyId
+    OutputDataConfig.KmsKeyId public_key AWS_ACCESS_KEY_ID pad_token eos_token bos_token_id mask_token
+    sep_token cls_token unk_token additional_special_tokens tokens_per_sample max_num_batched_tokens
+    num_input_tokens_seen include_num_input_tokens_seen max_new_tokens min_new_tokens
+    tokenizers_parallelism TOKENIZERS_PARALLELISM moe-token-dispatcher-type moe_token_drop_policy
+    token_dropout image_token_index vocab_tokens token_type_ids prompt_tokens completion_tokens
+    tokens_per_second begin_suppress_tokens suppress_tokens forced_bos_token_id decoder_start_token_id
+    authors author_name GIT_AUTHOR_NAME authority secretary PWD OLDPWD pattern patience path PATH
+    patch_size password_file token_file secret_name SECRET_ARN credentials_file auth_type auth_method
+    auth_url SSH_AUTH_SOCK XAUTHORITY ssh_key_path SSH_KEY_FILE sasl sass passive passage embeddings
+    hot_key rng_key SEED_KEY metric_key state_dict_key SM_HP_TEXT_KEY learning_rate lr batch_size
+    weight_decay session_id session classes dsname design pin_memory cookiecutter hidden_size key_bias
+    attention_key token_ids n_tokens ctx_tokens_len global_batch_tokens train_tokens eval_tokens
+    warmup_tokens lr_decay_tokens total_tokens token_embedding num_special_tokens padding_token
+    start_token end_token stop_token stop_tokens img_token num_register_tokens visual_tokens
+    thinking_budget_tokens reasoning_tokens vq_tokens model_max_length bandpass per_pass two_pass
+    test_pass --no-auth --skip-auth disable_token keep_tokens keepkeys turnkey whiskey hockey jockey
+    basic_auth_user PASSWORD_FILE file_pat pat spat --pat passenger passed pass_k pass@1 compile_pass
+    fusion_pass loss_key optimizer_key data_key TASK_KEY target_key sample_key PARTITION_KEY
+    primary_keys tokens_path TASK_KEY
+    """
+)
 
 #: Texts, and how they are shown.
 TEXTS = [
@@ -98,7 +141,7 @@ TEXTS = [
         '{"args": ["sh", "-c", "t.py --password *** x"], "secrets": {"deep": ["***"]}}',
     ),
     (
-        "ghp_abcdefghijklmnopqrstuvwxyz0123456789 and sk-ant-api03-abcdefghijklmnop and sk-abcdefghijklmnopqrst1234",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789 and sk-ant-api03-abcdefghijklmnop and xoxb-12345678901",
         "*** and *** and ***",
     ),
     (
@@ -134,7 +177,7 @@ TEXTS = [
     ("--ssh-key ~/.ssh/id_rsa --ssl-key /etc/ssl/x.pem", "--ssh-key ~/.ssh/id_rsa --ssl-key /etc/ssl/x.pem"),
     ("if password == other: pass", "if password == other: pass"),
     (
-        "Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/2024, SignedHeaders=host, Signature=hunter2",
+        "Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/2024, Signature=hunter2",
         "Authorization: ***",
     ),
     ("Cookie: a=hunter2; b=hunter2", "Cookie: ***"),

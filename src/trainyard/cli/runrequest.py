@@ -169,7 +169,7 @@ def _read(stream: TextIO | None) -> dict[str, Any]:
 
     try:
         data = json.loads(stream.read() if stream is not None else "")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"--stdin: this is not JSON: {error}",
             hint='Example: {"component_name": "utils.echo", "scheduler": "local_cwd", "scheduler_args": {}}',

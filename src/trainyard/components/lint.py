@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard.errors import ComponentValidationException, did_you_mean
+from trainyard.ordinary import read_ordinary
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,10 +44,11 @@ class SourceFile:
         self.module = ast.Module(body=[], type_ignores=[])
         self.message: LinterMessage | None = None
         try:
-            with open(path, "rb") as file:
-                self.module = ast.parse(file.read(), path)
+            self.module = ast.parse(read_ordinary(path), path)
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
+        except (RecursionError, MemoryError):
+            self.message = LinterMessage("SourceFile", "it does not parse: it is nested too deeply", 0, 0)
         except (SyntaxError, ValueError) as error:
             line, char = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
             text = getattr(error, "msg", str(error))

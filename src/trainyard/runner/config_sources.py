@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -81,17 +79,18 @@ class Source:
         return Setting(value, lambda: self.origin(*keys), self.kind)
 
 
-def read_toml(path: str, below: tuple[str, ...] = ()) -> Source | None:
+def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) -> Source | None:
     """Read a TOML file; None if there is none, or if it lacks the table that is asked for.
 
     Args:
         path: the file.
         below: the table that is wanted, such as ``("tool", "trainyard")``.
+        found: whether the file was found in a project rather than named, so that it has to be ordinary.
 
     Raises:
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
     """
-    text = _read(path)
+    text = _read(path, special=not found)
     # tomllib is not cheap to import: a pyproject.toml of which nothing is wanted shall not need it
     if text is None or (below and below[-1] not in text):
         return None
@@ -101,6 +100,9 @@ def read_toml(path: str, below: tuple[str, ...] = ()) -> Source | None:
         tables: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _malformed(path, text, error) from None
+    except (RecursionError, ValueError) as error:  # a number of thousands of digits, say
+        problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{path}: this TOML cannot be read: {problem}", hint="Correct the file.") from None
     for key in below:
         tables = tables.get(key)
         if not isinstance(tables, dict):
@@ -158,7 +160,7 @@ def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
         pending += line + "\n"
         try:
             statement = tomllib.loads(pending)
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             continue
         if statement:
             yield begun, pending.lstrip().startswith("["), statement
@@ -172,8 +174,8 @@ def _paths(tables: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield from ((key, *path) for path in _paths(value))
 
 
-def read_ini(path: str) -> Source | None:
-    """Read a ``.torchxconfig``; None if there is none.
+def read_ini(path: str, *, found: bool = False) -> Source | None:
+    """Read a ``.torchxconfig``; None if there is none. See `read_toml`.
 
     Keys keep their case; ``#`` and ``;`` begin comments at the start of a line only; an indented line goes
     on with the value above it.
@@ -181,7 +183,7 @@ def read_ini(path: str) -> Source | None:
     Raises:
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
     """
-    text = _read(path)
+    text = _read(path, special=not found)
     if text is None:
         return None
     tables: dict[str, dict[str, str]] = {}
@@ -218,15 +220,12 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
     return line[:cut].strip(), line[cut + 1 :].strip()
 
 
-def _read(path: str) -> str | None:
+def _read(path: str, *, special: bool) -> str | None:
+    from trainyard.ordinary import read_ordinary
+
     try:
-        if _would_block(path):
-            raise ConfigError(
-                f"cannot read the configuration file {path}: it is a fifo, a socket or a device",
-                hint="Move it away; a configuration file is an ordinary file.",
-            )
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        # a shell's <(...) is a pipe below /dev or /proc, and meant so
+        return read_ordinary(path, special=special and path.startswith(("/dev/", "/proc/"))).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:
@@ -235,23 +234,6 @@ def _read(path: str) -> str | None:
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"cannot read the configuration file {path}: {error.strerror}", hint="Mend its permissions."
+            f"cannot read the configuration file {path}: {error.strerror}",
+            hint="Make it an ordinary file that you may read, or remove it.",
         ) from None
-
-
-def _would_block(path: str) -> bool:
-    """Tell whether opening a file could wait for ever. What is named below /dev and /proc is meant so."""
-    import stat
-
-    mode = os.stat(path).st_mode
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.startswith(("/dev/", "/proc/")))
-
-
-def find_upwards(directory: str) -> list[str]:
-    """Return a directory and those above it, the nearest first."""
-    path = os.path.abspath(directory)
-    found = [path]
-    while os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-        found.append(path)
-    return found

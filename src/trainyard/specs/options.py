@@ -212,7 +212,7 @@ class runopts:
         """
         try:
             data = json.loads(json_repr)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
         if not isinstance(data, dict):
             raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")

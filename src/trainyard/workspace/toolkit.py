@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.errors import ConfigError
+from trainyard.ordinary import read_ordinary
 from trainyard.paths import make_private_dir, state_dir, state_error
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _given(path: str) -> bytes:
     import zipfile
 
     try:
-        content = Path(path).expanduser().read_bytes()
+        content = read_ordinary(os.path.expanduser(path))
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.getinfo("__main__.py")
     except OSError as error:
