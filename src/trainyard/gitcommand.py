@@ -2,7 +2,7 @@
 
 Git runs programs that the repository's own configuration names even when it only reads: ``core.fsmonitor``,
 hooks, filters of attributes, and what fetches objects that are missing. All are switched off by the
-environment, which is stronger than any file. Whose checkouts are read at all is Git's rule, ``safe.directory``.
+environment, which is stronger than any file. Whose checkouts are read at all is for Git's ``safe.directory``.
 """
 
 from __future__ import annotations

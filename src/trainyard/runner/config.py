@@ -292,7 +292,7 @@ def effective_options(
             raise InvalidRunConfigException(
                 f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=did_you_mean(key, known)
             )
-        result[name] = Setting(_convert(name, opt, setting), setting.origin, setting.kind)
+        result[name] = Setting(_convert(name, opt, setting), setting.origin, setting.kind, setting.project)
     return result
 
 
@@ -332,7 +332,7 @@ def _checked_run_setting(key: str, setting: Setting) -> Setting:
     wanted = RUN_KEYS.get(key)
     value = setting.value
     if wanted is bool and isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
-        return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind)
+        return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind, setting.project)
     if wanted is not None and not isinstance(value, wanted):
         kind = "true or false" if wanted is bool else "a text"
         raise ConfigError(f"{setting.origin}: {key} is {value!r}, but must be {kind}")

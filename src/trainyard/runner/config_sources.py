@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -22,14 +24,18 @@ class Setting:
     Attributes:
         value: the value: of TOML's type, a text from other sources.
         kind: "toml", "ini", "environment", "command line" or "default".
+        project: the directory of the project whose file it stands in; "" if the user said it.
     """
 
-    __slots__ = ("_origin", "kind", "value")
+    __slots__ = ("_origin", "kind", "project", "value")
 
-    def __init__(self, value: Any, origin: str | Callable[[], str], kind: str = COMMAND_LINE) -> None:
+    def __init__(
+        self, value: Any, origin: str | Callable[[], str], kind: str = COMMAND_LINE, project: str = ""
+    ) -> None:
         self.value = value
         self._origin = origin
         self.kind = kind
+        self.project = project
 
     @property
     def origin(self) -> str:
@@ -57,11 +63,18 @@ class Source:
         path: the file.
         kind: "toml" or "ini".
         tables: its content: tables within tables, values at the ends.
+        project: the directory it was found in; "" for a file of the user's.
     """
 
     def __init__(
-        self, path: str, kind: str, tables: Mapping[str, Any], line_of: Callable[[tuple[str, ...]], int]
+        self,
+        path: str,
+        kind: str,
+        tables: Mapping[str, Any],
+        line_of: Callable[[tuple[str, ...]], int],
+        project: str = "",
     ) -> None:
+        self.project = project
         self.path = path
         self.kind = kind
         self.tables = tables
@@ -76,7 +89,7 @@ class Source:
         value: Any = self.tables
         for key in keys:
             value = value[key]
-        return Setting(value, lambda: self.origin(*keys), self.kind)
+        return Setting(value, lambda: self.origin(*keys), self.kind, self.project)
 
 
 def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) -> Source | None:
@@ -107,7 +120,7 @@ def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) ->
         tables = tables.get(key)
         if not isinstance(tables, dict):
             return None
-    return Source(path, TOML, tables, _TomlLines(text, below))
+    return Source(path, TOML, tables, _TomlLines(text, below), os.path.dirname(path) if found else "")
 
 
 def _malformed(path: str, text: str, error: Exception) -> ConfigError:
@@ -203,7 +216,8 @@ def read_ini(path: str, *, found: bool = False) -> Source | None:
             key, value = _ini_pair(path, number, line, section)
             tables[section][key] = value
             places[section, key] = number
-    return Source(path, INI, tables, lambda keys: places.get(keys, 1))
+    project = os.path.dirname(path) if found else ""
+    return Source(path, INI, tables, lambda keys: places.get(keys, 1), project)
 
 
 def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str]:
