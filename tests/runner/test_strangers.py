@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from trainyard import trust
+from trainyard.components.finder import get_component
+from trainyard.components.lint import SourceFile
+from trainyard.errors import ConfigError
 from trainyard.runner.config import load_config
 from trainyard.runner.git import GitProbe
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.specs import runopts
+from trainyard.workspace import git as workspace_git
+from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.selection import select
 
 STRANGER = 54321
@@ -234,3 +241,74 @@ def test_a_pipe_in_place_of_git_configuration_does_not_hang(tmp_path: Path) -> N
         file.write("[include]\n    path = pipe\n")
     os.mkfifo(tmp_path / ".git/pipe")
     assert GitProbe(str(tmp_path), seconds=0.1).facts() == (None, None)
+
+
+# ---- files that are none, or too much
+
+
+def deep(opening: str, closing: str) -> str:
+    return opening * 5000 + "1" + closing * 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trainyard.toml", None),
+        ("pyproject.toml", None),
+        (".torchxconfig", None),
+        ("trainyard.toml", "a = " + deep("[", "]")),
+        ("trainyard.toml", "a = " + deep("{a=", "}")),
+        ("trainyard.toml", "[run." + ".".join("a" * 5000) + "]"),
+        ("trainyard.toml", "a." * 5000 + "b = 1"),
+        ("trainyard.toml", "a = " + "9" * 5000),
+        ("trainyard.toml", "#" * (16 << 20) + "\n"),
+    ],
+    ids=range(9),
+)
+def test_a_configuration_that_is_no_file_or_too_much_is_an_error(
+    project: Path, name: str, text: str | None
+) -> None:
+    if text is None:
+        os.mkfifo(project / name)
+    else:
+        (project / name).write_text(text)
+    with pytest.raises(ConfigError, match=name):
+        load_config()
+
+
+@pytest.mark.parametrize("name", [".trainyardignore", ".torchxignore", ".dockerignore", ".gitignore"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_an_ignore_file_that_is_no_file_is_an_error(
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    if kind == "fifo":
+        os.mkfifo(project / name)
+    else:
+        (project / name).symlink_to("/dev/zero")
+    if name == ".gitignore":  # Git itself waits for a FIFO
+        monkeypatch.setattr(workspace_git, "LONGEST_SECONDS", 0.5)
+        git(project, "init")
+        if kind == "device":
+            return  # which it does not read
+    with pytest.raises(WorkspaceError, match=f"{name}: it is a fifo, a socket or a device"):
+        select(str(project))
+
+
+@pytest.mark.parametrize("text", [None, deep("(", ")"), deep("-", ""), "x = " + deep("[", "]")], ids=range(4))
+def test_a_component_file_that_is_no_file_or_too_deep_is_an_error(project: Path, text: str | None) -> None:
+    path = project / "job.py"
+    if text is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(text)
+    with pytest.raises(ConfigError):
+        get_component("job.py:fn")
+    assert SourceFile(str(path)).message
+
+
+def test_options_that_are_nested_deeply_are_an_error() -> None:
+    opts = runopts.from_dataclass(AWSSageMakerOpts)
+    with pytest.raises(ConfigError, match="not JSON"):
+        opts.cfg_from_json_repr(deep("[", "]") * 20)
+    with pytest.raises(ConfigError, match="not JSON"):
+        opts.cfg_from_str("instance_groups=" + deep("[", "]") * 20)

@@ -16,6 +16,8 @@ INI = "ini"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+#: Levels of tables and lists that a file may have.
+DEEPEST = 32
 
 
 class Setting:
@@ -120,7 +122,24 @@ def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) ->
         tables = tables.get(key)
         if not isinstance(tables, dict):
             return None
+    if _is_deep(tables):
+        raise ConfigError(f"{path}: this TOML is nested too deeply", hint="Correct the file.")
     return Source(path, TOML, tables, _TomlLines(text, below), os.path.dirname(path) if found else "")
+
+
+def _is_deep(tables: dict[str, Any]) -> bool:
+    """Tell whether tables are nested deeper than anything means; most of what reads them calls itself."""
+    level: list[Any] = [tables]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _malformed(path: str, text: str, error: Exception) -> ConfigError:
