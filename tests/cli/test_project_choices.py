@@ -27,9 +27,7 @@ def configure(cli: Cli, run: str = "") -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "workspace", ["{}/private", "..", "link", "in=a,{}/private=b", "@0123456789abcdef"]
-)
+@pytest.mark.parametrize("workspace", ["{}/private", "..", "link", "in=a,{}/private=b", "@0123456789abcdef"])
 def test_a_workspace_outside_of_the_project_needs_the_command_line(
     cli: Cli, tmp_path: Path, workspace: str
 ) -> None:

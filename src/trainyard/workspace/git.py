@@ -72,5 +72,8 @@ def _run(directory: str, words: list[str], given: bytes = b"", accepted: Sequenc
         raise GitFailed(f"git did not answer within {LONGEST_SECONDS:.0f} s") from error
     if done.returncode not in accepted:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        if lines and "dubious ownership" in lines[0]:
+            top = checkout_of(directory) or directory
+            raise GitFailed(f"it belongs to another user: git config --global --add safe.directory {top}")
         raise GitFailed(lines[0] if lines else f"git ended with {done.returncode}")
     return done.stdout
