@@ -6,6 +6,7 @@ import os
 import stat
 
 from trainyard_toolkit import resources
+from trainyard_toolkit.config import check_ordinary
 from trainyard_toolkit.errors import CodeError
 from trainyard_toolkit.process import Command
 
@@ -42,6 +43,7 @@ def kind_of(code_dir: str, name: str) -> str:
 
 def _builds(pyproject: str) -> bool:
     try:
+        check_ordinary(pyproject)
         with open(pyproject, encoding="utf-8") as file:
             return any(line.strip() in ("[project]", "[build-system]") for line in file)
     except (OSError, UnicodeDecodeError):
