@@ -22,7 +22,6 @@ from trainyard.schedulers.aws.sagemaker.command import (
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.script import (
-    METADATA_KEY,
     Script,
     as_arguments,
     as_hyperparameters,
@@ -32,6 +31,7 @@ from trainyard.schedulers.aws.sagemaker.script import (
 )
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import METADATA_KEY
 
 LONGEST_VARIABLE = 512
 LOG_LEVEL = "sagemaker_container_log_level"
