@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 OURS = "trainyard_toolkit."
 _CORE = ("entry_point", "environment", "errors", "files", "intermediate_output", "mapping", "runner")
-_PREDECESSOR = ("functions", "logging_config", "modules", "params", "recordio", "timeout", "trainer")
+_PREDECESSOR = (
+    "functions",
+    "logging_config",
+    "modules",
+    "params",
+    "record_pb2",
+    "recordio",
+    "timeout",
+    "trainer",
+)
 _RUNNERS = ("mpi", "process", "pytorch_xla", "smdataparallel", "torch_distributed")
 # Name of the predecessors' module -> name of ours.
 _MODULES = {name: OURS + name for name in _CORE}
