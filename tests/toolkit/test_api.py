@@ -301,6 +301,26 @@ def test_aliases_of_the_zipapp(tree: Tree, zipapp: Path, empty: Path) -> None:
     assert tree.failure.startswith("ModuleNotFoundError: No module named 'sagemaker_training'")
 
 
+def test_a_frameworks_function_under_the_zipapp(
+    tree: Tree, zipapp: Path, empty: Path, tmp_path: Path
+) -> None:
+    """Its names need neither a variable nor an installation."""
+    (tmp_path / "their_framework.py").write_text(
+        "from sagemaker_training import entry_point, environment, runner\n"
+        "def main():\n"
+        "    env = environment.Environment()\n"
+        "    entry_point.run(env.module_dir, env.user_entry_point, env.to_cmd_args(), env.to_env_vars(),\n"
+        "                    runner_type=runner.ProcessRunnerType)\n"
+    )
+    tree.script("from sagemaker_training import params; print(params.USER_PROGRAM_PARAM)")
+    env = {"SAGEMAKER_TRAINING_MODULE": "their_framework:main", "PYTHONPATH": str(tmp_path)}
+    done = train_zipapp(tree, empty, zipapp, **env)
+    assert (done.returncode, done.stdout) == (0, "sagemaker_program\n"), done.stderr
+    tree.script("raise KeyError('column')")
+    assert train_zipapp(tree, empty, zipapp, **env).returncode == 1
+    assert tree.failure.startswith("KeyError: 'column'")
+
+
 def test_aliases_of_the_zipapp_never_hide_an_original(tree: Tree, zipapp: Path, empty: Path) -> None:
     site = next((empty.parents[1] / "lib").glob("python3*/site-packages"))
     (site / "sagemaker_training").mkdir()
