@@ -229,14 +229,16 @@ class Writer:
         stopped.
         """
         _remove(self._reserve)
+        if masker is not None:  # before the text is cut: of a secret cut in two nobody would know the rest
+            report.fields = masker.json(report.fields)
         fields = {**report.fields, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         text = report.text()
         own = _read(self.layout.failure)
         if own.strip():
             fields["reason"] = own.strip().splitlines()[0][:REASON_LIMIT]
-        document = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         if masker is not None:
-            text, document = masker.text(text), masker.text(document)
+            fields = masker.json(fields)
+        document = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         if not own and not report.stopped:
             _write(self.layout.failure, text)
         _write(self.layout.failure_json, document)
@@ -257,7 +259,9 @@ def _write(path: str, text: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        # the script may have left anything there, a FIFO too
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
             return file.read(64 * 1024)
     except OSError:
         return ""

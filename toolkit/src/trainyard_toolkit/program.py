@@ -6,6 +6,7 @@ import os
 import stat
 
 from trainyard_toolkit import resources
+from trainyard_toolkit.config import check_ordinary
 from trainyard_toolkit.errors import CodeError
 from trainyard_toolkit.process import Command
 
@@ -42,6 +43,7 @@ def kind_of(code_dir: str, name: str) -> str:
 
 def _builds(pyproject: str) -> bool:
     try:
+        check_ordinary(pyproject)
         with open(pyproject, encoding="utf-8") as file:
             return any(line.strip() in ("[project]", "[build-system]") for line in file)
     except (OSError, UnicodeDecodeError):
@@ -76,7 +78,7 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
     Args:
         code_dir: the code directory.
         name: the entry point.
-        anywhere: whether it may lie outside of the code directory.
+        anywhere: whether it may lie outside of the code directory; one that is named by its whole path may.
 
     Raises:
         CodeError: no name, a path that leaves the code directory, no such file, or a folder.
@@ -86,7 +88,8 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
             "No entry point: which script shall be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
             "sagemaker_program to its path under the code directory, such as train.py."
         )
-    if name.startswith("-") or (_leaves(name) and not anywhere):
+    is_whole_path = os.path.isabs(name) and name.endswith((".py", ".sh"))
+    if name.startswith("-") or (_leaves(name) and not anywhere and not is_whole_path):
         raise CodeError(
             f"Cannot run {name!r}: an entry point is a path "
             f"under the code directory ({code_dir}), such as train.py."
