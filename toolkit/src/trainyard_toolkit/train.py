@@ -15,7 +15,7 @@ from trainyard_toolkit import (
     program,
 )
 from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.layout import DEFAULT_BASE, Layout
 from trainyard_toolkit.masking import Masker
 from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+    from trainyard_toolkit.hostview import HostView
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.metrics import Recorder
     from trainyard_toolkit.outputs import Results
@@ -47,6 +48,7 @@ class Training:
         self.environment: Environment | None = None
         self.masker = Masker()
         self.results: Results | None = None
+        self.view: HostView | None = None
         self.command: str | None = None
 
     def run(self) -> int:
@@ -76,10 +78,13 @@ class Training:
 
             self.job = jobs.load(self.job_source)
             self.masker = Masker(self.job.hyperparameters)
+            self._open_view(self.job.hosts, self.job.current_host)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
+        if self.job is None and self.layout.base != DEFAULT_BASE:  # else a platform has seen to it
+            self._open_view(env.hosts, env.current_host)
         self.masker = Masker(env.hyperparameters)
         log.set_level(env.log_level)
         self.layout.make_writable_dirs()
@@ -87,6 +92,13 @@ class Training:
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
         return self._run_script(env, env.user_entry_point, variables)
+
+    def _open_view(self, hosts: Sequence[str], current: str) -> None:
+        """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
+        from trainyard_toolkit.hostview import HostView
+
+        self.view = HostView(self.layout, hosts, current, self.job)
+        self.view.open()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
@@ -202,10 +214,11 @@ class Training:
         Failing at that fails a run that went well; one that failed already stays as it is.
         """
         _on_stop(_note_stop)
-        if self.results is None:
-            return report
         try:
-            self.results.finish(succeeded=report is None or report.stopped)
+            if self.results is not None:
+                self.results.finish(succeeded=report is None or report.stopped)
+            if self.view is not None:
+                self.view.judge()
         except Exception as error:
             if report is None:
                 return failure.from_error(error)
