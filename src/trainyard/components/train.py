@@ -66,6 +66,12 @@ def script(
             "nproc and mpi_options mean nothing without a distribution",
             hint="Add --distribution torchrun or --distribution mpi.",
         )
+    for key in channel or {}:
+        if not key or "/" in key or key in (".", ".."):
+            raise ConfigError(
+                f"a channel cannot be named {key!r}: its name is that of a directory",
+                hint="Name it for what it holds, such as --channel training=DIRECTORY.",
+            )
     role = Role(
         stem,
         image,

@@ -1,4 +1,4 @@
-"""What only one host's processes see: its base directory at ``/opt/ml``, and the hosts' names in ``/etc/hosts``.
+"""What only one host's processes see: their base directory at ``/opt/ml``, all hosts in ``/etc/hosts``.
 
 Scripts write to ``/opt/ml/checkpoints`` by that name, and connect to ``algo-2``. Where hosts are processes of
 a machine, a mount namespace shows each of them its own; it ends with the host's last process, and nothing is
@@ -106,8 +106,8 @@ class HostView:
         log.warning(
             f"{DEFAULT_BASE} is not this job's own here: {reason}. What the script writes to "
             f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints by these names is "
-            "not kept, and its data are not found there. Use SM_MODEL_DIR, SM_OUTPUT_DATA_DIR, SM_CHECKPOINT_DIR "
-            f"and SM_CHANNEL_<NAME>, which name directories of {self.layout.base}."
+            "not kept, and its data are not found there. Use SM_MODEL_DIR, SM_OUTPUT_DATA_DIR, "
+            f"SM_CHECKPOINT_DIR and SM_CHANNEL_<NAME>, which name directories of {self.layout.base}."
         )
 
     def _warn_of_names(self, reason: str, table: dict[str, str]) -> None:
