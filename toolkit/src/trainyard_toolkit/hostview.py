@@ -98,7 +98,7 @@ class HostView:
         uris += [document.get(section, {}).get("uri") for section in ("output", "checkpoints")]
         paths = [uri[7:] if uri.startswith("file://") else uri for uri in uris if uri]
         paths += [self.layout.base, os.getcwd(), sys.prefix, sys.executable, __file__]
-        return next((path for path in paths if os.path.realpath(path).startswith(place)), "")
+        return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(place)), "")
 
     def _warn_of_base(self, reason: str) -> None:
         self.refusal = reason

@@ -6,6 +6,7 @@ import fnmatch
 import json
 import math
 import os
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ from trainyard.specs.substitution import macros
 from trainyard.workspace.registry import Reference
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
+#: How many hosts of a job have addresses in one loopback network.
+LOOPBACK_HOSTS = 250
 IMAGE_ENV = "TORCHX_IMAGE"
 #: Role names, from metadata["train"], are followed by the names that SageMaker gives to hosts.
 TRAIN_METADATA = "train"
@@ -165,6 +168,8 @@ class _Plan:
             },
             "HostConfig": self._host_config(role, k),
         }
+        if TRAIN_METADATA in role.metadata and (hosts := self._hosts_without_network(role)):
+            body["HostConfig"]["ExtraHosts"] = [f"{host}:{address}" for host, address in hosts.items()]
         if self.opts.network != "host":
             body["Hostname"] = name
             self._add_ports(body, role)
@@ -174,6 +179,23 @@ class _Plan:
                 aliases.append(f"algo-{k + 1}")
             body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
         return ReplicaRequest(name, role.name, k, role.image, env, body)
+
+    def _hosts_without_network(self, role: Role) -> dict[str, str]:
+        """Return the addresses of a training role's hosts that no network of their job's own names.
+
+        The only host of a role is itself; hosts on the machine's network have a part of its loopback network
+        that depends on the job, so that two jobs can serve the same port on their ``algo-1``.
+        """
+        names = [f"algo-{k + 1}" for k in range(role.num_replicas)]
+        if self.opts.network == "host":
+            block = zlib.crc32(self.app_id.encode()) & 0x7FFF
+            return {
+                name: f"127.{128 | (number >> 8)}.{number & 255}.{1 + k % LOOPBACK_HOSTS}"
+                for k, name in enumerate(names)
+                for number in [(block + k // LOOPBACK_HOSTS) & 0x7FFF]
+            }
+        is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
+        return {names[0]: "127.0.0.1"} if is_alone else {}
 
     def _labels(self, session: str, watched: bool) -> dict[str, str]:
         policy = {

@@ -279,7 +279,7 @@ def _needed_below(folder: str, paths: list[str]) -> str:
     """Return which of these paths, or of this Python's, lies in a directory; "" if none does."""
     inside = os.path.realpath(folder) + os.sep
     paths = [*paths, sys.prefix, sys.executable]
-    return next((path for path in paths if os.path.realpath(path).startswith(inside)), "")
+    return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(inside)), "")
 
 
 __all__ = ["Platform", "StartFailure"]
