@@ -7,14 +7,18 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trainyard_toolkit import hostview
 
 from .conftest import clean_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PYTHON = "/usr/bin/python3"
 SOURCE = Path(hostview.__file__).parents[1]
@@ -27,8 +31,8 @@ set -e
 kind=$1; shift
 mount -t tmpfs -o mode=755 machine /opt
 case $kind in
-ml) mkdir -p /opt/ml/checkpoints /opt/tool; echo theirs >/opt/ml/file; ln -s tool /opt/link; echo x >/opt/word ;;
-bare) mkdir /opt/tool; ln -s tool /opt/link; echo x >/opt/word ;;
+ml) mkdir -p /opt/ml/checkpoints /opt/tool; echo theirs >/opt/ml/file; ln -s tool /opt/link; : >/opt/word ;;
+bare) mkdir /opt/tool; ln -s tool /opt/link; : >/opt/word ;;
 none)
   new=$(mktemp -d); mount -t tmpfs -o mode=755 machine "$new"
   for entry in /*; do
@@ -156,10 +160,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    for place in (tmp_path, *tmp_path.parents[:2]) if ROOT else ():
-        place.chmod(0o755)  # for somebody else to get to the job's files
-    return Machine(tmp_path)
+def machine() -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory(prefix="trainyard-view-") as folder:  # somebody else gets there too
+        os.chmod(folder, 0o755)
+        yield Machine(Path(folder))
 
 
 @pytest.mark.parametrize("kind", ["ml", "bare", "none"])

@@ -21,50 +21,50 @@ HOSTS_PER_NETWORK = 250
 _COVERABLE = ("/", "/opt")
 #: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: an empty directory; then steps of three words,
 #: up to "--"; then the command. A mount of a namespace of users keeps the flags that it has outside, and has
-#: to be asked for with them.
+#: to be asked for with them. -n: /run/mount is the machine's.
 _SETUP = r"""
 set -e
-[ -z "$1" ] || mount --bind "$1" /etc/hosts
+[ -z "$1" ] || mount -n --bind "$1" /etc/hosts
 [ -z "$2" ] || hostname "$2" 2>/dev/null || echo "$2" >/proc/sys/kernel/hostname
 trainyard_stage=$3
 shift 3
 while [ "$1" != -- ]; do
   case $1 in
   fixed)
-    mount --bind "$2" "$3"
+    mount -n --bind "$2" "$3"
     for trainyard_flags in '' ,nosuid,nodev ,nosuid,nodev,noexec ,nodev ,nosuid; do
-      mount -o "remount,bind,ro$trainyard_flags" "$3" 2>/dev/null && break
+      mount -n -o "remount,bind,ro$trainyard_flags" "$3" 2>/dev/null && break
     done || echo "trainyard: $3 cannot be made read-only here" >&2
     ;;
   cover)
-    mount -t tmpfs -o mode=755 trainyard "$trainyard_stage"
+    mount -n -t tmpfs -o mode=755 trainyard "$trainyard_stage"
     for trainyard_entry in "${2%/}"/* "${2%/}"/.[!.]* "${2%/}"/..?*; do
       trainyard_place=$trainyard_stage/${trainyard_entry##*/}
       if [ -L "$trainyard_entry" ]; then
         cp -P "$trainyard_entry" "$trainyard_place"
       elif [ -d "$trainyard_entry" ]; then
         mkdir "$trainyard_place"
-        mount --rbind "$trainyard_entry" "$trainyard_place"
+        mount -n --rbind "$trainyard_entry" "$trainyard_place"
       elif [ -e "$trainyard_entry" ]; then
         : >"$trainyard_place"
-        mount --rbind "$trainyard_entry" "$trainyard_place"
+        mount -n --rbind "$trainyard_entry" "$trainyard_place"
       fi
     done
     if [ "$2" = / ]; then
-      umount -l "$trainyard_stage$trainyard_stage"
+      umount -n -l "$trainyard_stage$trainyard_stage"
       trainyard_directory=$PWD
       cd "$trainyard_stage"
       mkdir .old
       pivot_root . .old
-      umount -l /.old
+      umount -n -l /.old
       rmdir /.old
       cd "$trainyard_directory"
     else
-      mount --move "$trainyard_stage" "$2"
+      mount -n --move "$trainyard_stage" "$2"
     fi
     ;;
-  make) mkdir -p "$3"; mount --rbind "$2" "$3" ;;
-  show) mount --rbind "$2" "$3" ;;
+  make) mkdir -p "$3"; mount -n --rbind "$2" "$3" ;;
+  show) mount -n --rbind "$2" "$3" ;;
   esac
   shift 3
 done
