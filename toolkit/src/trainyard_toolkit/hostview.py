@@ -20,9 +20,10 @@ from trainyard_toolkit.layout import DEFAULT_BASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import BinaryIO
 
+    from trainyard_toolkit.hostnames import Keeper
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.layout import Layout
 
@@ -30,6 +31,8 @@ HOSTS_FILE = "/etc/hosts"
 #: ``loopback``: the job's hosts are processes of one machine; their names get loopback addresses.
 NETWORK_VARIABLE = "TRAINYARD_HOST_NETWORK"
 LOOPBACK = "loopback"
+#: Where the launcher says that the first host is reached.
+FIRST_HOST_VARIABLE = "TORCHX_RANK0_HOST"
 _HOSTS_PER_NETWORK = 250
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _BIND, _MOVE, _RECURSIVE, _SLAVE, _DETACH = 1 << 12, 1 << 13, 1 << 14, 1 << 19, 2
@@ -63,6 +66,9 @@ class HostView:
         #: Why /opt/ml is the machine's and not this host's; "" if it is this host's.
         self.refusal = ""
         self._began = 0.0
+        self._hosts_file = ""
+        self._before: str | None = None
+        self._keeper: Keeper | None = None
 
     def open(self) -> None:
         """Enter the view, with this process and all that it will start. What cannot be is a warning.
@@ -70,24 +76,30 @@ class HostView:
         Call it before anything is linked into the base directory, and before there are threads.
         """
         has_own_base = not _is_same(self.layout.base, DEFAULT_BASE)
-        table = self._addresses()
         hidden = self._hidden() if has_own_base else ""
         if hidden:
             self._warn_of_base(f"the machine's own {DEFAULT_BASE} holds {hidden}, which this job needs")
         pairs = [(self.layout.base, DEFAULT_BASE)] if has_own_base and not hidden else []
-        if not pairs and not _may_mount() and _append(table):
-            return
-        if table and os.path.exists(HOSTS_FILE):
-            pairs.append((self._write_hosts(table), HOSTS_FILE))
-        if not pairs:
-            return
-        try:
-            show(pairs, os.path.join(self.layout.base, ".view"))
-        except ViewError as error:
-            if pairs[0][1] == DEFAULT_BASE:
-                self._warn_of_base(str(error))
-            if not _append(table):
-                self._warn_of_names(str(error), table)
+        unnamed = self._unnamed()
+        if unnamed and (pairs or _may_mount() or not self._own_hosts_file()) and os.path.exists(HOSTS_FILE):
+            self._hosts_file = self._copy_of_hosts_file()
+            pairs.append((self._hosts_file, HOSTS_FILE))
+        reason = f"there is no {HOSTS_FILE}"
+        if pairs:
+            try:
+                show(pairs, os.path.join(self.layout.base, ".view"))
+            except ViewError as error:
+                reason, self._hosts_file = str(error), ""
+                if pairs[0][1] == DEFAULT_BASE:
+                    self._warn_of_base(reason)
+        if unnamed:
+            self._hosts_file = self._hosts_file or self._own_hosts_file()
+            self._name(unnamed) if self._hosts_file else self._warn_of_names(reason, unnamed)
+
+    def close(self) -> None:
+        """End what keeps the hosts' names up to date."""
+        if self._keeper is not None:
+            self._keeper.close()
 
     def _hidden(self) -> str:
         """A path that the job needs and that lies in the machine's own /opt/ml; "" if there is none."""
@@ -110,32 +122,72 @@ class HostView:
             f"SM_CHECKPOINT_DIR and SM_CHANNEL_<NAME>, which name directories of {self.layout.base}."
         )
 
-    def _warn_of_names(self, reason: str, table: dict[str, str]) -> None:
+    def _warn_of_names(self, reason: str, names: Iterable[str]) -> None:
         log.warning(
-            f"The names of this job's hosts ({', '.join(table)}) do not resolve here: {reason}. "
+            f"The names of this job's hosts ({', '.join(names)}) do not resolve here: {reason}. "
             f"Use 127.0.0.1 in place of {self.current}."
         )
 
     # ---- names
 
-    def _addresses(self) -> dict[str, str]:
-        """The address of each host whose name does not resolve yet, where they all are on this machine."""
-        if len(self.hosts) > 1 and os.environ.get(NETWORK_VARIABLE) != LOOPBACK:
-            return {}
-        name = (
-            self.job.name if self.job is not None else os.environ.get("TRAINING_JOB_NAME", self.layout.base)
-        )
+    def _unnamed(self) -> list[str]:
+        """The hosts whose names nobody resolves yet, if that is ours to do."""
         known = names_in(_read(HOSTS_FILE))
-        table = loopback_addresses(name, self.hosts)
-        return {host: address for host, address in table.items() if host not in known}
+        unnamed = [host for host in self.hosts if host not in known]
+        if not unnamed or len(self.hosts) == 1 or self._share_machine:
+            return unnamed
+        if self.job is None or FIRST_HOST_VARIABLE not in os.environ:
+            return []  # the platform names its hosts, or nobody knows where the first one is
+        from trainyard_toolkit import hostnames
 
-    def _write_hosts(self, table: dict[str, str]) -> str:
-        """Write the machine's /etc/hosts with these names too; return the path."""
+        return [] if hostnames.are_known(self.hosts, self.current) else unnamed
+
+    @property
+    def _share_machine(self) -> bool:
+        return os.environ.get(NETWORK_VARIABLE) == LOOPBACK
+
+    def _name(self, unnamed: Sequence[str]) -> None:
+        """Give the hosts' names addresses in the hosts file."""
+        if len(self.hosts) == 1 or self._share_machine:
+            name = self.job.name if self.job else os.environ.get("TRAINING_JOB_NAME", self.layout.base)
+            table = loopback_addresses(name, self.hosts)
+            self._write_hosts({host: table[host] for host in unnamed})
+            return
+        from trainyard_toolkit import hostnames
+
+        self._keeper = hostnames.Keeper(self.hosts, self.current, self._write_hosts)
+        missing = self._keeper.missing()
+        if missing:
+            log.warning(
+                f"The names of {', '.join(missing)} do not resolve yet: these hosts have not come within the "
+                "time of TRAINYARD_HOST_WAIT_SECONDS. The script is started all the same."
+            )
+
+    def _own_hosts_file(self) -> str:
+        """The container's own /etc/hosts, if this user can write it; "" otherwise."""
+        return HOSTS_FILE if _is_mounted(HOSTS_FILE) and os.access(HOSTS_FILE, os.W_OK) else ""
+
+    def _copy_of_hosts_file(self) -> str:
+        """Copy the machine's /etc/hosts to where it can be written; return the path."""
         path = os.path.join(self.layout.config, "hosts")
         os.makedirs(self.layout.config, exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(_read(HOSTS_FILE).rstrip("\n") + "\n" + _lines(table))
+            file.write(_read(HOSTS_FILE))
         return path
+
+    def _write_hosts(self, table: Mapping[str, str]) -> None:
+        """Let the hosts file have these addresses, and what it had before. Never empties it meanwhile."""
+        if self._before is None:
+            text = _read(self._hosts_file)
+            self._before = text if text.endswith("\n") or not text else text + "\n"
+        lines = "".join(f"{address} {host}\n" for host, address in table.items())
+        data = (self._before + lines).encode("utf-8", "surrogateescape")
+        descriptor = os.open(self._hosts_file, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, data, 0)
+            os.ftruncate(descriptor, len(data))
+        finally:
+            os.close(descriptor)
 
     # ---- afterwards
 
@@ -209,10 +261,6 @@ def names_in(text: str) -> set[str]:
     return {name for words in lines for name in words[1:]}
 
 
-def _lines(table: dict[str, str]) -> str:
-    return "".join(f"{address} {host}\n" for host, address in table.items())
-
-
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -221,24 +269,9 @@ def _read(path: str) -> str:
         return ""
 
 
-def _is_own_file(path: str) -> bool:
-    """Whether a file is the container's own: container runtimes mount a file over the image's."""
+def _is_mounted(path: str) -> bool:
+    """Whether a file is mounted, as container runtimes mount their own over some of the image's."""
     return any(line.split()[4] == path for line in _read("/proc/self/mountinfo").splitlines())
-
-
-def _append(table: dict[str, str]) -> bool:
-    """Add names to a container's own /etc/hosts; False if this is not such a file, or cannot be written."""
-    if not table:
-        return True
-    if not _is_own_file(HOSTS_FILE):
-        return False
-    try:
-        with open(HOSTS_FILE, "r+", encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
-            file.write(("" if text.endswith("\n") or not text else "\n") + _lines(table))
-    except OSError:
-        return False
-    return True
 
 
 def _may_mount() -> bool:

@@ -223,6 +223,9 @@ class Training:
             if report is None:
                 return failure.from_error(error)
             log.error(self.masker.text(f"The results could not all be saved: {error}"))
+        finally:
+            if self.view is not None:
+                self.view.close()
         return report
 
 
