@@ -133,7 +133,7 @@ class HostView:
     def _unnamed(self) -> list[str]:
         """The hosts whose names nobody resolves yet, if that is ours to do."""
         known = names_in(_read(HOSTS_FILE))
-        unnamed = [host for host in self.hosts if host not in known]
+        unnamed = [host for host in self.hosts if host not in known and host.split() == [host]]
         if not unnamed or len(self.hosts) == 1 or self._share_machine:
             return unnamed
         if self.job is None or FIRST_HOST_VARIABLE not in os.environ:
