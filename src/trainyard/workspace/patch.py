@@ -312,6 +312,13 @@ class DockerWorkspaceMixin:
 
 def _check_image(role: Role, code: Code) -> None:
     if role.image and role.image != NO_IMAGE:
+        from trainyard.workspace.registry import image_problem
+
+        problem = image_problem(role.image)
+        if problem:
+            raise ConfigError(
+                f"role {role.name!r}: {problem}", hint="Right: python:3.12, ghcr.io/me/train:v1"
+            )
         return
     if code.context is not None and IMAGE_ARG not in code.context.text:
         return

@@ -9,6 +9,7 @@ says: addresses are used. When mpirun ends, the others hear of it at once.
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
@@ -16,13 +17,13 @@ import socket
 import subprocess
 
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import muster, process, program, rank, ssh, together
+from trainyard_toolkit import muster, process, program, rank, resources, ssh, together
 from trainyard_toolkit.errors import ClientError
 from trainyard_toolkit.process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from trainyard_toolkit.launch import Launch
@@ -163,11 +164,9 @@ def _script(launch: Launch) -> list[str]:
     """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at
     once.
     """
-    import importlib.util
-
     line = launch.script()
     kind = program.kind_of(launch.code_dir, launch.name)
-    if kind == program.COMMAND or importlib.util.find_spec("mpi4py") is None:
+    if kind == program.COMMAND or not resources.has_module("mpi4py"):
         return line
     return [line[0], "-m", "mpi4py", *line[1:]]
 
@@ -198,9 +197,29 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
         hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
         line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile)
         part = _RankHost(launch, _task(launch, keys, line), keys)
+        _release_together(part, chief)
         return together.lead(launch, part, chief, wait_for_others=False)
     finally:
         chief.close()
+
+
+def _release_together(part: _RankHost, chief: muster.Chief) -> None:
+    """Let MPI see the ends of ranks that were stopped when they have ended on all hosts."""
+    own: list[bool] = []
+
+    def ended() -> None:
+        own.append(True)
+        check()
+
+    def check() -> None:
+        if not part.is_stopping or (own and chief.idle >= chief.lines.keys() - chief.ended.keys()):
+            for host in chief.idle:
+                chief.lines[host].send({"release": True})
+            chief.idle.clear()
+            part.release()
+
+    part.all_ended = ended
+    part.heard = check
 
 
 def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> process.Command:
@@ -216,30 +235,77 @@ def _peer(line: muster.Line) -> str:
 class _RankHost(Supervisor):
     """A host with ranks: it hands them their environment, and a stop goes to them, not to what started them.
 
-    mpirun would kill ranks one second after it is told to end; so it is left alone while the ranks save their
-    state, and ends when they have ended. The same holds for the sshd on the other hosts.
+    mpirun would kill ranks one second after it is told to end, and all of them once one has ended by a
+    signal. So it is left alone while ranks save their state, and sees that they have ended when all of them
+    have, on all hosts. The same holds for the sshd on the other hosts.
     """
 
     def __init__(self, launch: Launch, command: process.Command, keys: ssh.Keys) -> None:
         super().__init__(command, launch.policy, launch.relays(), launch.owns_process)
-        self._ranks = rank.Server(
+        self._server = rank.Server(
             keys.path(_SOCKET), {**launch.env, rank.DIRECTORY_VARIABLE: launch.code_dir}
         )
-        self.watch(self._ranks.fileno(), self._ranks.serve)
+        self._ranks: list[rank.Rank] = []
+        self._whole_groups = program.kind_of(launch.code_dir, launch.name) == program.COMMAND
+        self.all_ended: Callable[[], None] = self.release
+        self.watch(self._server.fileno(), self._serve)
+
+    def _serve(self) -> None:
+        for found in self._server.serve():
+            self._ranks.append(found)
+            self.watch(found.fileno(), functools.partial(self._hear, found))
+
+    def _hear(self, speaker: rank.Rank) -> None:
+        known = speaker.pid
+        speaker.receive()
+        if speaker.pid and not known and self.is_stopping:
+            self._tell(speaker, signal.SIGTERM)  # it was not yet there when the others heard of it
+        if speaker.has_ended:
+            self.unwatch(speaker.fileno())
+            if not self.is_stopping:
+                self._ranks.remove(speaker)
+                speaker.release()
+            elif all(found.has_ended for found in self._ranks):
+                self.all_ended()
+
+    def release(self) -> None:
+        """Let MPI see which ranks have ended."""
+        for found in [found for found in self._ranks if found.has_ended]:
+            self._ranks.remove(found)
+            found.release()
+
+    def _tell(self, hearer: rank.Rank, number: int) -> None:
+        try:
+            # MPI gives each rank a process group; a shell would not hand the signal on
+            if self._whole_groups and os.getpgid(hearer.pid) == hearer.keeper:
+                os.killpg(hearer.keeper, number)  # its keeper ignores what is not SIGKILL
+            else:
+                os.kill(hearer.pid, number)
+        except ProcessLookupError:
+            pass
 
     def _signal(self, number: int, whole_group: bool = False) -> None:
-        if number == signal.SIGKILL or not self._ranks.pids:
+        if number == signal.SIGKILL or not self._ranks:
             super()._signal(number, whole_group)
-        for pid in self._ranks.pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+        for found in self._ranks:
+            if found.pid and not found.has_ended:
+                self._tell(found, number)
+            if number == signal.SIGKILL:
+                _kill(found.keeper)
 
     def close(self) -> None:
-        """Close the socket and the relays."""
+        """Close the sockets and the relays."""
         super().close()
-        self._ranks.close()
+        self._server.close()
+        for found in self._ranks:
+            found.release()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
@@ -280,11 +346,15 @@ def _until_told(launch: Launch, part: _RankHost, port: int, line: muster.Line) -
         verdict.extend(message for message in messages if "verdict" in message)
         if line.lost or verdict:
             part.unwatch(line.fileno())
+            part.release()
             os.kill(part.pid, signal.SIGTERM)
+        elif any("release" in message for message in messages):
+            part.release()
         elif messages:
             part.stop()
 
     part.policy.on_start = started
+    part.all_ended = lambda: line.send({"idle": True})
     part.watch(line.fileno(), heard)
     outcome = together.run_part(part)
     outcome.status = 0 if verdict else outcome.status or 1

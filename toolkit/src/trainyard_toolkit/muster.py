@@ -126,6 +126,7 @@ class Chief:
         self.lines: dict[str, Line] = {}
         self.hellos: dict[str, dict[str, Any]] = {}
         self.ended: dict[str, dict[str, Any]] = {}
+        self.idle: set[str] = set()  # hosts whose ranks have all ended, after a stop
         self._listener = listen(port())
 
     def gather(self, greeting: dict[str, Any]) -> None:
@@ -192,6 +193,8 @@ class Chief:
         for message in line.receive():
             if "exit" in message:
                 self.ended[host] = message
+            elif "idle" in message:
+                self.idle.add(host)
         if line.lost and host not in self.ended:
             self.ended[host] = {"exit": 1, "lost": True, "reason": f"the connection to host {host} was lost"}
         return self.ended.get(host)

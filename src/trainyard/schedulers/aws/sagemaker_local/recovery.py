@@ -38,10 +38,12 @@ def is_attended(job: JobDir, state: dict[str, Any]) -> bool:
     """Tell whether the job's runner, its guard, or who is about to start them still runs."""
     if state["boot_id"] != machine()["boot_id"]:
         return False
-    keepers = [processes.from_json(state.get(name)) for name in ("runner", "guard")]
-    if state.get("runner") is None:
-        keepers.append(processes.from_json((job.read_request() or {}).get("submitter")))
-    return any(keeper is not None and keeper.is_alive() for keeper in keepers)
+    runner, guard = (processes.from_json(state.get(name)) for name in ("runner", "guard"))
+    if runner is None:
+        submitter = processes.from_json((job.read_request() or {}).get("submitter"))
+        if submitter is not None and submitter.is_alive():
+            return True
+    return processes.is_kept(runner, guard)
 
 
 def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict[str, Any] | None:
