@@ -278,3 +278,24 @@ def test_a_stop_finds_everything_in_the_same_place(machine: Machine) -> None:
     process.communicate(timeout=50)
     assert (machine.base / "model/child").read_text() == "child\n"
     assert "algo-1" in (machine.base / "model/hook").read_text()
+
+
+@needs_somebody
+@pytest.mark.skipif(not may("ssh", "-V"), reason="no ssh here")
+def test_ssh_works_for_who_is_not_root(machine: Machine) -> None:
+    """It trusts files of root or of its user only, and root is nobody in a user's namespace."""
+    machine.script(
+        "import subprocess\n"
+        "said = subprocess.run(['ssh', '-G', 'host'], capture_output=True, text=True)\n"
+        "assert 'compression yes' in said.stdout, said\n"
+    )
+    config = machine.folder / "ssh"
+    (config / "ssh_config.d").mkdir(parents=True)
+    (config / "ssh_config").write_text("Include /etc/ssh/ssh_config.d/*.conf\n")
+    (config / "ssh_config.d/50-more.conf").write_text("Include more\n")
+    (config / "more").write_text("Compression yes\n")
+    passwd = machine.folder / "passwd"
+    passwd.write_text("somebody:x:12345:12345::/:/bin/sh\n")
+    mounts = f'mount --bind {config} /etc/ssh; mount --bind {passwd} /etc/passwd; exec "$@"'
+    code, out = machine.run("sh", "-c", mounts, "sh", *SOMEBODY)
+    assert code == 0, out
