@@ -91,7 +91,9 @@ def unquote(text: str) -> str:
 
 def _is_name(text: str) -> bool:
     """Tell whether a text is a plain name of a pair: letters, digits and ``_-./:``."""
-    return text.strip().translate(_NAME_SIGNS).isalnum()
+    name = text.strip()
+    bare = name.translate(_NAME_SIGNS)
+    return bare.isalnum() if bare else bool(name)
 
 
 def _scan(text: str) -> tuple[list[int], list[int]]:
