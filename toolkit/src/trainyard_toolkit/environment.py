@@ -130,10 +130,11 @@ class Environment(mapping.MappingMixin):
         layout: Layout | None = None,
     ) -> None:
         self._layout = layout or Layout()
+        where = () if layout is None else (layout,)
         if hyperparameters is None:
-            hyperparameters = read_hyperparameters(self._layout)
-        self.input_data_config = input_data_config or read_input_data_config(self._layout)
-        self.resource_config = resource_config or read_resource_config(self._layout)
+            hyperparameters = read_hyperparameters(*where)
+        self.input_data_config = input_data_config or read_input_data_config(*where)
+        self.resource_config = resource_config or read_resource_config(*where)
         user, core, framework = config.split_hyperparameters(hyperparameters)
         self.hyperparameters = user
         self.additional_framework_parameters = framework
@@ -213,9 +214,9 @@ class Environment(mapping.MappingMixin):
         return _list_of_names(self.instance_groups_dict[group].get("hosts", []), f"hosts of {group}")
 
     def _describe_machine(self) -> None:
-        self.num_cpus = resources.num_cpus()
-        self.num_gpus = resources.num_gpus()
-        self.num_neurons = resources.num_neurons(self.current_instance_type)
+        self.num_cpus = num_cpus()
+        self.num_gpus = num_gpus()
+        self.num_neurons = num_neurons(self.current_instance_type)
         self.is_modelparallel_enabled = os.environ.get("SM_HP_MP_PARAMETERS")
         self.is_smddpmprun_installed = validate_smddpmprun()
         self.is_smddprun_installed = validate_smddprun()

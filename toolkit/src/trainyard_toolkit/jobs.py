@@ -157,6 +157,9 @@ class Job:
             OSError: the base directory cannot be written.
         """
         os.makedirs(layout.config, exist_ok=True)
+        if self.document.get("program"):  # what an image, or the user's shell, would have SageMaker run
+            os.environ.pop("SAGEMAKER_PROGRAM", None)
+            os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
         if self.code_folder:
             from trainyard_toolkit import fetch
 
@@ -181,6 +184,14 @@ class Job:
         """The level of the toolkit's own messages that the job asks for; None if it asks for none."""
         asked = self.hyperparameters.get("sagemaker_container_log_level")
         return asked or os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL") or None
+
+    def local_targets(self) -> list[str]:
+        """The folders that results and checkpoints are sent to, where they are folders."""
+        from trainyard_toolkit import store
+
+        uris = [section.get("uri") for section in (self.output, self.checkpoints)]
+        parts = [store.split_uri(uri) for uri in uris if uri]
+        return [path for scheme, _, path in parts if scheme == "file"]
 
     def checkpoint_dir(self, layout: Layout) -> str:
         """Where this host's checkpoints lie."""

@@ -58,13 +58,13 @@ class Layout:
             return False
         return True
 
-    def hand_over(self) -> None:
-        """Give what root wrote to the user that the base directory's parts belong to, on whose machine they
-        lie (in a container, say).
+    def hand_over(self, *folders: str) -> None:
+        """Give what root wrote to the user that the base directory's parts, and further folders, belong to:
+        they may be of a machine that a container only sees.
         """
         if os.geteuid() != 0:
             return
-        for top in (self.input, self.model, self.output, self.checkpoints):
+        for top in (self.input, self.model, self.output, self.checkpoints, *folders):
             try:
                 owner = os.lstat(top)
                 if owner.st_uid not in (0, _NOBODY):
@@ -98,4 +98,6 @@ class Layout:
 def _give(top: str, user: int, group: int) -> None:
     for folder, names, files in os.walk(top):
         for name in (*names, *files):
-            os.chown(os.path.join(folder, name), user, group, follow_symlinks=False)
+            path = os.path.join(folder, name)
+            if os.lstat(path).st_uid == 0:
+                os.chown(path, user, group, follow_symlinks=False)

@@ -72,7 +72,7 @@ class Training:
             if text:
                 log.write(log.WARNING if report.stopped else log.ERROR, text)
         if self.job is not None:
-            self.layout.hand_over()
+            self.layout.hand_over(*self.job.local_targets())
         return 0 if report is None else report.exit_code
 
     def _attempt(self) -> failure.Report | None:
