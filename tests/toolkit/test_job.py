@@ -77,6 +77,11 @@ def test_document_from_a_file_and_code_from_a_folder(bare: Tree, tmp_path: Path)
         ({"metrics": [{"name": "x", "regex": "("}]}, "is wrong"),
         ({"metrics": [{"name": "x", "regex": "loss"}]}, "has no group"),
         ({"output": {"uri": "/tmp/x", "compression": "zip"}}, "gzip"),
+        ({"checkpoints": {"path": "/opt/ml/../x"}}, "an absolute path without '..'"),
+        ({"checkpoints": {"path": "here"}}, "an absolute path without '..'"),
+        ({"name": ".."}, "it cannot be '..'"),
+        ({"hosts": [".."]}, "A host cannot be named '..'"),
+        ({"hosts": ["a\n10.0.0.1 b"]}, "A host cannot be named"),
     ],
 )
 def test_mistakes_in_the_document(bare: Tree, document: dict[str, Any], words: str) -> None:

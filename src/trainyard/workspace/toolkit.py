@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import trainyard
 from trainyard.errors import ConfigError
+from trainyard.ordinary import read_ordinary
 from trainyard.paths import make_private_dir, state_dir, state_error
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Where it lies in an image.
 TOOLKIT_PATH = "/opt/trainyard/toolkit.pyz"
+#: What it works in, in an image.
+TOOLKIT_BASE = "/opt/ml"
 #: Names a file to take instead of the launcher's own.
 VARIABLE = "TRAINYARD_TOOLKIT"
 
@@ -135,7 +138,7 @@ def _given(path: str) -> bytes:
     import zipfile
 
     try:
-        content = Path(path).expanduser().read_bytes()
+        content = read_ordinary(os.path.expanduser(path))
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.getinfo("__main__.py")
     except OSError as error:

@@ -33,6 +33,7 @@ class Layout:
         self.hyperparameters = self._at("input/config/hyperparameters.json")
         self.input_data_config = self._at("input/config/inputdataconfig.json")
         self.resource_config = self._at("input/config/resourceconfig.json")
+        self.checkpoint_config = self._at("input/config/checkpointconfig.json")
 
     @classmethod
     def for_job(cls) -> Layout:
@@ -78,13 +79,19 @@ class Layout:
         """The directory of a channel: ``input/data/<name>``."""
         return os.path.join(self.data, name)
 
+    def place_of(self, path: str) -> str:
+        """Where a path of the contract lies: what is below ``/opt/ml`` lies below the base directory."""
+        path = os.path.normpath(path)
+        below = path == DEFAULT_BASE or path.startswith(DEFAULT_BASE + "/")
+        return os.path.normpath(self.base + path[len(DEFAULT_BASE) :]) if below else path
+
     def make_writable_dirs(self) -> None:
         """Make the directories that a script may write to, and the one that its code lies in.
 
         Raises:
             OSError: the base directory cannot be written.
         """
-        for path in (self.code, self.model, self.output_data):
+        for path in (self.code, self.model, self.output_data, self.checkpoints):
             os.makedirs(path, exist_ok=True)
 
 

@@ -67,6 +67,7 @@ class Building(Protocol):
     app: AppDef
     opts: AWSSageMakerOpts
     job_name: str
+    app_id: str
     region: str
     script: Script | None
     instances: Instances
@@ -98,7 +99,7 @@ class Programs:
         self.runs: dict[str, list[str]] = {}
         self.given = {key: _typed(key, value) for key, value in (self.opts.hyperparameters or {}).items()}
         self.hyperparameters: dict[str, str] = encode(self.given)
-        values = macros.Values("", job.job_name, REPLICA if self.several else "0", RANK0)
+        values = macros.Values("", job.app_id, REPLICA if self.several else "0", RANK0)
         roles = [values.apply(role) for role in job.app.roles]
         self.environment, own = self._environment(roles)
         if len(roles) == 1:
