@@ -133,6 +133,8 @@ class Training:
             from trainyard_toolkit.mapping import to_json
 
             variables["SM_USER_ARGS"] = to_json(args)
+        for variable in launch.drop_too_long(variables):
+            log.warning(f"The variable {variable} is left out: it is longer than the system takes.")
         self._open_results(env)
         recorders = self._recorders()
         run = launch.Launch(
@@ -212,10 +214,12 @@ class Training:
 
     def _announce(self, env: Environment, variables: dict[str, str], line: Sequence[str]) -> None:
         """Print the contract's variables and the command, secrets masked."""
+        self.command = self.masker.command(line)
+        if not log.shows(log.INFO):
+            return
         show = self.masker.variable
         lines = [f"{n}={show(n, v)}" for n, v in sorted(variables.items()) if n.startswith("SM_")]
         log.info(f"Environment of the script on {env.current_host}:\n" + "\n".join(lines))
-        self.command = self.masker.command(line)
         log.info(f"Running {self.command}")
 
     def _complete(self, report: failure.Report) -> None:
