@@ -147,6 +147,7 @@ class Environment(mapping.MappingMixin):
     def _describe_paths(self) -> None:
         layout = self._layout
         self.model_dir = layout.model
+        self._checkpoint_dir = read_checkpoint_dir(layout)
         self.input_dir = layout.input
         self.input_config_dir = layout.config
         self.output_dir = layout.output
@@ -283,6 +284,7 @@ class Environment(mapping.MappingMixin):
             channels=sorted(self.channel_input_dirs),
             training_env=dict(self),
         )
+        named["checkpoint_dir"] = self._checkpoint_dir
         if self.topology:
             named["topology"] = self.topology
         for name, path in self.channel_input_dirs.items():
@@ -353,6 +355,19 @@ def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:
     """The content of ``resourceconfig.json``: hosts, groups, network interface."""
     path = (layout or Layout()).resource_config
     return config.read_object(path, "the cluster's layout")
+
+
+def read_checkpoint_dir(layout: Layout | None = None) -> str:
+    """Where the job's checkpoints lie: where ``checkpointconfig.json`` says, else in ``checkpoints``.
+
+    The service writes that file, but does not document it: one that cannot be read counts as none.
+    """
+    layout = layout or Layout()
+    try:
+        path = config.read_object(layout.checkpoint_config, "the checkpoint configuration").get("LocalPath")
+    except ConfigError:
+        path = None
+    return layout.place_of(path) if isinstance(path, str) and path else layout.checkpoints
 
 
 def num_cpus() -> int:
