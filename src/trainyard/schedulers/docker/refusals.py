@@ -47,8 +47,8 @@ _ADVICE: list[tuple[str, str]] = [
     (
         r"Pool overlaps|conflicts with network",
         (
-            "The daemon's machine uses all the addresses that were tried. TRAINYARD_DOCKER_SUBNETS names other "
-            "ranges: 10.200.0.0/16, say."
+            "The daemon's machine uses all the addresses that were tried. TRAINYARD_DOCKER_SUBNETS names "
+            "other ranges: 10.200.0.0/16, say."
         ),
     ),
     (
