@@ -30,18 +30,18 @@ def holders(*places: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("scheduler", OPTIONS)
-@pytest.mark.parametrize("way", WAYS, ids=range(len(WAYS)))
-def test_no_dry_run_shows_it(cli: Cli, scheduler: str, way: str) -> None:
+def test_no_dry_run_shows_it(cli: Cli, scheduler: str) -> None:
     options = ["-s", scheduler, *(["-cfg", OPTIONS[scheduler]] if OPTIONS[scheduler] else [])]
-    words = [*options, "--dryrun", "--workspace", "", "utils.sh", "--image", "i:1", "--"]
-    for command in ([way], ["sh", "-c", way], way.split(" ")):
-        for extra in ((), ("--json",)):
-            shown = cli("run", *extra, *words, *command)
-            assert SECRET not in shown.out + shown.err
+    words = ["run", *options, "--dryrun", "--workspace", "", "utils.sh", "--image", "i:1", "--"]
+    for command in ([WAYS[0]], ["sh", "-c", WAYS[1]]):
+        shown = cli(*words, *command)
+        assert SECRET not in shown.out + shown.err
 
 
 def test_nothing_that_is_kept_or_shown_of_a_job_holds_it(cli: Cli, tmp_path: Path) -> None:
-    handle = cli("run", "--wait", "utils.sh", "--", f"echo --password {SECRET} | wc -c").out.strip()
+    handle = cli(
+        "run", "--wait", "utils.sh", "--", "sh", "-c", f"echo --password {SECRET} | wc -c"
+    ).out.strip()
     assert holders(Path(os.environ["TRAINYARD_HOME"]), cli.directory) == []
     for words in (
         ["describe"],
@@ -56,7 +56,9 @@ def test_nothing_that_is_kept_or_shown_of_a_job_holds_it(cli: Cli, tmp_path: Pat
     assert "export TRAINYARD_SECRET_PASSWORD=..." in told
     again = cli("rerun", "--wait", handle, TRAINYARD_SECRET_PASSWORD=SECRET).out.strip()
     assert cli("log", "--no-prefix", again).out == cli("log", "--no-prefix", handle).out
-    known = cli("run", "--wait", "utils.sh", "--", f"echo --password {SECRET} | wc -c", DB_PASSWORD=SECRET)
+    known = cli(
+        "run", "--wait", "utils.sh", "--", "sh", "-c", f"echo --password {SECRET} | wc -c", DB_PASSWORD=SECRET
+    )
     cli("rerun", "--wait", known.out.strip(), DB_PASSWORD=SECRET)
     assert "DB_PASSWORD is not set" in cli("rerun", known.out.strip(), code=3).err
     changed = cli("diff", handle, again, code=None)
