@@ -10,7 +10,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import METADATA_KEY
+from trainyard.specs.training import METADATA_KEY, TOOLKIT_KEY
 
 
 def script(
@@ -69,6 +69,12 @@ def script(
             "nproc and mpi_options mean nothing without a distribution",
             hint="Add --distribution torchrun or --distribution mpi.",
         )
+    for key in channel or {}:
+        if not key or "/" in key or key in (".", ".."):
+            raise ConfigError(
+                f"a channel cannot be named {key!r}: its name is that of a directory",
+                hint="Name it for what it holds, such as --channel training=DIRECTORY.",
+            )
     wanted: dict[str, Any] = {
         "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
         "output": {"uri": _absolute(output)} if output else {},
@@ -103,6 +109,8 @@ def script(
             "host_count": num_replicas,
             **{key: value for key, value in wanted.items() if value},
         }
+    else:
+        role.metadata[TOOLKIT_KEY] = False
     return AppDef(name=name or stem, roles=[role])
 
 

@@ -124,7 +124,7 @@ def is_true(value: Any) -> bool:
     return bool(value)
 
 
-def env_number(name: str, default: float) -> float:
+def env_number(name: str, default: float, unit: str = "seconds") -> float:
     """Read a number from a variable of the environment.
 
     Raises:
@@ -137,5 +137,5 @@ def env_number(name: str, default: float) -> float:
         return float(text)
     except ValueError:
         raise ConfigError(
-            f"Cannot use {name}={text!r}: it must be a number of seconds, such as {default:g}."
+            f"Cannot use {name}={text!r}: it must be a number of {unit}, such as {default:g}."
         ) from None
