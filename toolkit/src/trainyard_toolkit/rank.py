@@ -41,7 +41,7 @@ def main(script: list[str]) -> None:
     path = environ.get(SOCKET_VARIABLE)
     if not path:
         _become(script, environ)
-    connection, host = fetch(path)
+    connection, host = fetch(path or "")
     parent = os.getpid()
     orphans.prepare()
     pid = os.fork()
@@ -158,7 +158,7 @@ class Server:
         """Answer the ranks that wait; returns them."""
         import struct
 
-        ranks = []
+        ranks: list[Rank] = []
         while True:
             try:
                 connection, _ = self._listener.accept()
