@@ -194,6 +194,13 @@ TEXTS = [
 ]
 
 TEXTS += [
+    ("aws configure set aws_secret_access_key hunter2", "aws configure set aws_secret_access_key ***"),
+    (
+        "the option may set token to nothing; set password is",
+        "the option may set token to nothing; set password is",
+    ),
+]
+TEXTS += [
     (text, text)
     for text in (
         "t.py --password $(cat /run/secret) --lr 1",

@@ -203,6 +203,8 @@ def _kind_of_last(words: list[str], pairs: list[tuple[str, str]], in_capitals: b
     last, others = words[-1], words[:-1]
     if last == "key" and in_capitals and _FINDING.isdisjoint(others):
         return KEY
+    if last == "pw" and len(others) < 2 and set(others) <= {"db", "user", "my", "admin", "root"}:
+        return PASS
     if last == "pass" and _PASSES.isdisjoint(others):
         return PASS
     if last == "pat" and others and (in_capitals or not _GIT_OWNERS.isdisjoint(others)):
@@ -354,6 +356,7 @@ _NEXT_PAIR = r"[ \t\n]|\\*[\"']?[A-Za-z_][\w.\-]{0,60}\\*[\"']?[ \t]*[=:]|\\*[\"
 _BARE = _Lazy(rf"(?:[^\s'\";&|,<\\]|,(?!{_NEXT_PAIR})|<(?!redacted)|\\(?![\"\n]).)+", re.S)
 _CLOSERS = {")": "(", "]": "[", "}": "{", ">": "<"}
 _ELEMENT = _Lazy(r"<(?P<name>[\w.:\-]{1,64})>(?P<value>[^<>]+)</")
+_SET = _Lazy(r"\bset[ \t]+(?P<name>[A-Za-z_][\w.\-]*)[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s'\"]+)")
 _NETRC = _Lazy(r"\blogin[ \t]+\S{1,256}[ \t\n]+password[ \t]+(?P<value>\S+)")
 _PIPED = _Lazy(
     r"\b(?:echo|printf)[ \t]+(?:-\w+[ \t]+|'%s'[ \t]+|\"%s\"[ \t]+|%s[ \t]+)?"
@@ -407,7 +410,7 @@ def find_secrets(text: str) -> list[Span]:
             for match in _ELEMENT.finditer(text)
             if _is_secret(match["name"], match["value"])
         ]
-    if " -" in text or " password" in text:
+    if " -" in text or " password" in text or "set " in text:
         spans += _calls(text)
     if text[:1] in ("{", "[") and text[-1:] in ("}", "]") and len(text) <= _LONGEST_JSON:
         spans += _literals(text)
@@ -593,6 +596,9 @@ def _calls(text: str) -> Iterator[Span]:
         yield _unquoted(match)
     for match in _NETRC.finditer(text):
         yield _unquoted(match)
+    for match in _SET.finditer(text):
+        if _is_secret(match["name"], match["value"]) and not _is_prose(match["value"], match["name"]):
+            yield _unquoted(match)
     for call in _CALLS.finditer(text):
         letters = next(pattern for name, pattern in _LETTERS.items() if call[name])
         for match in letters.finditer(text, call.start("rest"), call.end("rest")):
