@@ -12,6 +12,7 @@ import re
 from trainyard.errors import ConfigError
 from trainyard.secret_rules import (
     SHORTEST_URL_TOKEN,
+    LazyPattern,
     SecretFilter,
     is_secret_name,
 )
@@ -38,9 +39,9 @@ SHORTEST_GIVEN_SECRET = 4
 #: The variables in which `restore` looks for secrets that were given directly: with the option's name.
 PROVIDED = "TRAINYARD_SECRET_"
 
-_MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
+_MARKER = LazyPattern(r"<redacted(?::(?P<name>[^<>]+))?>")
 #: What stands before a secret in a text: ``--password ``, ``"password": "``, ``-H "X-Api-Key: ``.
-_NAME_BEFORE = re.compile(
+_NAME_BEFORE = LazyPattern(
     r"(?P<name>[A-Za-z_][\w.\-]*)\\*[\"']?\]?(?:[ \t]*(?:=>?|:)|,)?\s*(?:bearer |basic |token )?\\*[\"']?$",
     re.I,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -62,6 +63,17 @@ def test_data_outside_of_the_project_needs_the_command_line(cli: Cli, tmp_path: 
     options = ["-s", "aws_sagemaker", "-cfg", "role=r,instance_type=ml.m5.large,region=eu-west-1"]
     refused = cli("run", "--dryrun", *options, "utils.echo", code=3)
     assert f"channels names {tmp_path}/private, which is not in the project" in refused.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_strangers_component_needs_the_command_line(cli: Cli) -> None:
+    (cli.directory / "trainyard.toml").write_text('[run]\ncomponent = "job.py:fn"\n')
+    path = cli.directory / "job.py"
+    path.write_text("open('ran', 'w')\n")
+    os.chown(path, 54321, -1)
+    refused = cli("run", "--dryrun", code=3, SUDO_UID="")
+    assert "the component job.py:fn is not used: it belongs to user 54321" in refused.err
+    assert not (cli.directory / "ran").exists()
 
 
 def test_where_code_goes_is_said_before_anything_is_sent(cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import warnings
 from typing import Any
 
 from trainyard.cli.catalog import COMMANDS, load_command, plugin_commands
@@ -17,8 +18,14 @@ def complete() -> int:
     from argcomplete.completers import FilesCompleter
     from argcomplete.finders import CompletionFinder
 
+    class Finder(CompletionFinder):  # type: ignore[misc,unused-ignore]
+        def filter_completions(self, completions: list[str]) -> list[str]:
+            """Leave out names that would do something to the terminal that shows them."""
+            return [one for one in super().filter_completions(completions) if one.isprintable()]
+
+    warnings.simplefilter("ignore")  # a file that was left out is no matter for somebody who types
     parser = _parser(_words(_line()))
-    finder = CompletionFinder(default_completer=FilesCompleter())
+    finder = Finder(default_completer=FilesCompleter())
     finder(parser, always_complete_options=False, exclude=_second_spellings(parser))
     return 0
 

@@ -37,6 +37,23 @@ def refuse_workspace_outside(setting: Setting) -> None:
         )
 
 
+def refuse_strangers_component(setting: Setting) -> None:
+    """Refuse a component in a file of somebody else that a project's file, not the command line, names.
+
+    Raises:
+        ConfigError: the file belongs to somebody else.
+    """
+    from trainyard.trust import why_not_trusted
+
+    path = os.path.abspath(str(setting.value).rpartition(":")[0] or str(setting.value))
+    reason = why_not_trusted(path, os.getcwd())
+    if reason:
+        raise ConfigError(
+            f"{setting.origin}: the component {setting.value} is not used: {reason}",
+            hint=f"To run it all the same, say so: trainyard run {setting.value}",
+        )
+
+
 def refuse_data_outside(
     options: Mapping[str, Setting], opts: runopts, defaults: Mapping[str, Setting]
 ) -> None:
@@ -78,7 +95,7 @@ def announce(
     found += [
         (f"{key}={setting.value}", setting)
         for key, setting in options.items()
-        if setting.project and setting.value and _sends(opts, key) == "to"
+        if setting.project and setting.value and _is_destination(_sends(opts, key), setting.value)
     ]
     found += [
         (f"{key}={setting.value}", setting)
@@ -92,6 +109,11 @@ def announce(
                 + ", ".join(f"{w} ({s.origin})" for w, s in found)
             )
         )
+
+
+def _is_destination(sends: str, value: object) -> bool:
+    """Tell whether an option says where something goes: it is declared so, or holds a URI of no source."""
+    return sends == "to" or (not sends and "://" in str(value))
 
 
 def _sends(opts: runopts, key: str) -> str:

@@ -113,8 +113,15 @@ class RunRequest:
         }
 
     def _check_what_travels(self, opts: runopts) -> None:
-        from trainyard.cli.projectchoices import refuse_data_outside, refuse_workspace_outside
+        from trainyard.cli.projectchoices import (
+            refuse_data_outside,
+            refuse_strangers_component,
+            refuse_workspace_outside,
+        )
 
+        component = self._settings.get("component")
+        if not self._args.component and component is not None and component.project:
+            refuse_strangers_component(component)
         setting = self._settings.get("workspace")
         if self._args.workspace is None and setting is not None and setting.project:
             refuse_workspace_outside(setting)

@@ -14,7 +14,9 @@ from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_cli import cfg, trainyard
 from tests.sagemaker.remote.test_jobs import options, submit
 from trainyard.components.utils import sh
+from trainyard.schedulers.aws.errors import AwsCredentialsError
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
+from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.status import AppState
 
 ARN = "arn:aws:sagemaker:us-east-1:123456789012:training-job/"
@@ -139,3 +141,26 @@ def test_the_workspace_goes_into_the_image_where_a_repository_is_given(
     assert "InputDataConfig" not in info.request.job_def
     assert info.shipment is not None
     assert info.shipment.plan()["kind"] == "image"
+
+
+@pytest.mark.parametrize(("role", "operation"), [(ROLE, "GetCallerIdentity"), ("nosuch", "GetRole")])
+def test_credentials_and_role_come_before_an_image_is_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, operation: str
+) -> None:
+    """What would push comes only after one call to AWS, which fails here."""
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+
+    def refuse(self: object, service: str, name: str, **params: object) -> None:
+        asked.append(name)
+        raise AwsCredentialsError("there are no credentials")
+
+    monkeypatch.setattr(AwsSession, "call", refuse)
+    cfg = {"role": role, "instance_type": "ml.m5.large", "image_repo": "registry.example.com/team"}
+    scheduler = create_scheduler("test")
+    info = scheduler.submit_dryrun(sh("cat", "a.txt", image="base:1"), cfg, ".")
+    monkeypatch.setattr(type(info.shipment), "ship", lambda *args: pytest.fail("it was pushed"))
+    with pytest.raises(AwsCredentialsError):
+        scheduler.ship(info)
+    assert asked == [operation]

@@ -35,7 +35,7 @@ _LONGEST_JSON = 1 << 20
 _LONGEST_EXEMPT = 1024
 
 
-class _Lazy:
+class LazyPattern:
     """A regular expression that is compiled when it is first used: most runs need few of them."""
 
     def __init__(self, pattern: str, flags: int = 0) -> None:
@@ -65,7 +65,7 @@ _STRONG = _set(
     " smtppass rootpass adminpass ftppass mailpass keypass storepass proxypass passin passout pgpass"
     " webhookurl"
 )
-_STRONG_END = _Lazy(r"(?:password|passwords|passwd|passphrase|secret|secrets|apikey|apikeys)$")
+_STRONG_END = LazyPattern(r"(?:password|passwords|passwd|passphrase|secret|secrets|apikey|apikeys)$")
 _STRONG_PAIRS = frozenset(
     (
         ("connection", "string"),
@@ -116,7 +116,7 @@ _ACCESS = _set(
     " private secret security deploy registry npm pypi wandb slack bot csrf xsrf service aws azure gcp"
     " google openai anthropic jwt login"
 )
-_TOKENS = _Lazy(
+_TOKENS = LazyPattern(
     r"(?:auth|oauth|access|api|session|refresh|hf|id|bot|github|gh|gitlab|slack|user|bearer|csrf|xsrf|deploy|npm|pypi"
     r"|wandb|security)?tokens?$"
 )
@@ -149,9 +149,30 @@ _PASSES = _set(
     " pre post warmup train eval fusion rewrite quantization"
 )
 _GIT_OWNERS = _set("github gitlab gh gl git azure ado devops bitbucket docker dockerhub my personal")
-_CAMEL = _Lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_WORD = _Lazy(r"[A-Za-z0-9]+")
+_CAMEL = LazyPattern(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = LazyPattern(r"[A-Za-z0-9]+")
 _WORKING_DIRECTORIES = ("PWD", "OLDPWD")
+
+#: Every name of a secret has one of these in it; most names and texts have none, and need no pattern.
+_STEMS = (
+    *("pass", "pw", "secret", "cred", "token", "key", "auth", "bearer", "cookie", "jwt", "otp", "sas", "dsn"),
+    *("webhook", "conn", "_pat", "-pat", ".pat", "bpat", "hpat"),
+)
+#: Likewise for what follows ``?`` or ``&`` in a URL, and for the commands that `_calls` knows.
+_SIGNATURE_STEMS = ("sig", "x-amz-", "x-goog-", "awsaccesskeyid", "code=")
+_CALL_STEMS = (
+    "curl",
+    "wget",
+    "http",
+    "pass",
+    "mysql",
+    "mariadb",
+    "login",
+    "redis-cli",
+    "echo",
+    "printf",
+    "set ",
+)
 
 STRONG, TOKEN, KEY, AUTH, PASS = "strong", "token", "key", "auth", "pass"
 
@@ -165,7 +186,8 @@ def is_secret_name(name: str) -> bool:
 def _kind(name: str) -> str:
     """Return what makes a name that of a secret; "" for other names."""
     name = name.lstrip("-")
-    if name in _WORKING_DIRECTORIES:
+    lower = name.lower()
+    if name in _WORKING_DIRECTORIES or not any(stem in lower for stem in _STEMS):
         return ""
     in_capitals = name.isupper() and "_" in name
     if name.startswith("SM_HP_"):
@@ -203,6 +225,8 @@ def _kind_of_last(words: list[str], pairs: list[tuple[str, str]], in_capitals: b
     last, others = words[-1], words[:-1]
     if last == "key" and in_capitals and _FINDING.isdisjoint(others):
         return KEY
+    if last == "pw" and len(others) < 2 and set(others) <= {"db", "user", "my", "admin", "root"}:
+        return PASS
     if last == "pass" and _PASSES.isdisjoint(others):
         return PASS
     if last == "pat" and others and (in_capitals or not _GIT_OWNERS.isdisjoint(others)):
@@ -214,18 +238,18 @@ def _kind_of_last(words: list[str], pairs: list[tuple[str, str]], in_capitals: b
 
 _NOTHING = _set("true false none null nil yes no on off auto default undefined")
 #: What stands for a value: ours and the toolkit's masks, $VARIABLE, ${macro}, {field}, <token>, [MASK]
-_STAND_IN = _Lazy(
+_STAND_IN = LazyPattern(
     r"<[^<>]*>|\[[A-Z_]+\]|\*+|\.{3}|…|\$[A-Z_][A-Z0-9_]*|\$\{.*\}|\$\(.*\)|`.*`"
     r"|\{\{?[\w. ]*\}?\}|%\(\w+\)s|%[sdr]",
     re.S,
 )
 #: The name of a secret that AWS keeps.
-_REFERENCE = _Lazy(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+|\{\{resolve:.*\}\}")
-_NUMBER = _Lazy(r"[+-]?(?:\d{1,5}|\d+(?:\.\d*|[kKmMbBtT]|[eE][+-]?\d+)+|\.\d+)$")
-_COUNT = _Lazy(r"[+-]?\d+(?:_\d+)*$")
-_PATH = _Lazy(r"(?:~|\.{1,2})?/[\w.\-/]*$")
-_MARKUP = _Lazy(r"</?[^<>]*>|<\|.*\|>|\[[^\[\]]*\]|#+\w*|\W{1,4}$", re.S)
-_SCHEME = _Lazy(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
+_REFERENCE = LazyPattern(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+|\{\{resolve:.*\}\}")
+_NUMBER = LazyPattern(r"[+-]?(?:\d{1,5}|\d+(?:\.\d*|[kKmMbBtT]|[eE][+-]?\d+)+|\.\d+)$")
+_COUNT = LazyPattern(r"[+-]?\d+(?:_\d+)*$")
+_PATH = LazyPattern(r"(?:~|\.{1,2})?/[\w.\-/]*$")
+_MARKUP = LazyPattern(r"</?[^<>]*>|<\|.*\|>|\[[^\[\]]*\]|#+\w*|\W{1,4}$", re.S)
+_SCHEME = LazyPattern(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
 
 
 def _is_secret_value(kind: str, name: str, value: str) -> bool:
@@ -252,7 +276,7 @@ _AUTH_METHODS = _set(
 
 # ---- shapes
 
-_SHAPES = _Lazy(
+_SHAPES = LazyPattern(
     r"""-----BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----.*?
         (?:-----END[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----|\Z)
     |(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])
@@ -338,41 +362,42 @@ _SHAPE_MARKS = (
 
 # ---- places
 
-_LOGIN = _Lazy(r"://(?P<user>[^\s/?#'\"<>\\]+)@")
-_ASSIGNMENT = _Lazy(
+_LOGIN = LazyPattern(r"://(?P<user>[^\s/?#'\"<>\\]+)@")
+_ASSIGNMENT = LazyPattern(
     r"(?<![A-Za-z0-9_.\-])[0-9.\-]*(?P<name>[A-Za-z_][\w.\-]*)"
     r"(?P<sep>\\*[\"']?\]?[ \t]*(?P<sign>=>?|:)[ \t]*)"
 )
-_OPTION = _Lazy(
+_OPTION = LazyPattern(
     r"(?<![\w.\-])(?P<name>--?[A-Za-z][\w.\-]*)(?:(?:[ \t]|\\?\n)+|\\*[\"'],[ \t\n]*(?=\\*[\"']))"
 )
-_QUOTE = _Lazy(r"(\\*)([\"'])")
+_QUOTE = LazyPattern(r"(\\*)([\"'])")
 #: A quote within a command line that stands in quotes itself, as `shlex` and people write it.
-_QUOTE_WITHIN = _Lazy(r"'\"'\"'[\\\"']*|'\\''[\\\"']*")
-_DOUBLE_QUOTED = _Lazy(r"\"((?:[^\"\\]|\\.)*)\"", re.S)
+_QUOTE_WITHIN = LazyPattern(r"'\"'\"'[\\\"']*|'\\''[\\\"']*")
+_DOUBLE_QUOTED = LazyPattern(r"\"((?:[^\"\\]|\\.)*)\"", re.S)
 _NEXT_PAIR = r"[ \t\n]|\\*[\"']?[A-Za-z_][\w.\-]{0,60}\\*[\"']?[ \t]*[=:]|\\*[\"']|$"
-_BARE = _Lazy(rf"(?:[^\s'\";&|,<\\]|,(?!{_NEXT_PAIR})|<(?!redacted)|\\(?![\"\n]).)+", re.S)
+_BARE = LazyPattern(rf"(?:[^\s'\";&|,<\\]|,(?!{_NEXT_PAIR})|<(?!redacted)|\\(?![\"\n]).)+", re.S)
 _CLOSERS = {")": "(", "]": "[", "}": "{", ">": "<"}
-_ELEMENT = _Lazy(r"<(?P<name>[\w.:\-]{1,64})>(?P<value>[^<>]+)</")
-_NETRC = _Lazy(r"\blogin[ \t]+\S{1,256}[ \t\n]+password[ \t]+(?P<value>\S+)")
-_PIPED = _Lazy(
+_ELEMENT = LazyPattern(r"<(?P<name>[\w.:\-]{1,64})>(?P<value>[^<>]+)</")
+_SET = LazyPattern(r"\bset[ \t]+(?P<name>[A-Za-z_][\w.\-]*)[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s'\"]+)")
+_NETRC = LazyPattern(r"\blogin[ \t]+\S{1,256}[ \t\n]+password[ \t]+(?P<value>\S+)")
+_PIPED = LazyPattern(
     r"\b(?:echo|printf)[ \t]+(?:-\w+[ \t]+|'%s'[ \t]+|\"%s\"[ \t]+|%s[ \t]+)?"
     r"(?P<value>'[^'|]*'|\"[^\"|]*\"|[^\s'\"|;&<>]+)[ \t]*"
     r"\|(?=[^|;&\n]*(?:--(?:password-stdin|with-token|stdin)\b|\bsudo[ \t]+-S\b|\bpasswd\b))"
 )
-_CALLS = _Lazy(
+_CALLS = LazyPattern(
     r"(?<![\w\-.])(?:(?P<curl>curl|wget|https?)|(?P<p>sshpass)|"
     r"(?P<mysql>mysql|mysqldump|mysqladmin|mariadb)|(?P<login>login)|(?P<a>redis-cli))"
     r"(?=[ \t])(?P<rest>[^|;&\n]*)"
 )
 _LETTERS = {
-    "curl": _Lazy(
+    "curl": LazyPattern(
         r"(?<=[ \t])(?:-u|-U|--user|--proxy-user)[ \t=]*[\"']?(?P<user>[^\s:\"']+):(?P<value>[^\s\"']+)"
     ),
-    "p": _Lazy(r"(?<=[ \t])-p[ \t]*(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
-    "mysql": _Lazy(r"(?<=[ \t])-p(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
-    "login": _Lazy(r"(?<=[ \t])-p[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"'-][^\s\"']*)"),
-    "a": _Lazy(r"(?<=[ \t])-a[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
+    "p": LazyPattern(r"(?<=[ \t])-p[ \t]*(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
+    "mysql": LazyPattern(r"(?<=[ \t])-p(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
+    "login": LazyPattern(r"(?<=[ \t])-p[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"'-][^\s\"']*)"),
+    "a": LazyPattern(r"(?<=[ \t])-a[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
 }
 #: Names that are secret after ``?`` or ``&`` of a URL only.
 _SIGNATURES = _set(
@@ -389,27 +414,29 @@ _PROSE = _set(
     " takes than that the then there they this to too twice unable unknown unset until value wants was"
     " were when where which who will with without wrong"
 )
-_VERSION = _Lazy(r"v?\d[\w.\-]*$|latest$|main$|master$|nightly$|stable$|edge$")
+_VERSION = LazyPattern(r"v?\d[\w.\-]*$|latest$|main$|master$|nightly$|stable$|edge$")
 
 
 def find_secrets(text: str) -> list[Span]:
     """Return where a text holds secrets: in order, without overlaps."""
     spans: list[Span] = []
-    if "=" in text or ":" in text:
+    lower = text.lower()
+    is_named = any(stem in lower for stem in _STEMS)
+    if ("=" in text or ":" in text) and (is_named or any(stem in lower for stem in _SIGNATURE_STEMS)):
         spans += _assignments(text)
-    if "-" in text:
+    if "-" in text and is_named:
         spans += _options(text)
     if "://" in text:
         spans += _logins(text)
-    if "</" in text:
+    if "</" in text and is_named:
         spans += [
             (match.start("value"), match.end("value"), match["name"])
             for match in _ELEMENT.finditer(text)
             if _is_secret(match["name"], match["value"])
         ]
-    if " -" in text or " password" in text:
+    if " " in text and any(stem in lower for stem in _CALL_STEMS):
         spans += _calls(text)
-    if text[:1] in ("{", "[") and text[-1:] in ("}", "]") and len(text) <= _LONGEST_JSON:
+    if is_named and text[:1] in ("{", "[") and text[-1:] in ("}", "]") and len(text) <= _LONGEST_JSON:
         spans += _literals(text)
     if any(mark in text for mark in _SHAPE_MARKS):
         spans += [(match.start(), match.end(), "") for match in _SHAPES.finditer(text)]
@@ -471,7 +498,7 @@ def _is_expanded(text: str, start: int, end: int, at: int) -> bool:
     return _EXPANSION.match(text, start, end) is not None
 
 
-_EXPANSION = _Lazy(r"\$[A-Za-z_]\w*\Z|\$[({]|`")
+_EXPANSION = LazyPattern(r"\$[A-Za-z_]\w*\Z|\$[({]|`")
 
 
 def _goes_on(value: str, sep: str, name: str) -> bool:
@@ -491,7 +518,7 @@ def _is_prose(value: str, name: str) -> bool:
     return word.lower() in _PROSE or (word.isupper() and word in name.upper())
 
 
-_CODE = _Lazy(
+_CODE = LazyPattern(
     r"(?:os|self|args|opts?|config|cfg|settings|json|sys|env|getpass)\.\w"
     r"|(?:os\.)?(?:getenv|getpass|input|open)\("
 )
@@ -509,7 +536,7 @@ def _without_scheme(text: str, start: int, end: int, name: str) -> tuple[int, in
     return start, end
 
 
-_SCHEME_ALONE = _Lazy(r"bearer|basic|digest|token|negotiate", re.I)
+_SCHEME_ALONE = LazyPattern(r"bearer|basic|digest|token|negotiate", re.I)
 
 
 def _line_end(text: str, at: int, quote: str) -> int:
@@ -593,6 +620,9 @@ def _calls(text: str) -> Iterator[Span]:
         yield _unquoted(match)
     for match in _NETRC.finditer(text):
         yield _unquoted(match)
+    for match in _SET.finditer(text):
+        if _is_secret(match["name"], match["value"]) and not _is_prose(match["value"], match["name"]):
+            yield _unquoted(match)
     for call in _CALLS.finditer(text):
         letters = next(pattern for name, pattern in _LETTERS.items() if call[name])
         for match in letters.finditer(text, call.start("rest"), call.end("rest")):
@@ -767,7 +797,7 @@ class SecretFilter:
 
 
 #: An argument that is one option or header from its first character to its last.
-_WHOLE = _Lazy(
+_WHOLE = LazyPattern(
     r"(?P<name>--?[A-Za-z][\w.\-]{0,127}(?==)|[A-Za-z][\w\-]{0,127}(?=:[ \t]))(?:=|:[ \t]+)(?P<value>.*)\Z",
     re.S,
 )

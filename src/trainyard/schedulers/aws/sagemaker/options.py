@@ -92,6 +92,7 @@ class AWSSageMakerOpts:
         "job queue of AWS Batch, by name or ARN, that the job waits in; its type is SAGEMAKER_TRAINING. "
         "Without one SageMaker gets the job at once",
         default=None,
+        sends="to",
     )
     batch_share_identifier: str | None = option(
         "share identifier; to be given if, and only if, the queue has a fair-share policy", default=None
