@@ -383,7 +383,10 @@ def test_sizes(j: str, size: Nodes) -> None:
     ],
 )
 def test_names(name: str, m: str | None, script: str | None, expected: str) -> None:
-    assert str(StructuredNameArgument.parse_from(name, m=m, script=script)) == expected
+    found = StructuredNameArgument.parse_from(name, m=m, script=script)
+    assert str(found) == expected
+    assert found == StructuredNameArgument(*expected.split("/"))
+    assert (found.experiment_name, found.run_name) == tuple(expected.split("/"))
 
 
 @pytest.mark.parametrize(("name", "script"), [("a/b/c", "t.py"), ("a/", None)])
