@@ -19,6 +19,7 @@ from typing import Any
 
 import cli_start
 import docker_images
+import history_size
 import local_jobs
 import log_following
 import many_replicas
@@ -29,6 +30,7 @@ from report import Row, spread, table
 
 SUBJECTS: dict[str, Any] = {
     "start": cli_start,
+    "history": history_size,
     "jobs": local_jobs,
     "logs": log_following,
     "replicas": many_replicas,

@@ -69,6 +69,6 @@ def _base(kind: str, variable: str, fallback: str) -> str:
 
 
 def xdg(variable: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a directory of the XDG base directory specification, which has relative paths ignored; else ""."""
+    """Return a directory of the XDG base directory specification; "" if the path is relative, as it asks."""
     path = environ.get(variable, "")
     return path if os.path.isabs(path) else ""

@@ -42,11 +42,6 @@ def test_throttling_slows_down(job: Rig) -> None:
     streams = LogStreams(job.client, GROUP, clock=job.clock)
     assert [block.data for block in streams.read(job, LogQuery())] == [b"one\n"]
     assert clock_of(job).elapsed > 20
-    before = clock_of(job).elapsed
-    job.put(0, *(f"{i}" for i in range(100)))
-    job.aws.logs.page_events = 10
-    list(streams.read(job, LogQuery()))
-    assert clock_of(job).elapsed - before > 10  # it recovers slowly
 
 
 def test_a_token_that_has_expired(job: Rig) -> None:

@@ -121,6 +121,24 @@ def test_whatever_goes_wrong(seed: int) -> None:
         }
 
 
+def seconds_to_read(job: Rig) -> float:
+    assert isinstance(job.clock, FakeClock)
+    before = job.clock.elapsed
+    assert all(len(text.split()) == 100 for text in job.read().values())
+    return job.clock.elapsed - before
+
+
+def test_calls_that_are_throttled_now_and_then_do_not_slow_down_the_rest() -> None:
+    with rig(NODES) as job:
+        job.aws.logs.page_events = 50
+        for k in range(NODES):
+            job.put(k, *map(str, range(100)))
+        job.end_long_ago()
+        clean = seconds_to_read(job)
+        job.aws.faults.at_random(1, 0.3, ("throttle",), ("GetLogEvents", "DescribeLogStreams"))
+        assert seconds_to_read(job) < 5 * clean
+
+
 def test_silent_streams_cost_few_calls() -> None:
     with rig(NODES) as job:
         for k in range(NODES):

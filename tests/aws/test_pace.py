@@ -25,13 +25,13 @@ def test_calls_are_spread_after_a_burst() -> None:
     assert seconds_for(pace, clock, 4) == pytest.approx(1)
 
 
-def test_throttling_halves_the_rate_and_success_restores_it() -> None:
+def test_throttling_lowers_the_rate_and_success_restores_it() -> None:
     clock = FakeClock()
     pace = Pace(8.0, 1, clock)
-    pace.throttled()
-    pace.throttled()
+    for _ in range(3):
+        pace.throttled()
     seconds_for(pace, clock, 1)
-    assert seconds_for(pace, clock, 10) == pytest.approx(5)
+    assert seconds_for(pace, clock, 10) == pytest.approx(10 / (8 * 0.8**3))
     for _ in range(100):
         pace.throttled()
     assert pace.rate == LEAST_RATE

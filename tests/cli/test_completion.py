@@ -85,6 +85,27 @@ def test_bash_completes_components_schedulers_and_their_options(shell_cli: Cli) 
     assert bash(shell_cli, "trainyard run ./tr") == ["./train.py"]
 
 
+def test_code_that_is_completed_is_not_run(shell_cli: Cli) -> None:
+    (shell_cli.directory / "comp.py").write_text(
+        """
+from typing import Annotated, Literal
+open("ran", "w").close()
+from trainyard.specs import AppDef
+def job(name: str, *, memMB: int = 1, dry: bool | None = None, how: Literal["fast", "slow"] = "fast",
+        config: Annotated[str, "-cn", "its name"] = "") -> AppDef: ...
+def helper(x: int) -> int: ...
+def other(x: int) -> "specs.AppDef": ...
+"""
+    )
+    (shell_cli.directory / "broken.py").write_text("def (")
+    for place in ("comp.py", "./comp.py"):
+        assert bash(shell_cli, f"trainyard run {place}:") == ["job", "other"]  # bash: behind the colon
+        options = {"--config", "--dry", "--how", "--mem-mb", "--name"}
+        assert options <= set(bash(shell_cli, f"trainyard run {place}:job --"))
+    assert bash(shell_cli, "trainyard run broken.py:") == bash(shell_cli, "trainyard run no.py:") == []
+    assert not (shell_cli.directory / "ran").exists()
+
+
 def test_completion_writes_nothing(shell_cli: Cli, home: Path) -> None:
     bash(shell_cli, "trainyard status ")
     assert not home.exists()

@@ -46,8 +46,8 @@ def test_filters(cli: Cli) -> None:
     ("words", "said"),
     [
         (["--state", "runing"], "Did you mean RUNNING"),
-        (["--limit", "x"], "invalid int value"),
-        (["--limit", "-1"], "cannot be negative"),
+        (["--limit", "x"], "is not a whole number"),
+        (["--limit", "-1"], "is less than 0"),
         (["--since", "then"], "is not a time"),
         (["-cfg", "a=b"], "name it with -s"),
     ],

@@ -140,7 +140,9 @@ def test_sh_becomes_the_program_where_there_is_one(words: tuple[str, ...], line:
 
 def test_sh_takes_more_than_fits_into_one_argument(workplace: Path) -> None:
     words = [f"{k:06} $HOME" for k in range(20_000)]
-    role = utils.sh("A=1", sys.executable, "-c", "import os, sys; print(os.environ['A'], sys.argv[-1])", *words)
+    role = utils.sh(
+        "A=1", sys.executable, "-c", "import os, sys; print(os.environ['A'], sys.argv[-1])", *words
+    )
     assert run(role.roles[0], workplace).stdout == f"1 {words[-1]}\n"
 
 

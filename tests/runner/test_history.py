@@ -177,7 +177,7 @@ def test_the_database_is_private(home: Path) -> None:
 
 def test_reading_nothing_makes_nothing(home: Path) -> None:
     history = History()
-    assert history.rows() == history.intents() == history.matching("x") == []
+    assert history.rows() == history.intents() == history.handles("x") == []
     assert history.latest() is history.find("fake://s/x") is None
     assert not home.exists()
 
@@ -367,17 +367,3 @@ def test_the_first_step_is_what_was_released() -> None:
 
     digest = hashlib.sha256("\n".join(migrations.MIGRATIONS[0]).encode()).hexdigest()
     assert digest[:16] == "661611ac84726078"
-
-
-# ---- speed, counted
-
-
-def test_prefix_search_uses_an_index() -> None:
-    history = History()
-    add(history, "a")
-    assert history._writer is not None
-    for column in ("app_id", "handle"):
-        plan = history._writer.execute(
-            f"EXPLAIN QUERY PLAN SELECT key FROM jobs WHERE {column} >= 'a' AND {column} < 'b'"
-        ).fetchall()
-        assert f"jobs_{column}" in str(plan)

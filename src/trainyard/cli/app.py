@@ -214,7 +214,7 @@ def _set_up_logging(given: str | None) -> None:
     if not level:
         return
     name = level.upper()
-    if name not in LEVELS and not level.isdigit():
+    if name not in LEVELS and not (level.isdecimal() and len(level) < 6):
         problem = f"{level!r} is not a log level"
         if given:
             raise UsageError(problem, hint="Levels: " + ", ".join(LEVELS))

@@ -85,10 +85,9 @@ def _add_component_options(parser: argparse.ArgumentParser, words: list[str]) ->
         behind = index < len(words) - 1 or (index < len(words) and line.endswith(" "))
         if not behind or words[index] == "--":
             return
-        from trainyard.components.finder import get_component
+        from trainyard.components.finder import parameters_for_completion
 
-        component = get_component(words[index])
-        options = component.parameters
+        options = parameters_for_completion(words[index])
     except Exception:  # half a component's name is no reason to say anything
         return
     _forget_options(parser)
@@ -137,7 +136,9 @@ def job_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
     """Return the ids of recent jobs, or their handles once a handle is begun."""
     from trainyard.runner.history import History
 
-    records = [record for record in History().rows(MOST_JOBS) if record.handle]
+    history = History()
+    records = [record for record in history.rows(MOST_JOBS) if record.handle]
+    history.close()
     if "://" in prefix or any(record.handle.startswith(prefix) for record in records if prefix):
         return [record.handle for record in records]
     return [record.app_id for record in records]
@@ -162,9 +163,12 @@ def option_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
 
 
 def component_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
-    """Return the names of components, and Python files."""
-    from trainyard.components.finder import component_names
+    """Return the names of components, and Python files; behind the colon of ``file.py:``, its functions."""
+    from trainyard.components.finder import component_names, names_in
 
+    place, colon, _ = prefix.rpartition(":")
+    if colon:
+        return names_in(place)
     return [*component_names(), *_python_files(prefix)]
 
 

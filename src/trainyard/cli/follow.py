@@ -84,7 +84,6 @@ class Interrupts:
             # os.write: the handler may have come upon a write to stderr that is under way
             os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
 
-
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         raise Detached(number, asked_to_stop=self.stopping)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard.runner.jobsearch import REFUSED_STATE
 from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner import Runner
+    from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import ListAppResponse
     from trainyard.specs.status import AppState
@@ -71,6 +73,11 @@ class Row:
         return self.submitted_at or self.created_at
 
     @property
+    def shown_state(self) -> str:
+        """The name of the state, as a table has it."""
+        return REFUSED_STATE if self.phase == REFUSED else self.state.name
+
+    @property
     def ended(self) -> bool:
         """Whether it can never change again."""
         return is_terminal(self.state) or self.phase == REFUSED
@@ -80,84 +87,53 @@ class Row:
         return {name: getattr(self, name) for name in self.__slots__} | {"state": self.state.name}
 
 
-class Filter:
-    """Which rows are wanted.
-
-    Args:
-        states: names of states; None for all.
-        since: only jobs submitted at or after this time, seconds since the epoch.
-        name: part of a name or id, or a pattern with ``*`` and ``?``.
-        refused: whether all are wanted: submissions of which no job came to be, jobs that are not ours.
-    """
-
-    def __init__(
-        self, states: set[str] | None, since: float | None, name: str | None, refused: bool = False
-    ) -> None:
-        self._states = states
-        self._since = since
-        self._name = name
-        self._refused = refused
-        self.active = states is not None or since is not None or bool(name)
-
-    def suits(self, row: Row) -> bool:
-        """Tell whether a row is wanted."""
-        if row.phase == REFUSED and not self._refused:
-            return False
-        if self._states is not None and row.state.name not in self._states:
-            return False
-        if self._since is not None and (row.started_at is None or row.started_at < self._since):
-            return False
-        return not self._name or self._matches(row.name) or self._matches(row.app_id)
-
-    def for_scheduler(self, taken: frozenset[str]) -> dict[str, Any]:
-        """Return what a scheduler is to list, as far as it takes that; see `Scheduler.list_filters`."""
-        from trainyard.specs.status import AppState
-
-        states = None if self._states is None else {AppState[name] for name in self._states}
-        filters = {"states": states, "since": self._since, "all": self._refused or None}
-        return {key: value for key, value in filters.items() if key in taken and value is not None}
-
-    def _matches(self, text: str) -> bool:
-        name = self._name or ""
-        if any(char in name for char in "*?["):
-            from fnmatch import fnmatchcase
-
-            return fnmatchcase(text, name)
-        return name in text
-
-
-def rows_of_history(runner: Runner, scheduler: str | None, cfg: dict[str, Any] | None = None) -> list[Row]:
-    """Return the submissions of the history, the latest first, their states brought up to date.
+def own_rows(
+    runner: Runner, wanted: JobFilter, limit: int | None, cfg: dict[str, Any] | None = None
+) -> tuple[list[Row], int]:
+    """Return submissions of the history, the latest first, and the number of all that are wanted.
 
     Args:
         runner: the runner.
-        scheduler: only jobs of this one; None for all.
-        cfg: its options, by which it may list some jobs only.
+        wanted: which.
+        limit: at most so many; None for all.
+        cfg: options of the filter's scheduler, by which it may list some jobs only.
 
     Raises:
         UnknownSchedulerException: there is no such scheduler.
     """
-    rows = [Row.from_record(record) for record in _records(runner, scheduler)]
-    if scheduler is None or not cfg:
-        return rows
-    lists = runner.scheduler(scheduler).lists
-    return [row for row in rows if lists(row.app_id, cfg)]
+    if wanted.scheduler is None:
+        records, total = runner.search(wanted, limit)
+        return [Row.from_record(record) for record in records], total
+    lists = runner.scheduler(wanted.scheduler).lists
+    if not cfg:
+        records, total = runner.search(wanted, limit, by_time=True)
+    else:
+        records = [record for record in runner.search(wanted, by_time=True)[0] if lists(record.app_id, cfg)]
+        total = len(records)
+    return [Row.from_record(record) for record in records], total
 
 
-def _records(runner: Runner, scheduler: str | None) -> list[JobRecord]:
-    if scheduler is not None:
-        runner.scheduler(scheduler)
-    return runner.jobs(scheduler=scheduler)
-
-
-def rows_of_others(
-    runner: Runner, scheduler: str, cfg: dict[str, Any] | None, known: list[Row], wanted: Filter
-) -> list[Row]:
+def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None) -> list[Row]:
     """Return the jobs that a scheduler lists and the history does not know.
 
     What the scheduler can leave out itself it is not asked for.
     """
-    ids = {row.app_id for row in known}  # by id: the session in a handle is only a label
-    filters = wanted.for_scheduler(runner.scheduler(scheduler).list_filters)
+    scheduler = wanted.scheduler or ""
+    states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
+    if states == set():
+        return []
+    filters = _for_scheduler(wanted, states, runner.scheduler(scheduler).list_filters)
     jobs = runner.list(scheduler, {**(cfg or {}), **filters} or None)
-    return [Row.from_listed(scheduler, job) for job in jobs if job.app_id not in ids]
+    # by id: the session in a handle is only a label
+    known = runner.history.known(scheduler, [job.app_id for job in jobs])
+    rows = [Row.from_listed(scheduler, job) for job in jobs if job.app_id not in known]
+    return [row for row in rows if wanted.suits(row.state.name, row.started_at, (row.name, row.app_id))]
+
+
+def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
+    """Return what a scheduler is to list, as far as it takes that; see `Scheduler.list_filters`."""
+    from trainyard.specs.status import AppState
+
+    named = None if states is None else {AppState[name] for name in states}
+    filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
+    return {key: value for key, value in filters.items() if key in taken and value is not None}

@@ -11,6 +11,7 @@ from trainyard.errors import (
     UsageError,
     did_you_mean,
 )
+from trainyard.specs.limits import cut
 from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False
@@ -149,8 +150,9 @@ def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int
     if replicas is None:
         return
     names = [f"{name}/{k}" for name, k in replicas]
-    wanted = f"{role}/{int(number or 0)}"
+    wanted = f"{role}/{number.lstrip('0') or '0'}"
     if wanted not in names:
         raise UsageError(
-            f"--exit-code-from {source}: the job has no such replica", hint=did_you_mean(wanted, names[:50])
+            f"--exit-code-from {cut(source)}: the job has no such replica",
+            hint=did_you_mean(cut(wanted), names[:50]),
         )

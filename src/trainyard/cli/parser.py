@@ -9,7 +9,7 @@ from trainyard.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
 
@@ -76,8 +76,9 @@ class Parser(argparse.ArgumentParser):
 
 def terminal_columns() -> int:
     """Return how wide help may be."""
-    if os.environ.get("COLUMNS", "").isdecimal():
-        return max(int(os.environ["COLUMNS"]), 40)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and len(columns) < 6:
+        return max(int(columns), 40)
     try:
         return max(os.get_terminal_size(1).columns, 40)
     except OSError:
@@ -96,6 +97,20 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="show log messages from this level on (also the variable LOGLEVEL)",
     )
+
+
+def number_between(least: int, most: int) -> Callable[[str], int]:
+    """Return what reads the value of an option that takes a whole number within limits."""
+
+    def read(text: str) -> int:
+        from trainyard.specs.limits import whole_number
+
+        try:
+            return whole_number(text, least, most)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard.errors import UsageError, did_you_mean
+from trainyard.specs.limits import MOST_REPLICAS, cut, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ def _parse_ids(ids: str, text: str) -> frozenset[int]:
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
             raise _bad(text)
-        numbers.update(range(int(first), int(last or first) + 1))
+        try:
+            low, high = (whole_number(number, 0, MOST_REPLICAS) for number in (first, last or first))
+        except ValueError as error:
+            raise UsageError(f"{cut(text)!r} does not name replicas: {error}") from None
+        numbers.update(range(low, high + 1))
     return frozenset(numbers)
 
 

@@ -6,6 +6,7 @@ import re
 import time
 
 from trainyard.errors import UsageError
+from trainyard.specs.limits import MOST_SECONDS, cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,14 +24,20 @@ def parse_duration(text: str) -> float:
     """Return seconds from ``90``, ``10m``, ``1h30m``, ``2d``.
 
     Raises:
-        UsageError: the text is no duration.
+        UsageError: the text is no duration, or longer than a hundred years.
     """
     stripped = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
-        return float(stripped)
-    if not _DURATION.fullmatch(stripped):
-        raise UsageError(f"{text!r} is not a duration", hint="Examples: 90 (seconds), 10m, 1h30m, 2d.")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped))
+        seconds = float(stripped)
+    elif _DURATION.fullmatch(stripped):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped))
+    else:
+        raise UsageError(f"{cut(text)!r} is not a duration", hint="Examples: 90 (seconds), 10m, 1h30m, 2d.")
+    if seconds > MOST_SECONDS:
+        raise UsageError(
+            f"{cut(text)!r} is longer than {MOST_SECONDS / 86400:,.0f} d, the most that is possible"
+        )
+    return seconds
 
 
 def parse_time(text: str, now: float | None = None) -> datetime:
@@ -60,7 +67,7 @@ def parse_time(text: str, now: float | None = None) -> datetime:
             return datetime.fromisoformat(f"{today}T{stripped.zfill(5)}").astimezone()
         return datetime.fromisoformat(stripped).astimezone()
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{text!r} is not a time", hint=EXAMPLES) from None
+        raise UsageError(f"{cut(text)!r} is not a time", hint=EXAMPLES) from None
 
 
 def format_duration(seconds: float) -> str:

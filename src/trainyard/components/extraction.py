@@ -72,7 +72,7 @@ def _only(node: ast.Import | ast.ImportFrom, used: set[str]) -> ast.stmt:
 def _first_line(node: ast.stmt, lines: list[str]) -> int:
     """Return the index of a statement's first line, with its decorators and the comment above it."""
     decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
+    first: int = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
     while first > 0 and lines[first - 1].startswith("#"):
         first -= 1
     return first

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import ComponentNotFoundException, ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from trainyard.components.component import Component
+    from trainyard.components.parameters import Parameter
     from trainyard.plugins import EntryPoint
 
 # Held by a test to what the modules define; written out so that no module is imported for its name.
@@ -88,6 +89,43 @@ def component_names() -> list[str]:
     return sorted(set(names))
 
 
+def names_in(place: str) -> list[str]:
+    """Return ``place:function`` for the components of a file or module, without importing it."""
+    from trainyard.components.lint import component_functions
+
+    source = _written_source(place)
+    return [f"{place}:{function}" for function in (component_functions(source) if source else ())]
+
+
+def parameters_for_completion(name: str) -> Sequence[Parameter]:
+    """Return the parameters of a component. No code but ours is imported: others' are read from the source.
+
+    Raises:
+        ComponentNotFoundException: there is no such component.
+    """
+    from trainyard.components.lint import written_parameters
+
+    place, colon, fn_name = name.rpartition(":")
+    if colon:
+        source = _written_source(place)
+        return written_parameters(source, fn_name) if source else []
+    module, _, function = name.rpartition(".")
+    if name.endswith(".py") or os.sep in name or function in BUILTINS.get(module, ()):
+        return get_component(name).parameters
+    for point in _entry_points():
+        for found, source, fn_name in _functions_behind(point):
+            if found == name:
+                return written_parameters(source, fn_name)
+    return []
+
+
+def _written_source(place: str) -> str | None:
+    if place.endswith(".py") or os.sep in place:
+        return os.path.expanduser(place)
+    source = _source_of(place)
+    return os.path.join(source, "__init__.py") if source and os.path.isdir(source) else source
+
+
 def list_components() -> list[ComponentInfo]:
     """Return every builtin and every component behind an entry point, by name, with its summary.
 
@@ -110,7 +148,7 @@ def get_components() -> dict[str, Component]:
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a component with the imports and helpers that it needs, to start one's own from."""
+    """Return the source of a component, with the imports and helpers that it needs, to change it."""
     import inspect
 
     from trainyard.components.extraction import standalone_source
@@ -176,9 +214,9 @@ def _plain_script(path: str) -> Component:
 
     if not os.path.isfile(os.path.expanduser(path)):
         raise _no_file(path)
-    if not path.endswith(".py"):
+    if not path.endswith((".py", ".sh")):
         raise ComponentNotFoundException(
-            f"{path} is no Python script",
+            f"{path} is neither a Python nor a shell script (.py, .sh)",
             hint=f"For other programs: trainyard run utils.binary --entrypoint {path} -- ARGUMENTS",
         )
     return Component(path, train.script, origin="script", config_name="train.script", preset={"script": path})
@@ -342,16 +380,25 @@ def _components_in(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]
 
 
 def _names_behind(point: EntryPoint) -> list[str]:
-    from trainyard.components.lint import component_functions
-
     if ":" in point.value:
         return [point.name]
-    names = []
-    for module_name in [point.value, *_submodules(point)]:
-        source = _source_of(module_name)
-        if source is not None and os.path.isdir(source):
-            source = os.path.join(source, "__init__.py")
-        prefix = _prefix(point) + module_name[len(point.value) + 1 :]
-        prefix += "." if prefix and not prefix.endswith(".") else ""
-        names += [prefix + fn for fn in (component_functions(source) if source else ())]
+    names = [name for name, _, _ in _functions_behind(point)]
     return names or ([_prefix(point)] if _prefix(point) else [])
+
+
+def _functions_behind(point: EntryPoint) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each component behind an entry point, its source file, and its function's name."""
+    from trainyard.components.lint import component_functions
+
+    module, colon, attribute = point.value.partition(":")
+    if colon:
+        source = _written_source(module)
+        if source:
+            yield point.name, source, attribute
+        return
+    for module_name in [module, *_submodules(point)]:
+        source = _written_source(module_name)
+        prefix = _prefix(point) + module_name[len(module) + 1 :]
+        prefix += "." if prefix and not prefix.endswith(".") else ""
+        for fn in component_functions(source) if source else ():
+            yield prefix + fn, source or "", fn

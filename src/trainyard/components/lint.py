@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import ComponentValidationException, did_you_mean
+
+if TYPE_CHECKING:
+    from trainyard.components.parameters import Parameter
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -153,6 +158,56 @@ def component_functions(path: str) -> list[str]:
         for node in source._statements()
         if isinstance(node, Function) and not node.name.startswith("_") and returns_appdef(node.returns)
     ]
+
+
+def written_parameters(path: str, fn_name: str) -> list[Parameter]:
+    """Read the parameters of a function from its source alone, as far as completion needs them.
+
+    A type that is neither bool nor a Literal counts as text.
+    """
+    from trainyard.components.parameters import Parameter
+
+    function = SourceFile(path).function(fn_name)
+    if function is None:
+        return []
+    given = function.args
+    parameters = []
+    for argument in [*given.posonlyargs, *given.args, *given.kwonlyargs]:
+        annotation, notes = argument.annotation, []
+        if isinstance(annotation, ast.Subscript) and _last_name(annotation.value) == "Annotated":
+            annotation, *extra = _items(annotation)
+            notes = [node.value for node in extra if isinstance(node, ast.Constant)]
+        texts = [note for note in notes if isinstance(note, str)]
+        aliases = tuple(text for text in texts if text.startswith("-"))
+        note = next((text for text in texts if not text.startswith("-")), "")
+        parameters.append(Parameter(argument.arg, _written_type(annotation), aliases=aliases, note=note))
+    return parameters
+
+
+def _written_type(annotation: ast.expr | None) -> Any:
+    """Return bool or a Literal if an annotation is that, or that or None; else str."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        with contextlib.suppress(SyntaxError):
+            return _written_type(ast.parse(annotation.value, mode="eval").body)
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        kinds = [_written_type(side) for side in (annotation.left, annotation.right)]
+        return next((kind for kind in kinds if kind is not str), str)
+    if isinstance(annotation, ast.Subscript):
+        name, items = _last_name(annotation.value), _items(annotation)
+        if name == "Optional":
+            return _written_type(items[0])
+        choices = [item.value for item in items if isinstance(item, ast.Constant)]
+        return Literal[tuple(choices)] if name == "Literal" and choices else str
+    return bool if _last_name(annotation) == "bool" else str
+
+
+def _items(annotation: ast.Subscript) -> list[ast.expr]:
+    inner = annotation.slice
+    return inner.elts if isinstance(inner, ast.Tuple) else [inner]
+
+
+def _last_name(node: ast.expr | None) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def returns_appdef(annotation: ast.expr | None, name: str = "AppDef") -> bool:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from trainyard.errors import ComponentArgumentError
+from trainyard.specs.limits import MOST_REPLICAS, cut, whole_number
 from trainyard.specs.resources import get_named_resources
 
 
@@ -108,9 +109,10 @@ class Nodes:
 
 
 def _count(text: str, j: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    try:
+        return whole_number(text, 1, MOST_REPLICAS)
+    except ValueError as error:
         raise ComponentArgumentError(
-            f"-j {j}: {text!r} is no number of at least 1",
+            f"-j {cut(j)}: {error}",
             hint="Examples: -j 4 (one node, 4 processes), -j 2x8 (2 nodes, 8 each), -j 1:4x8 (1 to 4 nodes).",
-        )
-    return int(text)
+        ) from None

@@ -72,7 +72,7 @@ def explained(attempt: str, path: str) -> Iterator[None]:
 
 def _connect(path: str, uri: bool = False) -> sqlite3.Connection:
     # isolation_level None: transactions are begun by us, where they belong
-    return sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
 
 
 def _connect_read_only(path: str) -> sqlite3.Connection:

@@ -18,8 +18,10 @@ from trainyard.specs.status import AppState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from trainyard.runner.jobsearch import JobFilter
 
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
@@ -106,12 +108,6 @@ class History:
             columns[name] = None if columns[name] is None else json.dumps(columns[name])
         self._write([_update(columns, "key = ?", key)])
 
-    def fingerprints(self) -> set[str]:
-        """Return the fingerprints of all code that a job of the history went with."""
-        return {
-            str(row.fingerprint) for row in self._read("WHERE fingerprint IS NOT NULL AND phase != 'deleted'")
-        }
-
     def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
         """Record the states that were seen of jobs: handle, state, reason, and time of the end if it ended.
 
@@ -166,21 +162,88 @@ class History:
         """Return the job that was submitted last."""
         return next(iter(self._read("WHERE phase = 'submitted' ORDER BY seq DESC LIMIT 1")), None)
 
-    def matching(self, prefix: str, scheduler: str | None = None) -> list[JobRecord]:
-        """Return the jobs whose app id (or handle) begins with a text, the latest first."""
-        # a range, unlike LIKE, uses the index and takes '_' and '%' for what they are
-        end = prefix + "\U0010ffff"
-        column = "handle" if "://" in prefix else "app_id"
-        where, values = [f"{column} >= ? AND {column} < ?"], [prefix, end]
-        if scheduler is not None:
-            where.append("scheduler = ?")
-            values.append(scheduler)
-        condition = " AND ".join(["phase = 'submitted'", *where])
-        return self._read(f"WHERE {condition} ORDER BY seq DESC", *values)
+    def select(
+        self,
+        wanted: JobFilter,
+        limit: int | None = None,
+        *,
+        settled: bool | None = None,
+        by_time: bool = False,
+    ) -> list[JobRecord]:
+        """Return the jobs that a filter lets through, the latest first; see `JobFilter.condition`."""
+        condition, values = wanted.condition(settled)
+        order = "coalesce(submitted_at, created_at) DESC, seq DESC" if by_time else "seq DESC"
+        tail = "" if limit is None else f" LIMIT {int(limit)}"
+        source = "jobs" if settled is False else "jobs INDEXED BY jobs_list"
+        found = f"SELECT seq FROM {source} WHERE {condition} ORDER BY {order}{tail}"
+        return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, matches=wanted.matches)
+
+    def count(self, wanted: JobFilter, *, settled: bool | None = None) -> int:
+        """Return how many jobs a filter lets through."""
+        condition, values = wanted.condition(settled)
+        statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_list WHERE {condition}"
+        rows = self._query(statement, *values, matches=wanted.matches)
+        return int(rows[0][0]) if rows else 0
+
+    def known(self, scheduler: str, app_ids: Iterable[str]) -> set[str]:
+        """Return those of the ids whose jobs are in the history and were not deleted."""
+        ids = list(app_ids)
+        known: set[str] = set()
+        for start in range(0, len(ids), 500):  # SQLite has a limit for the number of values
+            some = ids[start : start + 500]
+            marks = ", ".join("?" * len(some))
+            statement = f"SELECT app_id FROM jobs WHERE app_id IN ({marks}) AND phase != '{DELETED}'"
+            known.update(row[0] for row in self._query(f"{statement} AND scheduler = ?", *some, scheduler))
+        return known
+
+    def before(self, record: JobRecord) -> JobRecord | None:
+        """Return the job that was submitted before another one under the same name."""
+        condition = "WHERE phase = 'submitted' AND name = ? AND seq < ? ORDER BY seq DESC LIMIT 1"
+        return next(iter(self._read(condition, record.name, record.seq)), None)
+
+    def handles(self, text: str, scheduler: str | None = None, limit: int | None = None) -> list[str]:
+        """Return the handles of the jobs whose app id (or handle) begins with a text, the latest first."""
+        condition, values = _begins_with(text, scheduler)
+        tail = "" if limit is None else f" LIMIT {int(limit)}"
+        rows = self._query(f"SELECT handle FROM jobs WHERE {condition} ORDER BY seq DESC{tail}", *values)
+        return list(dict.fromkeys(row[0] for row in rows))
+
+    def count_handles(self, text: str, scheduler: str | None = None) -> int:
+        """Return how many there are of what `handles` returns."""
+        condition, values = _begins_with(text, scheduler)
+        return int(self._query(f"SELECT count(*) FROM jobs WHERE {condition}", *values)[0][0])
+
+    def with_id(self, app_id: str, scheduler: str | None = None) -> list[str]:
+        """Return the handles of the jobs that have this very id, the latest first."""
+        condition = "phase = 'submitted' AND app_id = ?" + (" AND scheduler = ?" if scheduler else "")
+        values = (app_id, scheduler) if scheduler else (app_id,)
+        rows = self._query(f"SELECT handle FROM jobs WHERE {condition} ORDER BY seq DESC", *values)
+        return list(dict.fromkeys(row[0] for row in rows))
+
+    def needed_code(self, older_than: float) -> set[str]:
+        """Return the fingerprints of code that jobs need: those that go on, or ended only lately.
+
+        Args:
+            older_than: seconds; the code of jobs that ended longer ago is not needed.
+        """
+        statement = (
+            "SELECT DISTINCT fingerprint FROM jobs WHERE fingerprint IS NOT NULL"
+            f" AND phase IN ('{INTENT}', '{SUBMITTED}')"
+            " AND (state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') OR coalesce(ended_at, created_at) > ?)"
+        )
+        return {row[0] for row in self._query(statement, time.time() - older_than)}
 
     # ---- connections
 
-    def _read(self, condition: str, *values: Any) -> list[JobRecord]:
+    def _read(
+        self, condition: str, *values: Any, matches: Callable[[str], bool] | None = None
+    ) -> list[JobRecord]:
+        return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, matches=matches)]
+
+    def _query(
+        self, statement: str, *values: Any, matches: Callable[[str], bool] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, which may call ``matches``; none if there is no database."""
         if self._writer is None and self._reader is None and not holds_something(self.path):
             return []  # without importing sqlite3
         from trainyard.runner.database import explained, open_for_reading
@@ -193,8 +256,9 @@ class History:
                 if connection is None:
                     return []
             with explained("read the history", self.path):
-                rows = connection.execute(f"{_SELECT} {condition}", values).fetchall()
-        return [JobRecord(row) for row in rows]
+                if matches is not None and "matches(" in statement:
+                    connection.create_function("matches", 1, matches, deterministic=True)
+                return connection.execute(statement, values).fetchall()
 
     def _write(self, statements: list[tuple[str, tuple[Any, ...]]], synchronous: str = "NORMAL") -> None:
         """Write all or nothing. It survives the end of any process; with FULL, a power failure too.
@@ -229,6 +293,16 @@ class History:
             self._abandoned += [self._reader, self._writer]
             self._reader = self._writer = None
             self._pid = os.getpid()
+
+
+def _begins_with(text: str, scheduler: str | None) -> tuple[str, list[Any]]:
+    # a range, unlike LIKE, uses the index and takes '_' and '%' for what they are
+    column = "handle" if "://" in text else "app_id"
+    condition = f"phase = 'submitted' AND {column} >= ? AND {column} < ?"
+    values = [text, text + "\U0010ffff"]
+    return (
+        (condition, values) if scheduler is None else (condition + " AND scheduler = ?", [*values, scheduler])
+    )
 
 
 def _update(columns: dict[str, Any], condition: str, *values: Any) -> tuple[str, tuple[Any, ...]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner.history import History
+    from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import (
         DescribeAppResponse,
@@ -88,16 +89,19 @@ class JobAccess(Session):
             refresh: ask the schedulers, once each, for the states of those that have not ended. A job
                 that cannot be seen now is UNREACHABLE.
         """
-        from trainyard.runner import observation
-
-        records = self.history.rows(limit, scheduler)
         if not refresh:
-            return records
-        if any(record.phase == "intent" for record in records):
-            observation.reconcile(self.history, self.scheduler, records)
-            records = self.history.rows(limit, scheduler)
-        observation.refresh(self.history, self.scheduler, records)
-        return records
+            return self.history.rows(limit, scheduler)
+        from trainyard.runner.jobsearch import JobFilter
+
+        return self.search(JobFilter(refused=True, scheduler=scheduler), limit)[0]
+
+    def search(
+        self, wanted: JobFilter, limit: int | None = None, *, by_time: bool = False
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return submissions of the history and the number of all that fit; see `jobsearch.search`."""
+        from trainyard.runner.jobsearch import search
+
+        return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
 
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainyard.runner.history import History
-    from trainyard.runner.records import JobRecord
 
 MOST_CANDIDATES = 10
 
@@ -28,15 +27,13 @@ def resolve(text: str | None, history: Callable[[], History]) -> str:
         return _latest(history())
     scheduler, separator, rest = text.partition("://")
     if not separator:
-        return _only(text, history().matching(text))
+        return _only(text, text, None, history())
     if history().find(text) is not None:
         return text
-    by_handle = history().matching(text)
-    by_id = history().matching(rest, scheduler) if "/" not in rest else []
-    if by_handle or by_id:
-        return _only(text, by_handle or by_id)
+    if history().handles(text, limit=1):
+        return _only(text, text, None, history())
     if "/" not in rest:
-        raise _unknown(text)
+        return _only(text, rest, scheduler, history())
     parse_app_handle(text)  # a job of another machine, or of another user
     return text
 
@@ -51,16 +48,19 @@ def _latest(history: History) -> str:
     return record.handle
 
 
-def _only(text: str, records: list[JobRecord]) -> str:
-    exact = [record.handle for record in records if text in (record.app_id, record.handle)]
-    handles = list(dict.fromkeys(exact or [record.handle for record in records]))
+def _only(text: str, beginning: str, scheduler: str | None, history: History) -> str:
+    """Return the handle of the one job whose id is this, or else begins so."""
+    handles = history.with_id(beginning, scheduler) or history.handles(
+        beginning, scheduler, MOST_CANDIDATES + 1
+    )
     if not handles:
         raise _unknown(text)
     if len(handles) > 1:
+        number = max(len(handles), history.count_handles(beginning, scheduler))
         shown = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
-        more = f"\n  and {len(handles) - MOST_CANDIDATES} more" if len(handles) > MOST_CANDIDATES else ""
+        more = f"\n  and {number - MOST_CANDIDATES} more" if number > MOST_CANDIDATES else ""
         raise UsageError(
-            f"{text!r} is the beginning of {len(handles)} jobs:{shown}{more}",
+            f"{text!r} is the beginning of {number} jobs:{shown}{more}",
             hint="Give more of the id, or the whole handle.",
         )
     return handles[0]

@@ -51,6 +51,21 @@ MIGRATIONS: list[list[str]] = [
         "ALTER TABLE jobs ADD COLUMN native_id TEXT",
         "CREATE INDEX jobs_fingerprint ON jobs (fingerprint) WHERE fingerprint IS NOT NULL",
     ],
+    [  # so that no command reads rows that it does not show
+        "DROP INDEX jobs_handle",
+        "DROP INDEX jobs_app_id",
+        "CREATE INDEX jobs_handle ON jobs (handle, phase, scheduler)",
+        "CREATE INDEX jobs_app_id ON jobs (app_id, phase, scheduler, handle)",
+        "CREATE INDEX jobs_name ON jobs (name) WHERE phase = 'submitted'",
+        """
+        CREATE INDEX jobs_list ON jobs
+        (seq, phase, state, scheduler, name, app_id, submitted_at, created_at)
+        """,
+        """
+        CREATE INDEX jobs_unsettled ON jobs (seq)
+        WHERE phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')
+        """,
+    ],
 ]
 
 

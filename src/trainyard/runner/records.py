@@ -48,6 +48,9 @@ SUBMITTED = "submitted"
 REFUSED = "refused"
 DELETED = "deleted"
 
+#: States in which a job is not asked for again: it has ended, or its scheduler has forgotten it.
+SETTLED_STATES = ("SUCCEEDED", "FAILED", "CANCELLED", "UNKNOWN")
+
 
 class JobRecord:
     """What the history knows of one submission.

@@ -9,6 +9,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.specs.limits import (
+    MOST_CPUS,
+    MOST_GPUS,
+    MOST_MEMORY_MB,
+    MOST_PORT,
+    MOST_REPLICAS,
+    MOST_RETRIES,
+)
 from trainyard.specs.mounts import Mount
 from trainyard.specs.resources import NULL_RESOURCE, Resource
 
@@ -206,4 +214,21 @@ def _role_problems(role: Role) -> list[str]:
             "\0" in text for text in (role.entrypoint, *role.args, *role.env.values())
         ),
     }
-    return [problem for problem, holds in checks.items() if holds]
+    return [problem for problem, holds in checks.items() if holds] + _excesses(role)
+
+
+def _excesses(role: Role) -> list[str]:
+    """Find numbers that nobody means, which would take all memory or time, or that a backend cannot hold."""
+    numbers: dict[str, tuple[Any, float]] = {
+        "num_replicas": (role.num_replicas, MOST_REPLICAS),
+        "max_retries": (role.max_retries, MOST_RETRIES),
+        "cpu": (role.resource.cpu, MOST_CPUS),
+        "gpu": (role.resource.gpu, MOST_GPUS),
+        "memMB": (role.resource.memMB, MOST_MEMORY_MB),
+        **{f"port {name!r}": (port, MOST_PORT) for name, port in role.port_map.items()},
+    }
+    return [
+        f"{name} is {value}, it must be at most {most:,}"
+        for name, (value, most) in numbers.items()
+        if isinstance(value, (int, float)) and value > most
+    ]

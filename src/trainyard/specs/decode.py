@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainyard.errors import OptionParseError, did_you_mean
+from trainyard.specs.limits import cut
 from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
+LONGEST_NUMBER = 1000  # characters; Python does not write numbers of more than a few thousand
 
 
 class DecodeError(ValueError):
@@ -96,9 +98,10 @@ def is_container_type(tp: Any) -> bool:
 def from_text(tp: Any, text: str) -> Any:
     """Convert what a person typed.
 
-    Lists and tuples are written ``a,b``, dicts ``k=v,k2=v2`` (or ``k:v;k2:v2``), dataclasses
-    ``field=value,...``; every container also as JSON. An empty text is None for a container that may be
-    None, otherwise the empty container.
+    Lists and tuples are written ``a,b`` (or ``a;b``), dicts ``k=v,k2=v2`` (or ``k:v;k2:v2``), dataclasses
+    ``field=value,...``; every container also as JSON. The items of a list of dicts or dataclasses are
+    separated by ``,`` alone. An empty text is None for a container that may be None, otherwise the empty
+    container.
 
     Raises:
         DecodeError: the text does not fit the type.
@@ -139,7 +142,10 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
     args = get_args(tp)
     if kind is list:
         item = args[0] if args else str
-        return [_at(f"item {i}", from_text, item, part) for i, part in enumerate(split_items(text), 1)]
+        holds_pairs = is_dict_type(item) or dataclasses.is_dataclass(bare_type(item))
+        # values of pairs are texts that hold any ";", such as regular expressions
+        parts = split_items(text, ",") if holds_pairs else split_items(text)
+        return [_at(f"item {i}", from_text, item, part) for i, part in enumerate(parts, 1)]
     if kind is tuple:
         parts = split_items(text)
         return tuple(
@@ -183,9 +189,11 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
         raise DecodeError(f"{text!r} is neither true nor false")
     if tp in (int, float):
         try:
-            return int(text, 0) if tp is int and text.strip().lower().startswith("0x") else tp(text)
+            if tp is int and text.strip().lower().startswith("0x"):
+                return int(text if len(text) < LONGEST_NUMBER else "", 0)
+            return tp(text)
         except ValueError:
-            raise DecodeError(f"{text!r} is not {'an integer' if tp is int else 'a number'}") from None
+            raise DecodeError(f"{cut(text)!r} is not {'an integer' if tp is int else 'a number'}") from None
     if isinstance(tp, type) and issubclass(tp, enum.Enum):
         return _enum_member(tp, text)
     if get_origin(tp) is Literal:
@@ -271,7 +279,10 @@ def _dataclass_from_mapping(tp: Any, value: Mapping[str, Any]) -> Any:
 
 def _scalar_from_value(tp: Any, value: Any) -> Any:
     if tp is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DecodeError("the number is too large") from None
     if tp is type(None) and value is None:
         return None
     if get_origin(tp) is Literal:

@@ -40,6 +40,8 @@ def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -
     shown = any(replica.structured_error_msg != NONE for replica in status.replicas())
     if not shown and status.structured_error_msg != NONE:
         lines += error_lines(status.structured_error_msg)
+    if status.results:
+        lines.append(f"Results: {clean(status.results)}")
     if status.ui_url:
         lines.append(f"URL: {status.ui_url}")
     return lines

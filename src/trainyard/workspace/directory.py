@@ -16,7 +16,7 @@ from trainyard.paths import view_dir
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.selection import Report
-from trainyard.workspace.snapshot import snapshot
+from trainyard.workspace.snapshot import snapshot, still_growing
 from trainyard.workspace.store import Store, remove_tree
 from trainyard.workspace.tree import BLOB_TIME_NS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.progress import Progress
 
-#: How often a workspace that is being written to is read anew.
+#: How often a workspace that is being written to is read again.
 ATTEMPTS = 3
 _MOST_LINKS = 40
 
@@ -77,10 +77,11 @@ class DirectoryShipment:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._store.add(self._snapshot, progress=progress)
-            except WorkspaceChangedError:
+            except WorkspaceChangedError as error:
                 if attempt == ATTEMPTS or self._workspace.frozen:
                     raise
-                self._snapshot = snapshot(self._workspace)
+                growing = still_growing(self._snapshot, error, progress)
+                self._snapshot = snapshot(self._workspace, growing=growing)
             else:
                 break
         return {}
@@ -167,6 +168,15 @@ def program_problem(manifest: Manifest, program: str) -> str:
         manifest: of the workspace.
         program: its path, relative to the working directory.
     """
+    return _file_problem(manifest, program, is_executed=True)
+
+
+def script_problem(manifest: Manifest, script: str) -> str:
+    """Return what is wrong with a script that a workspace is to have for some program; "" if nothing is."""
+    return _file_problem(manifest, script, is_executed=False)
+
+
+def _file_problem(manifest: Manifest, program: str, *, is_executed: bool) -> str:
     path = posixpath.normpath(program)
     for _ in range(_MOST_LINKS):
         resolved = _resolve_parents(manifest, path)
@@ -176,9 +186,11 @@ def program_problem(manifest: Manifest, program: str) -> str:
         if entry.kind == "dir":
             return f"{program} is a directory"
         if entry.kind == "file":
-            return "" if entry.mode & 0o111 else f"{program} is not executable (chmod +x?)"
+            runs = not is_executed or entry.mode & 0o111
+            return "" if runs else f"{program} is not executable (chmod +x?)"
         if posixpath.isabs(entry.target):
-            return "" if os.access(entry.target, os.X_OK) else f"{program} points to {entry.target}"
+            wanted = os.X_OK if is_executed else os.R_OK
+            return "" if os.access(entry.target, wanted) else f"{program} points to {entry.target}"
         path = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), entry.target))
     return f"{program} is a link to itself"
 

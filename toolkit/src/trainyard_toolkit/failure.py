@@ -53,6 +53,14 @@ class Report:
         """Whether the job was asked to stop, which is no failure."""
         return bool(self.fields["outcome"] == "stopped")
 
+    def brief(self) -> str:
+        """What a reader who has the script's own output before them does not know from there."""
+        fields = self.fields
+        lines = [] if fields["class"] == errors.USER_ERROR and fields["exception"] else [fields["reason"]]
+        if fields["class"] in (errors.INSTALL_ERROR, errors.INTERNAL_ERROR):
+            lines += fields["stderr"][-8:]
+        return "\n".join([*lines, *([fields["hint"]] if fields["hint"] else [])])
+
     def text(self) -> str:
         """The plain text of ``output/failure``: the reason first, at most 1024 characters."""
         fields = self.fields

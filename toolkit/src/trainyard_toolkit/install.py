@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from trainyard_toolkit import log, process, program, resources
 from trainyard_toolkit.errors import InstallError, StoppedError
@@ -21,13 +20,15 @@ _CAUSES = ("cause:", "Caused by:", "\u2570\u2500\u25b6")
 
 def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
     """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is
-    one.
+    one; nothing with ``TRAINYARD_INSTALLER=none``.
 
     Uses uv where it is on PATH, pip otherwise; both read their usual variables and files for private indexes.
 
     Raises:
         InstallError: no installer, or it failed; the message carries its last lines.
     """
+    if not program.installs():
+        return
     if os.path.exists(os.path.join(code_dir, REQUIREMENTS)):
         _run(["install", "-r", REQUIREMENTS], code_dir, env, f"the packages of {REQUIREMENTS}")
     if program.kind_of(code_dir, name) == program.PYTHON_PACKAGE:
@@ -42,23 +43,23 @@ def installer(env: Mapping[str, str]) -> list[str]:
     """
     if env.get("TRAINYARD_INSTALLER") != "pip" and resources.which("uv"):
         return ["uv", "pip"]
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is None:
+    python = resources.script_python()
+    if not resources.has_module("pip"):
         raise InstallError(
-            f"Cannot install {REQUIREMENTS}: {sys.executable} has no pip, "
+            f"Cannot install {REQUIREMENTS}: {python} has no pip, "
             "and uv is not on PATH. Add one to the image, "
             f"or install the packages when the image is built and leave {REQUIREMENTS} out."
         )
-    return [sys.executable, "-m", "pip"]
+    return [python, "-m", "pip"]
 
 
 def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str) -> None:
     start = installer(env)
     verb, rest = arguments[:1], arguments[1:]
     if start[0] == "uv":
-        verb = [*verb, "--python", sys.executable]
-        if sys.prefix == sys.base_prefix:
+        python = resources.script_python()
+        verb = [*verb, "--python", python]
+        if not os.path.exists(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg")):
             verb.append("--break-system-packages")
     log.info(f"Installing {what} with {start[-1] if start[0] != 'uv' else 'uv'}")
     environment = {**env, **_index_of_repository(env)}

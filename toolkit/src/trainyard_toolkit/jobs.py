@@ -9,7 +9,7 @@ import json
 import os
 import signal
 
-from trainyard_toolkit import channels, config, log, metrics
+from trainyard_toolkit import config, log
 from trainyard_toolkit.errors import ConfigError
 from trainyard_toolkit.launch import PROCESSES_PARAMETER
 
@@ -17,7 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard_toolkit.channels import Channel
     from trainyard_toolkit.layout import Layout
+    from trainyard_toolkit.metrics import Definition
 
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -84,7 +86,7 @@ class Job:
         self.timeout_seconds: float | None = document.get("timeout_seconds")
         self.grace_seconds: float | None = document.get("grace_seconds")
         self.channels = [_channel(name, entry) for name, entry in document.get("channels", {}).items()]
-        self.metrics = metrics.parse_definitions(document.get("metrics", []))
+        self.metrics = _metrics(document.get("metrics", []))
         self.output = _section(document, "output", _OUTPUT_KEYS)
         self.checkpoints = _section(document, "checkpoints", _CHECKPOINT_KEYS)
         self.distribution = _section(document, "distribution", _DISTRIBUTION_KEYS)
@@ -96,6 +98,8 @@ class Job:
             raise ConfigError(
                 f"distribution.kind must be none, torchrun or mpi, not {self.distribution['kind']!r}."
             )
+        code: str = document.get("code", "").replace("file://", "", 1)
+        self.code_folder = os.path.abspath(code) if code and os.path.isdir(code) else ""
         self.hosts = self._hosts()
         self.current_host = self._current_host()
 
@@ -134,7 +138,7 @@ class Job:
         return self.hosts.index(self.current_host)
 
     def prepare(self, layout: Layout) -> None:
-        """Write the configuration files, put the channels in place and bring checkpoints back.
+        """Write the configuration files, put code and channels in place and bring checkpoints back.
 
         Raises:
             ConfigError: a channel has nothing behind it.
@@ -142,6 +146,10 @@ class Job:
             OSError: the base directory cannot be written.
         """
         os.makedirs(layout.config, exist_ok=True)
+        if self.code_folder:
+            from trainyard_toolkit import fetch
+
+            layout.code = fetch.link_folder(self.code_folder, layout.code)
         _write(
             layout.hyperparameters, {name: json.dumps(value) for name, value in self._parameters().items()}
         )
@@ -151,8 +159,16 @@ class Job:
             channel.prepare(layout.channel(channel.name), self.host_index, len(self.hosts))
         os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
         if self.checkpoints.get("uri"):
+            from trainyard_toolkit import channels
+
             count = channels.restore(self.checkpoints["uri"], self.checkpoint_dir(layout))
             log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
+
+    @property
+    def log_level(self) -> object:
+        """The level of the toolkit's own messages that the job asks for; None if it asks for none."""
+        asked = self.hyperparameters.get("sagemaker_container_log_level")
+        return asked or os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL") or None
 
     def checkpoint_dir(self, layout: Layout) -> str:
         """Where checkpoints lie in the container."""
@@ -163,7 +179,7 @@ class Job:
         kind = self.distribution.get("kind", "none")
         reserved = {
             "sagemaker_program": self.document.get("program"),
-            "sagemaker_submit_directory": self.document.get("code"),
+            "sagemaker_submit_directory": self.code_folder or self.document.get("code"),
             "sagemaker_job_name": self.name,
             "sagemaker_mpi_custom_mpi_options": self.distribution.get("mpi_options"),
             "sagemaker_distribution_instance_groups": self.distribution.get("instance_groups"),
@@ -233,7 +249,17 @@ def _read_line(path: str) -> str:
         return ""
 
 
-def _channel(name: str, entry: Any) -> channels.Channel:
+def _metrics(definitions: list[Any]) -> list[Definition]:
+    if not definitions:
+        return []
+    from trainyard_toolkit import metrics
+
+    return metrics.parse_definitions(definitions)
+
+
+def _channel(name: str, entry: Any) -> Channel:
+    from trainyard_toolkit import channels
+
     if isinstance(entry, str):
         return channels.Channel(name, entry)
     if not isinstance(entry, dict) or "uri" not in entry:

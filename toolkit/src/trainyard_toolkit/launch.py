@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from trainyard_toolkit import config, process, program, resources
 from trainyard_toolkit.errors import ConfigError
@@ -162,12 +161,13 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
 
 
 def python_path(code_dir: str, base: Mapping[str, str]) -> str:
-    """PYTHONPATH of the script: its own directory first; the zipapp last if we run from one, and in it the
-    predecessors' names if they are asked for.
+    """PYTHONPATH of the script: its own directory first; the zipapp, packed or unpacked, last if we run from
+    one, and in it the predecessors' names if they are asked for.
     """
-    parts = [code_dir, base.get("PYTHONPATH", "")]
+    # A link leads to the user's own directory, where modules have always had their paths.
+    parts = [os.path.realpath(code_dir) if os.path.islink(code_dir) else code_dir, base.get("PYTHONPATH", "")]
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if os.path.isfile(home):
+    if os.path.isfile(home) or os.path.isdir(os.path.join(home, "aliases")):
         parts.append(home)
         if base.get("TRAINYARD_ALIASES", "0") not in ("", "0"):
             parts.append(os.path.join(home, "aliases"))
@@ -175,5 +175,5 @@ def python_path(code_dir: str, base: Mapping[str, str]) -> str:
 
 
 def python() -> str:
-    """The interpreter that runs Python scripts: the one that runs us."""
-    return sys.executable
+    """The interpreter that runs Python scripts; see :func:`resources.script_python`."""
+    return resources.script_python()

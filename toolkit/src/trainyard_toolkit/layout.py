@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 DEFAULT_BASE = "/opt/ml"
+_NOBODY = 65534  # whom a user of another namespace looks like
 
 
 class Layout:
@@ -33,6 +34,43 @@ class Layout:
         self.input_data_config = self._at("input/config/inputdataconfig.json")
         self.resource_config = self._at("input/config/resourceconfig.json")
 
+    @classmethod
+    def for_job(cls) -> Layout:
+        """Return the layout of a job document's job: in a directory of its own, said in
+        ``SAGEMAKER_BASE_DIR``, where ``/opt/ml`` is not this user's to write.
+        """
+        layout = cls()
+        if os.environ.get("SAGEMAKER_BASE_DIR") or layout._can_be_made():
+            return layout
+        import tempfile
+
+        os.environ["SAGEMAKER_BASE_DIR"] = tempfile.mkdtemp(prefix="trainyard-ml-")
+        return cls()
+
+    def _can_be_made(self) -> bool:
+        try:
+            for path in (self.config, self.model, self.output_data, self.checkpoints):
+                os.makedirs(path, exist_ok=True)
+                if not os.access(path, os.W_OK):
+                    return False
+        except OSError:
+            return False
+        return True
+
+    def hand_over(self) -> None:
+        """Give what root wrote to the user that the base directory's parts belong to, on whose machine they
+        lie (in a container, say).
+        """
+        if os.geteuid() != 0:
+            return
+        for top in (self.input, self.model, self.output, self.checkpoints):
+            try:
+                owner = os.lstat(top)
+                if owner.st_uid not in (0, _NOBODY):
+                    _give(top, owner.st_uid, owner.st_gid)
+            except OSError:
+                continue
+
     def _at(self, relative: str) -> str:
         return os.path.join(self.base, relative)
 
@@ -48,3 +86,9 @@ class Layout:
         """
         for path in (self.code, self.model, self.output_data):
             os.makedirs(path, exist_ok=True)
+
+
+def _give(top: str, user: int, group: int) -> None:
+    for folder, names, files in os.walk(top):
+        for name in (*names, *files):
+            os.chown(os.path.join(folder, name), user, group, follow_symlinks=False)

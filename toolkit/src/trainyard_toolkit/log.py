@@ -16,9 +16,14 @@ def set_level(level: int) -> None:
     _threshold = level
 
 
+def shows(level: int) -> bool:
+    """Whether messages of this level are shown."""
+    return level >= _threshold
+
+
 def write(level: int, message: str) -> None:
     """Write one message. Never raises: a closed stderr must not end a training job."""
-    if level < _threshold:
+    if not shows(level):
         return
     now = time.time()
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))

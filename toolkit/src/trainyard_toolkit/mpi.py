@@ -17,7 +17,7 @@ import socket
 import subprocess
 
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import muster, process, program, rank, ssh, together
+from trainyard_toolkit import muster, process, program, rank, resources, ssh, together
 from trainyard_toolkit.errors import ClientError
 from trainyard_toolkit.process import Outcome, Supervisor
 
@@ -164,11 +164,9 @@ def _script(launch: Launch) -> list[str]:
     """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at
     once.
     """
-    import importlib.util
-
     line = launch.script()
     kind = program.kind_of(launch.code_dir, launch.name)
-    if kind == program.COMMAND or importlib.util.find_spec("mpi4py") is None:
+    if kind == program.COMMAND or not resources.has_module("mpi4py"):
         return line
     return [line[0], "-m", "mpi4py", *line[1:]]
 

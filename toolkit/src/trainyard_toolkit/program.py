@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 
+from trainyard_toolkit import resources
 from trainyard_toolkit.errors import CodeError
 from trainyard_toolkit.process import Command
 
@@ -17,6 +17,8 @@ PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"
 COMMAND = "COMMAND"
 REQUIREMENTS = "requirements.txt"
+#: Value of TRAINYARD_INSTALLER with which nothing is installed: the Python is used as it is.
+NO_INSTALLER = "none"
 
 
 def kind_of(code_dir: str, name: str) -> str:
@@ -24,14 +26,17 @@ def kind_of(code_dir: str, name: str) -> str:
 
     ``*.sh`` is a command; any other name beside a ``setup.py`` is a module of that package; ``*.py`` is a
     program; the rest are commands. A ``pyproject.toml`` with a build makes a package too, for a name that is
-    no file: many projects keep one beside plain scripts for their linters' sake.
+    no file: many projects keep one beside plain scripts for their linters' sake. Where nothing is installed,
+    a ``setup.py`` counts no more than that.
     """
     if name.endswith(".sh"):
         return COMMAND
-    if os.path.exists(os.path.join(code_dir, "setup.py")):
-        return PYTHON_PACKAGE
-    if not os.path.exists(os.path.join(code_dir, name)) and _builds(os.path.join(code_dir, "pyproject.toml")):
-        return PYTHON_PACKAGE
+    if not _leaves(name):
+        is_file = os.path.exists(os.path.join(code_dir, name))
+        if os.path.exists(os.path.join(code_dir, "setup.py")) and (installs() or not is_file):
+            return PYTHON_PACKAGE
+        if not is_file and _builds(os.path.join(code_dir, "pyproject.toml")):
+            return PYTHON_PACKAGE
     return PYTHON_PROGRAM if name.endswith(".py") else COMMAND
 
 
@@ -43,13 +48,30 @@ def _builds(pyproject: str) -> bool:
         return False
 
 
+def _leaves(name: str) -> bool:
+    """Whether an entry point lies outside of the code directory."""
+    return os.path.isabs(name) or ".." in name.split("/")
+
+
+def installs() -> bool:
+    """Whether what the code needs may be installed."""
+    return os.environ.get("TRAINYARD_INSTALLER") != NO_INSTALLER
+
+
 def needs_install(code_dir: str, name: str) -> bool:
-    """Whether there is something to install before the entry point can run."""
+    """Whether there is something to install before the entry point can run, and it may be."""
+    if not installs():
+        return False
     return os.path.exists(os.path.join(code_dir, REQUIREMENTS)) or kind_of(code_dir, name) == PYTHON_PACKAGE
 
 
-def check(code_dir: str, name: str) -> None:
+def check(code_dir: str, name: str, anywhere: bool = False) -> None:
     """Refuse an entry point that cannot be run, before anything is started.
+
+    Args:
+        code_dir: the code directory.
+        name: the entry point.
+        anywhere: whether it may lie outside of the code directory.
 
     Raises:
         CodeError: no name, a path that leaves the code directory, no such file, or a folder.
@@ -59,7 +81,7 @@ def check(code_dir: str, name: str) -> None:
             "No entry point: which script shall be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
             "sagemaker_program to its path under the code directory, such as train.py."
         )
-    if name.startswith("-") or os.path.isabs(name) or ".." in name.split("/"):
+    if name.startswith("-") or (_leaves(name) and not anywhere):
         raise CodeError(
             f"Cannot run {name!r}: an entry point is a path "
             f"under the code directory ({code_dir}), such as train.py."
@@ -79,7 +101,7 @@ def check(code_dir: str, name: str) -> None:
 
 def argv(code_dir: str, name: str, args: Sequence[str], python: str | None = None) -> list[str]:
     """The command line of an entry point: program, package module or command, and its arguments."""
-    interpreter = python or sys.executable
+    interpreter = python or resources.script_python()
     kind = kind_of(code_dir, name)
     if kind == PYTHON_PACKAGE:
         module = name[:-3] if name.endswith(".py") else name
@@ -91,14 +113,15 @@ def argv(code_dir: str, name: str, args: Sequence[str], python: str | None = Non
 
 def _command(path: str, name: str) -> list[str]:
     """How to run a shell script or binary: itself where the system can, else through its interpreter."""
+    own = name if name.startswith(("/", "./", "../")) else f"./{name}"
     with open(path, "rb") as file:
         start = file.readline(256)
     if not _make_executable(path) or not start.startswith((b"#!", b"\x7fELF")):
         words = start[2:].decode("utf-8", "replace").split() if start.startswith(b"#!") else ["/bin/sh"]
         if b"\0" in start:
             raise CodeError(f"Cannot run {name!r}: it is neither a script nor a program of this system.")
-        return [*words, f"./{name}"]
-    return [f"./{name}"]
+        return [*words, own]
+    return [own]
 
 
 def _make_executable(path: str) -> bool:

@@ -39,8 +39,9 @@ def main(script: list[str]) -> None:
     orphans.die_with_launcher()
     environ = dict(os.environ)
     path = environ.get(SOCKET_VARIABLE)
-    if not path:
+    if path is None:
         _become(script, environ)
+        return
     connection, host = fetch(path)
     parent = os.getpid()
     orphans.prepare()
@@ -158,7 +159,7 @@ class Server:
         """Answer the ranks that wait; returns them."""
         import struct
 
-        ranks = []
+        ranks: list[Rank] = []
         while True:
             try:
                 connection, _ = self._listener.accept()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import log, muster, process, program
+from trainyard_toolkit import log, muster, process, program, resources
 from trainyard_toolkit.errors import ClientError
 
 TYPE_CHECKING = False
@@ -71,10 +71,8 @@ def run(launch: Launch) -> Outcome:
 
 
 def _task(launch: Launch) -> process.Command:
-    import importlib.util
-
     launch.prepare()
-    if importlib.util.find_spec("torch") is None:
+    if not resources.has_module("torch"):
         raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
     line = command(launch)
     env = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", **launch.env, **network_variables(launch)}

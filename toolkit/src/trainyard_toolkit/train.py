@@ -12,6 +12,7 @@ from trainyard_toolkit import (
     launch,
     log,
     orphans,
+    process,
     program,
 )
 from trainyard_toolkit.environment import Environment
@@ -48,6 +49,7 @@ class Training:
         self.masker = Masker()
         self.results: Results | None = None
         self.command: str | None = None
+        self.status = 0
 
     def run(self) -> int:
         """Do it all; return the exit code. Nothing is raised."""
@@ -61,12 +63,15 @@ class Training:
         report = self._finish(report)
         if report is None:
             writer.succeed()
-            return 0
-        self._complete(report)
-        writer.fail(report, self.masker)
-        level = log.WARNING if report.stopped else log.ERROR
-        log.write(level, self.masker.text(report.text()))
-        return report.exit_code
+        else:
+            self._complete(report)
+            writer.fail(report, self.masker)
+            text = report.text() if log.shows(log.INFO) else report.brief()
+            if text:
+                log.write(log.WARNING if report.stopped else log.ERROR, self.masker.text(text))
+        if self.job is not None:
+            self.layout.hand_over()
+        return 0 if report is None else report.exit_code
 
     def _attempt(self) -> failure.Report | None:
         """Prepare and run the script; None if all went well."""
@@ -75,13 +80,16 @@ class Training:
             from trainyard_toolkit import jobs
 
             self.job = jobs.load(self.job_source)
+            # A platform's log is where its users look for these lines; a person's own terminal is not.
+            log.set_level(log.INFO if self.job.log_level else log.WARNING)
             self.masker = Masker(self.job.hyperparameters)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
         self.masker = Masker(env.hyperparameters)
-        log.set_level(env.log_level)
+        if self.job is None or self.job.log_level:
+            log.set_level(env.log_level)
         self.layout.make_writable_dirs()
         variables = launch.script_environment(env, os.environ)
         if env.framework_module:
@@ -94,8 +102,8 @@ class Training:
         if env.module_dir != code:
             from trainyard_toolkit import fetch
 
-            fetch.fetch_code(env.module_dir, code, link=self.job is not None)
-        program.check(code, name)
+            fetch.fetch_code(env.module_dir, code)
+        program.check(code, name, anywhere=self.job is not None)
         if program.needs_install(code, name):
             from trainyard_toolkit import install
 
@@ -141,6 +149,8 @@ class Training:
         return self._judge(run.supervise(command), run)
 
     def _judge(self, outcome: Outcome, run: launch.Launch) -> failure.Report | None:
+        if outcome.stop_signal is None and not outcome.timed_out:
+            self.status = outcome.status
         if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
             return None
         return failure.from_outcome(outcome, run.name, run.memory_kills())
@@ -175,7 +185,8 @@ class Training:
 
     def _open_results(self, env: Environment) -> None:
         """Begin to watch what is sent while the script runs, if anything is."""
-        if self.job is not None or env.sagemaker_s3_output():
+        sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
+        if sends or env.sagemaker_s3_output():
             from trainyard_toolkit import outputs
 
             self.results = outputs.Results(self.layout, env, self.job)
@@ -237,4 +248,9 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
         The exit code: the script's own, 128 + the signal's number, or that of the error.
     """
     orphans.adopt()
-    return Training(Layout(), argv, job or os.environ.get("TRAINYARD_JOB")).run()
+    job = job or os.environ.get("TRAINYARD_JOB")
+    training = Training(Layout.for_job() if job else Layout(), argv, job)
+    code = training.run()
+    if job and training.status < 0:
+        process.end_by(-training.status)  # as the script did: whoever started us judges by it
+    return code

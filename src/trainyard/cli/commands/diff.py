@@ -73,17 +73,13 @@ def _predecessor(runner: Runner, handle: str) -> str:
     from trainyard.runner.compare import find_for_comparison
 
     (record,) = find_for_comparison({handle: runner.history.find(handle)})
-    earlier = [
-        row
-        for row in runner.history.rows()
-        if row.seq < record.seq and row.name == record.name and row.phase == "submitted"
-    ]
-    if not earlier:
+    earlier = runner.history.before(record)
+    if earlier is None:
         raise UsageError(
             f"no job named {record.name!r} was submitted before {handle}",
             hint="Name the job to compare with: trainyard diff JOB OTHER",
         )
-    return earlier[0].handle
+    return earlier.handle
 
 
 def _lines(comparison: Comparison, *, with_content: bool) -> Iterator[str]:

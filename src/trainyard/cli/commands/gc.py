@@ -9,8 +9,6 @@ Without --yes it only shows what it would remove.
 
 from __future__ import annotations
 
-import time
-
 from trainyard.cli.console import note, out, print_json, table
 from trainyard.cli.parser import add_json_option, add_scheduler_options
 from trainyard.cli.progress import format_bytes
@@ -19,10 +17,8 @@ from trainyard.errors import EXIT_OK, BackendError, ConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterable
 
     from trainyard.runner import Runner
-    from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import Leftover
     from trainyard.workspace.store import Store
 
@@ -52,7 +48,7 @@ def run(args: Namespace) -> int:
     older_than = parse_duration(args.older_than)
     with get_runner() as runner:
         found = {name: _leftovers(runner, name, args, older_than) for name in _schedulers(args)}
-        needed = None if args.scheduler else _needed(runner.history.rows(), older_than)
+        needed = None if args.scheduler else runner.history.needed_code(older_than)
         code = [] if needed is None else _store().garbage(needed, older_than)
         freed = 0
         if args.yes:
@@ -99,6 +95,7 @@ def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | 
             "path": item.name,
             "size": item.size,
             "age": item.age,
+            "results": item.results,
         }
         for name, items in found.items()
         for item in items
@@ -112,7 +109,7 @@ def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], f
 
     items = [item for group in found.values() for item in group]
     if items:
-        lines = [[i.app_id or "-", format_duration(i.age), format_bytes(i.size), i.name] for i in items]
+        lines = [[i.app_id or "-", format_duration(i.age), format_bytes(i.size), _what(i)] for i in items]
         out(table(("JOB", "AGE", "SIZE", "WHAT"), lines))
     also = f" and the code of {len(code)} workspaces" if code else ""
     if args.yes:
@@ -124,20 +121,9 @@ def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], f
         note(f"no job ended more than {args.older_than} ago")
 
 
+def _what(item: Leftover) -> str:
+    return f"{item.name}, with results" if item.results else item.name
+
+
 def _count(number: int) -> str:
     return f"{number} leftover{'' if number == 1 else 's'}"
-
-
-def _needed(rows: Iterable[JobRecord], older_than: float) -> set[str]:
-    """Return the fingerprints of code that jobs still need."""
-    from trainyard.runner.records import INTENT, SUBMITTED
-    from trainyard.specs.status import is_terminal
-
-    now = time.time()
-    return {
-        row.fingerprint
-        for row in rows
-        if row.fingerprint
-        and row.phase in (INTENT, SUBMITTED)
-        and (not is_terminal(row.state) or now - (row.ended_at or row.created_at) < older_than)
-    }

@@ -10,8 +10,9 @@ import sys
 import time
 
 from trainyard.cli.console import note, out, print_json, table, warn
-from trainyard.cli.parser import add_json_option, add_scheduler_options
+from trainyard.cli.parser import add_json_option, add_scheduler_options, number_between
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
+from trainyard.specs.limits import MOST_LINES, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=int,
+        type=number_between(0, MOST_LINES),
         metavar="N",
         help=f"at most so many, 0 for all (a table shows {DEFAULT_LIMIT} by default, JSON all)",
     )
@@ -51,37 +52,36 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.joblist import Filter, rows_of_history, rows_of_others
+    from trainyard.cli.joblist import own_rows, rows_of_others
     from trainyard.runner import get_runner
+    from trainyard.runner.jobsearch import JobFilter
 
     _apply_configuration(args)
-    wanted = Filter(_states(args.state), _since(args.since), args.name, args.all)
-    if args.limit is not None and args.limit < 0:
-        raise UsageError(f"--limit {args.limit}: it cannot be negative")
+    wanted = JobFilter(_states(args.state), _since(args.since), args.name, args.all, args.scheduler)
     if args.cfg and not args.scheduler:
         raise UsageError("-cfg holds options of a scheduler; name it with -s")
+    limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
     code = EXIT_OK
     with get_runner() as runner:
         cfg = _cfg(runner, args)
-        rows = rows_of_history(runner, args.scheduler, cfg)
+        rows, total = own_rows(runner, wanted, limit or None, cfg)
         if args.scheduler:
             try:
-                rows += rows_of_others(runner, args.scheduler, cfg, rows, wanted)
+                others = rows_of_others(runner, wanted, cfg)
+                total += len(others)
                 # the latest first, as those of the history
-                rows.sort(key=lambda row: -(row.started_at or 0.0))
+                rows = sorted([*rows, *others], key=lambda row: -(row.started_at or 0.0))
             except (BackendError, NotImplementedError) as error:
                 warn(f"{args.scheduler} does not list its jobs; this is what the history knows: {error}")
                 code = EXIT_BACKEND
-    rows = [row for row in rows if wanted.suits(row)]
-    limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
     shown = rows[:limit] if limit else rows
     if args.json:
         print_json([row.to_json() for row in shown])
     elif shown:
         out(_table(shown))
-    if len(shown) < len(rows):
-        note(f"{len(shown)} of {len(rows)} jobs; --limit 0 shows all")
-    if not rows and not args.json:
+    if len(shown) < total:
+        note(f"{len(shown)} of {total} jobs; --limit 0 shows all")
+    if not total and not args.json:
         note("no such jobs" if wanted.active or args.scheduler else "no jobs yet")
     return code
 
@@ -96,9 +96,10 @@ def _apply_configuration(args: Namespace) -> None:
         args.scheduler = str(settings["scheduler"].value)
     if args.limit is None and "limit" in settings:
         limit = settings["limit"]
-        if not str(limit.value).isdecimal():
-            raise ConfigError(f"{limit.origin}: limit is {limit.value!r}, but must be a number")
-        args.limit = int(limit.value)
+        try:
+            args.limit = whole_number(str(limit.value), 0, MOST_LINES)
+        except ValueError as error:
+            raise ConfigError(f"{limit.origin}: limit: {error}") from None
 
 
 def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
@@ -108,14 +109,14 @@ def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
 def _states(text: str | None) -> set[str] | None:
     if not text:
         return None
+    from trainyard.runner.jobsearch import REFUSED_STATE
     from trainyard.specs.status import AppState
 
+    there = [*AppState.__members__, REFUSED_STATE]
     names = {name.strip().upper() for name in text.split(",") if name.strip()}
     for name in sorted(names):
-        if name not in AppState.__members__:
-            raise UsageError(
-                f"--state: there is no state {name!r}", hint=did_you_mean(name, AppState.__members__)
-            )
+        if name not in there:
+            raise UsageError(f"--state: there is no state {name!r}", hint=did_you_mean(name, there))
     return names
 
 
@@ -136,6 +137,7 @@ def _table(rows: list[Row]) -> str:
         took = "-"
         if row.started_at is not None and (row.ended_at is not None or not row.ended):
             took = format_duration((row.ended_at or now) - row.started_at)
-        state = "REFUSED" if row.phase == "refused" else row.state.name
-        lines.append([row.handle or f"({row.scheduler})", state, row.name, format_time(row.started_at), took])
+        lines.append(
+            [row.handle or f"({row.scheduler})", row.shown_state, row.name, format_time(row.started_at), took]
+        )
     return table(("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME"), lines, sys.stdout)

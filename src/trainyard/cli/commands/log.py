@@ -11,6 +11,7 @@ from trainyard.cli.console import note, wants_colour
 from trainyard.cli.parser import complete_with
 from trainyard.cli.selection import parse_wanted, select, split_target
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from trainyard.specs.limits import MOST_LINES, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,10 +90,11 @@ def run(args: Namespace) -> int:
 def _query(args: Namespace) -> LogQuery:
     from trainyard.schedulers.base import LogQuery, Stream
 
-    if args.tail is not None and not args.tail.isdecimal():
-        raise UsageError(
-            f"--tail {args.tail}: it takes a number of lines", hint="To follow a log, use -f (or --follow)."
-        )
+    try:
+        last = None if args.tail is None else whole_number(args.tail, 0, MOST_LINES)
+    except ValueError as error:
+        hint = "It takes a number of lines. To follow a log, use -f (or --follow)."
+        raise UsageError(f"--tail: {error}", hint=hint) from None
     if args.regex is not None:
         from trainyard.schedulers.lines import compile_regex
 
@@ -111,5 +113,5 @@ def _query(args: Namespace) -> LogQuery:
         until,
         args.follow,
         Stream(args.streams) if args.streams else None,
-        None if args.tail is None else int(args.tail),
+        last,
     )

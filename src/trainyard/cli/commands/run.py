@@ -3,8 +3,8 @@
 Everything after the component belongs to the component: `trainyard run utils.echo --help` shows its help.
 
 A job of a local scheduler is followed to its end, and the exit code says how it ended; --detach turns that
-off. Jobs of other schedulers are followed with --wait or --log. On a terminal Ctrl-C asks a local job to stop;
-elsewhere it only stops watching (exit code 130), and the job goes on.
+off. Jobs of other schedulers are followed with --wait or --log. On a terminal Ctrl-C asks a local job to
+stop; elsewhere it only stops watching (exit code 130), and the job goes on.
 """
 
 from __future__ import annotations

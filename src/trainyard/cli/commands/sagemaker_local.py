@@ -7,7 +7,9 @@ carried out on this machine; they go on when the endpoint ends, and are known ag
 from __future__ import annotations
 
 from trainyard.cli.console import note, out
+from trainyard.cli.parser import number_between
 from trainyard.errors import EXIT_OK
+from trainyard.specs.limits import MOST_PORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=["serve"], help="serve: answer until Ctrl-C")
     parser.add_argument(
         "--port",
-        type=int,
+        type=number_between(0, MOST_PORT),
         default=DEFAULT_PORT,
         help=f"port; 0 for any that is free (default: {DEFAULT_PORT})",
     )

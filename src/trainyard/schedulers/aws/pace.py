@@ -10,7 +10,9 @@ import time
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 20.0
 #: However often AWS says that it is too much, calls are not made more rarely than so many a second.
-LEAST_RATE = 0.2
+LEAST_RATE = 1.0
+#: What a throttled call and an answered one do to the rate.
+SLOWER, FASTER = 0.8, 1.15
 
 
 class StoppedError(Exception):
@@ -36,7 +38,9 @@ class Clock:
 class Pace:
     """Bounds the calls per second of everybody who shares it, and adapts to throttling.
 
-    The bound is halved when AWS throttles, and recovers slowly with calls that succeed.
+    The bound falls with every call that AWS throttles, and rises with every one that it answers, by so much
+    that it falls only while about two of five calls or more are throttled. Below that the calls of others
+    are likely the reason, which a slower pace of ours would not change.
 
     Args:
         rate: calls per second.
@@ -68,13 +72,13 @@ class Pace:
     def throttled(self) -> None:
         """Take note that AWS had too many calls."""
         with self._lock:
-            self.rate = max(LEAST_RATE, self.rate / 2)
+            self.rate = max(LEAST_RATE, self.rate * SLOWER)
 
     def succeeded(self) -> None:
         """Take note of a call that was answered."""
         if self.rate < self._most:
             with self._lock:
-                self.rate = min(self._most, self.rate * 1.05)
+                self.rate = min(self._most, self.rate * FASTER)
 
 
 def pause_after(failures: int) -> float:

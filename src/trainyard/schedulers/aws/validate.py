@@ -39,6 +39,27 @@ def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[st
     return found + list(_strict(params, shape, ""))
 
 
+def has_operation(service: str, operation: str) -> bool:
+    """Tell whether the installed SDK knows an operation."""
+    return operation in _model(service).operation_names
+
+
+def has_member(service: str, operation: str, path: Sequence[str]) -> bool:
+    """Tell whether the installed SDK knows a member of an operation's request.
+
+    Args:
+        service: name of the service.
+        operation: name of the operation, which the SDK knows.
+        path: the way to the member, through structures.
+    """
+    shape = _model(service).operation_model(operation).input_shape
+    for name in path:
+        if name not in shape.members:
+            return False
+        shape = shape.members[name]
+    return True
+
+
 def shape_of(service: str, name: str) -> Any:
     """Return a shape of the SDK's model of a service, such as ``TrainingJob``."""
     return _model(service).shape_for(name)
@@ -117,6 +138,7 @@ def _matches(pattern: str, value: str) -> bool:
 @functools.cache
 def _translated(pattern: str) -> str:
     """Write a pattern of the model in Python's dialect: its classes of characters have other names."""
+    pattern = pattern.replace(r"\p{Alnum}", "A-Za-z0-9")
     if r"\p{" not in pattern:
         return pattern
     simple = re.fullmatch(r"\^?\(?\[(?P<set>[^\]]*)\](?P<count>[*+])\)?\$?", pattern)

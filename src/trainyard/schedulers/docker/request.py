@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.docker import labels
+from trainyard.schedulers.docker import labels, results
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.workspace.registry import Reference
+from trainyard.specs.training import METADATA_KEY, grace_variable, script_of
+from trainyard.workspace.registry import image_problem
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 IMAGE_ENV = "TORCHX_IMAGE"
-#: Role names, from metadata["train"], are followed by the names that SageMaker gives to hosts.
-TRAIN_METADATA = "train"
 #: The driver keeps bytes that are not UTF-8, and is the faster one to read. By default it throws the
 #: oldest lines away at 100 MB; it takes no "unlimited", but a limit that no disk reaches.
 LOG_CONFIG = {"Type": "local", "Config": {"max-size": "1000p"}}
@@ -43,6 +43,8 @@ class ReplicaRequest:
     image: str
     env: dict[str, str]
     body: dict[str, Any]
+    #: The script that its program reads, from the working directory; "" if nobody can tell.
+    script: str = ""
 
     def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:
         """Return what is sent to the daemon."""
@@ -66,6 +68,8 @@ class DockerRequest:
     network: str = ""
     platform: str | None = None
     watched: bool = False
+    #: Directories of this machine to be made if they do not exist: where results are sent to.
+    folders: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -94,8 +98,17 @@ def _shown_label(redactor: Any, value: str) -> str:
         return str(redactor.text(value))
 
 
-def make_request(app: AppDef, opts: DockerOpts, app_id: str, session: str) -> DockerRequest:
+def make_request(
+    app: AppDef, opts: DockerOpts, app_id: str, session: str, *, shares_files: bool = True
+) -> DockerRequest:
     """Plan a job.
+
+    Args:
+        app: the job.
+        opts: the scheduler's options.
+        app_id: its id.
+        session: name of the runner's session.
+        shares_files: whether the daemon sees the files of this machine.
 
     Raises:
         ConfigError: an option is out of range, or something cannot be had from a Docker daemon.
@@ -106,13 +119,14 @@ def make_request(app: AppDef, opts: DockerOpts, app_id: str, session: str) -> Do
     total = len(names)
     network = app_id if total > 1 and opts.network is None else ""
     watched = total > 1 or opts.timeout is not None
-    plan = _Plan(app, opts, app_id, session, names, network, watched)
+    plan = _Plan(app, opts, app_id, session, names, network, watched, shares_files)
     return DockerRequest(
         app_id=app_id,
         containers=[plan.replica(role, k) for role in app.roles for k in range(role.num_replicas)],
         network=network,
         platform=opts.platform,
         watched=watched,
+        folders=results.folders_of(app) if shares_files else [],
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
 
@@ -129,8 +143,10 @@ class _Plan:
         names: dict[tuple[str, int], str],
         network: str,
         watched: bool,
+        shares_files: bool,
     ) -> None:
         self.app = app
+        self.shares_files = shares_files
         self.opts = opts
         self.app_id = app_id
         self.names = names
@@ -149,6 +165,7 @@ class _Plan:
         env = {
             **self.common_env,
             **applied.env,
+            **grace_variable(applied.env, self.opts.grace_period),
             RANK0_ENV: self.rank0,
             IMAGE_ENV: role.image,
         }
@@ -170,10 +187,11 @@ class _Plan:
             self._add_ports(body, role)
         if self.network and self.opts.network not in ("host", "none", "bridge"):
             aliases = [f"{role.name}-{k}"]
-            if TRAIN_METADATA in role.metadata:
+            if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
                 aliases.append(f"algo-{k + 1}")
             body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
-        return ReplicaRequest(name, role.name, k, role.image, env, body)
+        script = script_of(role.entrypoint, applied.args, role.metadata)
+        return ReplicaRequest(name, role.name, k, role.image, env, body, script)
 
     def _labels(self, session: str, watched: bool) -> dict[str, str]:
         policy = {
@@ -184,6 +202,7 @@ class _Plan:
             "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
         }
         layout = [[role.name, role.num_replicas] for role in self.app.roles]
+        place = results.place_of(self.app, self.app_id, kept_here=self.shares_files)
         return {
             labels.APP_ID: self.app_id,
             labels.OLD_APP_ID: self.app_id,
@@ -193,6 +212,7 @@ class _Plan:
             labels.LAYOUT: json.dumps(layout),
             labels.POLICY: json.dumps(policy),
             labels.METADATA: json.dumps({key: str(value) for key, value in self.app.metadata.items()}),
+            **({labels.RESULTS: place} if place else {}),
         }
 
     def _host_config(self, role: Role, k: int) -> dict[str, Any]:
@@ -202,7 +222,10 @@ class _Plan:
             "LogConfig": LOG_CONFIG,
             "Privileged": self.opts.privileged,
             "NetworkMode": self.network or "default",
-            "Mounts": [_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)],
+            "Mounts": [
+                *(_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)),
+                *(results.mounts_of(role, k, self.app_id) if self.shares_files else ()),
+            ],
             "Devices": _devices(role),
             "RestartPolicy": self._restart_policy(role),
         }
@@ -303,6 +326,8 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
     for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
         if seconds is not None and not math.isfinite(seconds):
             problems.append(f"{name} is {seconds:g}, it must be a number of seconds")
+        elif seconds is not None and seconds > MOST_SECONDS:
+            problems.append(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
     if opts.timeout is not None and opts.timeout <= 0:
         problems.append(f"timeout is {opts.timeout:g} s, it must be more than 0")
     if opts.grace_period < 0:
@@ -340,13 +365,8 @@ def _role_problems(role: Role) -> list[str]:
 def _image_problems(image: str) -> list[str]:
     if not image.strip() or image == NO_IMAGE:
         return ["it names no image (--image python:3.12, or that of your project)"]
-    if image.startswith("sha256:"):
-        return []
-    try:
-        Reference.parse(image)
-    except ConfigError as error:
-        return [error.message]
-    return []
+    problem = "" if image.startswith("sha256:") else image_problem(image)
+    return [problem] if problem else []
 
 
 def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:

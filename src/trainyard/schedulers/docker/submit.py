@@ -11,13 +11,14 @@ from trainyard.docker import images
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError
 from trainyard.processes import myself
-from trainyard.schedulers.docker import labels, refusals
+from trainyard.schedulers.docker import labels, refusals, results
 from trainyard.schedulers.docker.parallel import for_all
 from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from trainyard.docker.engine import Engine
     from trainyard.schedulers.docker.request import DockerRequest, ReplicaRequest
@@ -65,6 +66,7 @@ class _Submission:
         self.engine = engine
         self.request = request
         self._ids: dict[str, str] = {}
+        self._working_dirs: dict[str, str] = {}
         self._pulls: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}
@@ -78,6 +80,9 @@ class _Submission:
             raise AlreadySubmitted
         self._ensure_images()
         self._has_begun = True
+        results.make(
+            self.request.app_id, [mount["Source"] for mount in self._own_mounts()], self.request.folders
+        )
         self._labels = {
             labels.SUBMITTER: str(myself()),
             labels.HOST: os.uname().nodename,
@@ -86,6 +91,22 @@ class _Submission:
         if self.request.network:
             for_all(lambda _: self._make_network(), [None], shielded=True)
         for_all(self._make_container, self.request.containers, shielded=True)
+
+    def _own_mounts(self) -> list[dict[str, Any]]:
+        """Return the mounts that bring the job's results to this machine."""
+        own = results.directory_of(self.request.app_id) + os.sep
+        mounts = [mount for c in self.request.containers for mount in c.body["HostConfig"]["Mounts"]]
+        return [mount for mount in mounts if mount["Source"].startswith(own)]
+
+    def _leave_results_there(self) -> None:
+        """Leave results in the containers: the daemon sees other files than we do, as from within one."""
+        own = results.directory_of(self.request.app_id)
+        for container in self.request.containers:
+            config = container.body["HostConfig"]
+            config["Mounts"] = [m for m in config["Mounts"] if not m["Source"].startswith(own + os.sep)]
+            if container.body["Labels"].get(labels.RESULTS, "").startswith(own):
+                container.body["Labels"][labels.RESULTS] = results.IN_CONTAINERS
+        results.remove(self.request.app_id)
 
     def _exists(self) -> bool:
         filters = labels.label_filter(labels.APP_ID, self.request.app_id)
@@ -97,7 +118,9 @@ class _Submission:
         for_all(self._ensure_image, needed)
 
     def _ensure_image(self, image: str) -> None:
-        if images.inspect_image(self.engine, image) is not None:
+        found = images.inspect_image(self.engine, image)
+        if found is not None:
+            self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
             return
         if image.startswith("sha256:"):
             raise refusals.not_pulled(image, EngineError(404, "no such image"))
@@ -132,9 +155,33 @@ class _Submission:
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
+            if results.directory_of(self.request.app_id) + os.sep in error.message:
+                with self._lock:
+                    self._leave_results_there()
+                self._make_container(replica)
+                return
             raise refusals.refused(error, "make the container of", replica) from error
         with self._lock:
             self._ids[replica.name] = made["Id"]
+        self._check_script(replica)
+
+    def _check_script(self, replica: ReplicaRequest) -> None:
+        """Refuse a container whose script is not there, before it is started. Mounts may bring one."""
+        if not replica.script or replica.replica or replica.image not in self._working_dirs:
+            return
+        path = os.path.normpath(os.path.join(self._working_dirs[replica.image], replica.script))
+        targets = [mount["Target"].rstrip("/") + "/" for mount in replica.body["HostConfig"]["Mounts"]]
+        if any(path.startswith(target) for target in targets):
+            return
+        try:
+            place = f"/containers/{self._ids[replica.name]}/archive"
+            self.engine.request("HEAD", place, params={"path": path})
+        except EngineError as error:
+            if error.status == 404:
+                raise BackendError(
+                    f"cannot start {replica.role}/{replica.replica}: there is no script {path} in its image",
+                    hint="Name a script of the workspace, relative to its top, or one that the image has.",
+                ) from error
 
     # ---- starting
 
@@ -158,6 +205,7 @@ class _Submission:
             return
         try:
             remove_job(self.engine, self.request.app_id)
+            results.remove(self.request.app_id)
         except BackendError:
             warnings.warn(
                 f"something of {self.request.app_id} may be left on the Docker daemon; "

@@ -164,7 +164,7 @@ def read_logs(
     Args:
         logs: the replicas' logs.
         query: which lines.
-        to_be_continued: leave a line that is not complete, and what has not been recorded yet, to `follow_logs`.
+        to_be_continued: leave an incomplete line, and what has not been recorded yet, to `follow_logs`.
     """
     selection = Selection(query)
     if query.last is not None and query.regex is None and query.until is None:

@@ -7,6 +7,7 @@ r"""The directory of a local job, which is all that is known of it.
         state.json        what has become of it; replaced whole at every change
         cancel.json       somebody asked for its end
         supervisor.log    what the supervisor itself had to say
+        ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
         index/ROLE/K      order and times of replica K's output (`logindex`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
 """
@@ -63,6 +64,10 @@ class JobDir:
     def index_path(self, role: str, replica: int) -> str:
         """Return the path of a replica's log index."""
         return os.path.join(self.path, "index", role, str(replica))
+
+    def base_dir(self, role: str, replica: object) -> str:
+        """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
+        return os.path.join(self.path, "ml", f"{role}-{replica}")
 
     # ---- documents
 

@@ -13,6 +13,7 @@ from trainyard.specs.status import AppState, is_terminal
 
 #: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
 POLL_SECONDS = 0.05
+LONGEST_WAIT = 86400.0
 
 
 class JobWatch:
@@ -46,7 +47,7 @@ class JobWatch:
         """
         if self._supervisor < 0:
             self._watch_supervisor()
-        limit = timeout
+        limit = None if timeout is None else min(timeout, LONGEST_WAIT)  # the kernel counts in an int
         if self._blind or self._supervisor < 0:
             limit = POLL_SECONDS if timeout is None else min(timeout, POLL_SECONDS)
         ready = [fd for fd, _ in self._poller.poll(None if limit is None else max(0.0, limit) * 1000)]

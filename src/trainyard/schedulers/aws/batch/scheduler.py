@@ -145,9 +145,16 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         Raises:
             AwsError: Batch refused it or could not be reached.
         """
+        import warnings
+
         from trainyard.schedulers.aws.batch.definitions import ensure, renamed
+        from trainyard.schedulers.aws.batch.rules import training_warnings
         from trainyard.schedulers.aws.batch.submission import submit_once
 
+        shipment = dryrun_info.shipment
+        manifest = shipment.manifest if shipment is not None else None
+        for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
         session = self._jobs.session(job.region, job.profile)
         definition = ensure(session, renamed(job.job_def))  # its images may have got another name meanwhile

@@ -160,14 +160,25 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
-def distribution_hyperparameters(distribution: Mapping[str, Any], instance_type: str) -> dict[str, Any]:
-    """Return the reserved hyperparameters that the toolkit and ``sagemaker-training`` start the ranks by."""
+def distribution_hyperparameters(
+    distribution: Mapping[str, Any], instance_type: str | None, *, toolkit: bool
+) -> dict[str, Any]:
+    """Return the reserved hyperparameters that the toolkit and ``sagemaker-training`` start the ranks by.
+
+    Args:
+        distribution: the script's own.
+        instance_type: the type of the instances; None if it is not known yet.
+        toolkit: whether trainyard's toolkit starts the script, which alone starts as many processes on a
+            host under torchrun as are asked for.
+    """
     kind = distribution.get("kind", "none")
     processes = distribution.get("processes_per_host")
     values: dict[str, Any] = {}
     if kind == "torchrun":
-        values = {"sagemaker_torch_distributed_enabled": True, "sagemaker_instance_type": instance_type}
-        if processes:
+        values = {"sagemaker_torch_distributed_enabled": True}
+        if instance_type is not None:
+            values["sagemaker_instance_type"] = instance_type
+        if processes and toolkit:
             values["sagemaker_torch_distributed_processes_per_host"] = int(processes)
     elif kind == "mpi":
         values = {

@@ -10,6 +10,7 @@ from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names, rights
+from trainyard.schedulers.aws.sagemaker.calls import pages_of
 from trainyard.schedulers.aws.sagemaker.code import CodePackage
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
@@ -69,6 +70,8 @@ def carry_out(
         source = entry["DataSource"].get("S3DataSource")
         if source is not None and source["S3Uri"] in uploads:
             source["S3Uri"] = uploads[source["S3Uri"]]
+    if needs.extension:  # paid for, so it comes when nothing else can go wrong any more
+        extend_plan(session, settled["ResourceConfig"]["TrainingPlanArn"], needs.extension, progress)
     job.job_def = settled
     job.needs = Needs()
 
@@ -86,6 +89,43 @@ def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress)
     if needs.checkpoint_check:
         rights.look_at_checkpoints(session, arn, needs.checkpoint_check, progress)
     return {planned: arn} if needs.role_name else {}
+
+
+def extend_plan(session: AwsSession, plan: str, offering: str, progress: Progress) -> None:
+    """Buy an extension of a training plan, once: a plan that has it already is left as it is.
+
+    Args:
+        session: who buys.
+        plan: ARN of the training plan.
+        offering: id of the extension.
+        progress: is told.
+
+    Raises:
+        AwsError: SageMaker refuses or cannot be reached.
+    """
+    if _has_extension(session, plan, offering):
+        progress.done(f"the training plan has the extension {offering} already")
+        return
+    progress.step(f"buying the extension {offering} of the training plan")
+    try:
+        session.call(
+            "sagemaker", "ExtendTrainingPlan", repeats=False, TrainingPlanExtensionOfferingId=offering
+        )
+    except AwsError as error:
+        if not error.lost_answer or not _has_extension(session, plan, offering):
+            raise
+    progress.done(f"the training plan is extended by {offering}")
+
+
+def _has_extension(session: AwsSession, plan: str, offering: str) -> bool:
+    pages = pages_of(
+        session, "DescribeTrainingPlanExtensionHistory", "TrainingPlanExtensions", TrainingPlanArn=plan
+    )
+    return any(
+        each.get("TrainingPlanExtensionOfferingId") == offering and each.get("Status") != "Failed"
+        for page in pages
+        for each in page
+    )
 
 
 def role_named(session: AwsSession, name: str) -> dict[str, Any]:
@@ -159,11 +199,11 @@ def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progres
     for attempt in range(1, ATTEMPTS + 1):
         try:
             _upload(code, storage, uri, progress)
-        except WorkspaceChangedError:
+        except WorkspaceChangedError as error:
             planned = code.key
-            if attempt == ATTEMPTS or not code.reread():
+            if attempt == ATTEMPTS or not code.reread(error, progress):
                 raise
-            progress.step("the code has changed; reading it anew")
+            progress.step("the code has changed; reading it again")
             uri = uri.replace(planned, code.key)
         else:
             code.keep()

@@ -92,7 +92,18 @@ def _results(running: dict[str, str]) -> Iterator[Leftover]:
         path = os.path.join(root, name)
         if name not in running and _names(path) == [_OUTPUT]:
             age = min(map(_age, [path, os.path.join(path, _OUTPUT), *_files(path)]))
-            yield Leftover(f"results/{name}", path, age, _size(path), name)
+            yield Leftover(f"results/{name}", path, age, _size(path), name, True)
+
+
+def remove_results(name: str) -> None:
+    """Remove a job's results, if it wanted them nowhere else.
+
+    Raises:
+        OSError: they cannot be removed.
+    """
+    path = os.path.join(submission.default_output(), name)
+    if name not in ("", ".", "..") and _names(path) == [_OUTPUT]:
+        shutil.rmtree(path)
 
 
 def _staged() -> Iterator[Leftover]:

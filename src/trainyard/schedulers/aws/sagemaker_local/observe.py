@@ -54,6 +54,7 @@ def describe(job: JobDir, state: dict[str, Any]) -> DescribeAppResponse:
         stopped = processes.stopped_text(processes.from_json(state.get("runner")), "runner")
         response.msg = stopped or response.msg
     response.ui_url = f"file://{job.file('logs')}"
+    response.results = (response.results or "").removeprefix("file://") or None
     return response
 
 

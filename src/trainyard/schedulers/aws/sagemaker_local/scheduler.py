@@ -148,11 +148,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             api.stop(job, state)
 
     def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
         job = JobDir.of(app_id)
         state = recovery.current_state(job)
         if state is not None and state["status"] not in TERMINAL:
             raise ConfigError(f"{app_id} is still running, so it cannot be deleted", hint="Cancel it first.")
         try:
+            housekeeping.remove_results(app_id)
             job.remove()
         except OSError as error:
             raise BackendError(f"cannot remove {job.path}: {error.strerror or error}") from error

@@ -79,7 +79,8 @@ def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
     """Return the options with what AWS would want to be given."""
     changes: dict[str, Any] = {}
     typed = all(INSTANCE_TYPE in role.resource.capabilities for role in app.roles)
-    if opts.instance_type is None and opts.instance_groups is None and not typed:
+    named = opts.instance_type or opts.instance_groups or opts.instance_preferences
+    if not named and not typed:
         changes["instance_type"] = DEFAULT_TYPE
     spec = app.roles[0].metadata.get("train") or {}
     if not opts.output_path and not (spec.get("output") or {}).get("uri"):
@@ -152,8 +153,8 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
             try:
                 _write(code)
                 break
-            except WorkspaceChangedError:
-                if attempt == CODE_ATTEMPTS or not code.reread():
+            except WorkspaceChangedError as error:
+                if attempt == CODE_ATTEMPTS or not code.reread(error, progress):
                     raise
         job.job_def = settle(job.job_def, {uri: f"{local_path(code_dir()).uri}/{code.key}/"})
         job.needs = Needs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import selected
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 
@@ -63,6 +64,14 @@ def _with_defaults(request: dict[str, Any]) -> dict[str, Any]:
     if request.get("InputDataConfig"):
         plain = {"CompressionType": "None", "RecordWrapperType": "None"}
         filled["InputDataConfig"] = [{**plain, **channel} for channel in request["InputDataConfig"]]
+    if "InstancePreferences" in request["ResourceConfig"]:
+        # this machine has capacity for the first
+        chosen = selected(request["ResourceConfig"])
+        filled["ResourceConfig"] = {
+            **request["ResourceConfig"],
+            "SelectedInstanceType": chosen["InstanceType"],
+            "SelectedInstanceCount": chosen["InstanceCount"],
+        }
     return {**dict.fromkeys(_FLAGS, False), **filled}
 
 

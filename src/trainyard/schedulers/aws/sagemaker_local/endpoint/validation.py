@@ -70,7 +70,12 @@ def _rules(request: dict[str, Any]) -> list[str]:
     groups = resources.get("InstanceGroups")
     if groups and ("InstanceType" in resources or "InstanceCount" in resources):
         problems.append("ResourceConfig has InstanceGroups, so it cannot have InstanceType or InstanceCount")
-    if not groups and not (resources.get("InstanceType") and resources.get("InstanceCount")):
+    has_preferences = "InstancePreferences" in resources  # with rules of their own, in request_rules
+    if (
+        not groups
+        and not has_preferences
+        and not (resources.get("InstanceType") and resources.get("InstanceCount"))
+    ):
         problems.append("ResourceConfig needs InstanceType and InstanceCount, or InstanceGroups")
     names = [group["InstanceGroupName"] for group in groups or ()]
     if len(set(names)) < len(names):

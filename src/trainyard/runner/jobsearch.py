@@ -1,0 +1,169 @@
+"""Finding jobs of the history by state, time and name, without reading the others."""
+
+from __future__ import annotations
+
+from trainyard.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.runner.history import History
+    from trainyard.runner.observation import SchedulerOf
+    from trainyard.runner.records import JobRecord
+
+#: The state by which `list` shows submissions that were refused; no scheduler has it.
+REFUSED_STATE = "REFUSED"
+
+
+class JobFilter:
+    """Which jobs are wanted.
+
+    Args:
+        states: names of states, or `REFUSED_STATE`; None for all.
+        since: only jobs submitted at or after this time, seconds since the epoch.
+        name: part of a name or id, or a pattern with ``*``, ``?`` and ``[``.
+        refused: also submissions of which no job came to be.
+        scheduler: only jobs of this one; None for all.
+    """
+
+    def __init__(
+        self,
+        states: set[str] | None = None,
+        since: float | None = None,
+        name: str | None = None,
+        refused: bool = False,
+        scheduler: str | None = None,
+    ) -> None:
+        self.states = states
+        self.since = since
+        self.name = name
+        self.refused = refused
+        self.scheduler = scheduler
+        self.active = states is not None or since is not None or bool(name)
+
+    def suits(self, state: str, started_at: float | None, names: tuple[str, ...]) -> bool:
+        """Tell whether a job is wanted that a scheduler lists."""
+        if self.states is not None and state not in self.states:
+            return False
+        if self.since is not None and (started_at is None or started_at < self.since):
+            return False
+        return not self.name or any(map(self.matches, names))
+
+    def matches(self, text: str) -> bool:
+        """Tell whether a name or an id is wanted."""
+        name = self.name or ""
+        if self.is_pattern:
+            from fnmatch import fnmatchcase
+
+            return fnmatchcase(text, name)
+        return name in text
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the name is a pattern rather than a part of the text."""
+        return any(char in (self.name or "") for char in "*?[")
+
+    def condition(self, settled: bool | None = None) -> tuple[str, list[Any]]:
+        """Return the filter in SQL, and its values.
+
+        Args:
+            settled: True for the jobs whose recorded state is their last, False for the others without
+                regard to their states, None for both without regard to their states.
+        """
+        terms: list[str] = []
+        values: list[Any] = []
+        if settled is None:
+            phases = [INTENT, SUBMITTED, *([REFUSED] if self.refused else [])]
+            terms.append(f"phase IN ({_texts(phases)})")
+        elif settled:
+            terms.append(self._settled())
+        else:
+            terms.append(UNSETTLED)
+        if self.scheduler is not None:
+            terms.append("scheduler = ?")
+            values.append(self.scheduler)
+        if self.since is not None:
+            terms.append("coalesce(submitted_at, created_at) >= ?")
+            values.append(self.since)
+        if self.name and self.is_pattern:
+            terms.append("(matches(name) OR matches(app_id))")
+        elif self.name:
+            terms.append("(instr(name, ?) OR instr(app_id, ?))")
+            values += [self.name, self.name]
+        return " AND ".join(terms), values
+
+    def _settled(self) -> str:
+        from trainyard.specs.status import AppState
+
+        states = [name for name in AppState.__members__ if name in (self.states or ())]
+        ended = [name for name in states if name in SETTLED_STATES]
+        choices = [f"(phase = '{SUBMITTED}' AND state IN ({_texts(ended)}))"]
+        choices.append(f"(phase = '{INTENT}' AND state IN ({_texts(states)}))")
+        if REFUSED_STATE in (self.states or ()):
+            choices.append(f"phase = '{REFUSED}'")
+        elif self.refused:
+            choices.append(f"(phase = '{REFUSED}' AND state IN ({_texts(states)}))")
+        return f"({' OR '.join(choices)})"
+
+
+def _texts(texts: list[str]) -> str:
+    """Return texts of ours, such as names of states, as SQL."""
+    return ", ".join(f"'{text}'" for text in texts)
+
+
+#: In the words of the index `jobs_unsettled`.
+UNSETTLED = f"phase = '{SUBMITTED}' AND state NOT IN ({_texts(list(SETTLED_STATES))})"
+
+
+def search(
+    history: History,
+    scheduler_of: SchedulerOf,
+    wanted: JobFilter,
+    limit: int | None = None,
+    *,
+    by_time: bool = False,
+) -> tuple[list[JobRecord], int]:
+    """Return jobs with their states brought up to date, the latest first, and the number of all that fit.
+
+    Only jobs that may be shown are asked for: those of the page, or where states are wanted, all that have
+    not ended.
+
+    Args:
+        history: where they are recorded.
+        scheduler_of: gives the scheduler of a name.
+        wanted: which.
+        limit: at most so many; None for all.
+        by_time: order them by the time of submission rather than that of the intent.
+    """
+    from trainyard.runner import observation
+
+    intents = [record for record in history.intents() if wanted.scheduler in (None, record.scheduler)]
+    observation.reconcile(history, scheduler_of, intents)
+    if wanted.states is None:
+        records = history.select(wanted, limit, by_time=by_time)
+        observation.refresh(history, scheduler_of, records)
+        return records, _total(history, wanted, records, limit)
+    # in this order: a job that another process sees end in between is in both rather than in neither
+    unsettled = history.select(wanted, settled=False)
+    settled = history.select(wanted, limit, settled=True, by_time=by_time)
+    total = _total(history, wanted, settled, limit, settled=True)
+    in_both = {record.seq for record in settled}
+    unsettled = [record for record in unsettled if record.seq not in in_both]
+    observation.refresh(history, scheduler_of, unsettled)
+    seen = [record for record in unsettled if record.state.name in wanted.states]
+    key = (lambda r: (r.submitted_at or r.created_at, r.seq)) if by_time else (lambda r: r.seq)
+    records = sorted([*settled, *seen], key=key, reverse=True)
+    return records[:limit], total + len(seen)
+
+
+def _total(
+    history: History,
+    wanted: JobFilter,
+    records: list[JobRecord],
+    limit: int | None,
+    settled: bool | None = None,
+) -> int:
+    if limit is None or len(records) < limit:
+        return len(records)
+    return history.count(wanted, settled=settled)

@@ -1,0 +1,43 @@
+"""How large numbers may be that people give. What is larger is a slip, and would take memory or time."""
+
+from __future__ import annotations
+
+#: Replicas of a role, processes of a node, and the indices by which they are named.
+MOST_REPLICAS = 10_000
+MOST_CPUS = 100_000
+MOST_GPUS = 10_000
+MOST_MEMORY_MB = 1_000_000_000  # a petabyte
+MOST_RETRIES = 1_000_000
+MOST_PORT = 65_535
+#: Lines of a log, rows of a table.
+MOST_LINES = 1_000_000_000
+#: Durations: a hundred years.
+MOST_SECONDS = 36_525 * 86_400.0
+
+_LONGEST_SHOWN = 30
+
+
+def whole_number(text: str, least: int, most: int) -> int:
+    """Read a whole number within limits.
+
+    Raises:
+        ValueError: it is none, or out of the limits; the message says which.
+    """
+    digits = text.strip().removeprefix("+").removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise ValueError(f"{cut(text)!r} is not a whole number")
+    # more digits than any limit has; Python refuses to read thousands
+    significant = digits.lstrip("0")
+    value = most + 1 if len(significant) > 18 else int(significant or "0")
+    if text.strip().startswith("-"):
+        value = -value
+    if value < least:
+        raise ValueError(f"{cut(text)} is less than {least:,}")
+    if value > most:
+        raise ValueError(f"{cut(text)} is more than {most:,}, the most that is possible")
+    return value
+
+
+def cut(text: str) -> str:
+    """Return a text that is not too long for a message."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
