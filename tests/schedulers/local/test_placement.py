@@ -104,6 +104,12 @@ def test_environment(jobs, monkeypatch):
     assert jobs.log(app_id) == ["yes localhost [] 1\n"]
 
 
+def test_torchrun_is_asked_to_wait_as_long_as_the_grace_period(jobs):
+    for grace, wanted in ((45, "45"), (30, "")):
+        app_id, _ = jobs.run(role('echo "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'), grace_period=grace)
+        assert jobs.log(app_id) == [f"{wanted}\n"]
+
+
 def test_only_what_describes_an_enclosing_job_is_not_inherited():
     users = {"TORCHX_TRACKERS": "t", "PET_NNODES": "2", "TORCHELASTIC_MINE": "1", "TORCHX_IMAGE": "i"}
     assert without_enclosing_job({**users, "TRAINYARD_LOCAL_JOB": "/j"}) == users

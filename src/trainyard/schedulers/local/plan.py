@@ -23,7 +23,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variable, script_of
+from trainyard.specs.training import grace_variables, script_of
 
 if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
@@ -175,7 +175,7 @@ def _plan_role(
             "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
             "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
             **applied_env,
-            **grace_variable(applied_env, grace),
+            **grace_variables(applied_env, grace),
             JOB_VARIABLE: job.path,
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):

@@ -208,9 +208,9 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, group, session in processes.children():
+        for pid, group, session in processes.children(running):
             replica = stopped.get(session)
-            if pid in running or group in groups or (replica is None and not all_stop):
+            if group in groups or (replica is None and not all_stop):
                 continue
             if replica is not None:
                 replica.has_leftovers = True
