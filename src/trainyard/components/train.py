@@ -10,7 +10,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import METADATA_KEY
+from trainyard.specs.training import METADATA_KEY, TOOLKIT_KEY
 
 
 def script(
@@ -103,6 +103,8 @@ def script(
             "host_count": num_replicas,
             **{key: value for key, value in wanted.items() if value},
         }
+    else:
+        role.metadata[TOOLKIT_KEY] = False
     return AppDef(name=name or stem, roles=[role])
 
 

@@ -15,3 +15,7 @@ class EngineError(BackendError):
 
 class EngineUnavailableError(BackendError):
     """No daemon answers, or it went away in the middle of an answer. Says nothing of any container."""
+
+
+class NoSubnetLeftError(BackendError):
+    """All addresses for networks are in use: those of other jobs become free with their ends."""

@@ -137,8 +137,8 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
     if text.lstrip()[:1] in ("[", "{"):
         try:
             return from_value(tp, json.loads(text))
-        except json.JSONDecodeError as error:
-            raise DecodeError(f"{text!r} is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise DecodeError(f"{text[:200]!r} is not JSON: {error}") from None
     args = get_args(tp)
     if kind is list:
         item = args[0] if args else str

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 METADATA_KEY = "train"
+#: False in the metadata of a role whose script is wanted without the toolkit, also where that is the rule.
+TOOLKIT_KEY = "toolkit"
 #: The variable in which the job document travels.
 DOCUMENT = "TRAINYARD_JOB"
 #: Seconds between a stop and SIGKILL, if the scheduler leaves more than the toolkit would by itself.

@@ -42,7 +42,9 @@ class DockerWorkspaceOpts:
     """Options of every scheduler that puts code into images. Options of schedulers inherit them."""
 
     image_repo: str | None = option(
-        "repository that images with the job's code are pushed to, such as ghcr.io/me/jobs", default=None
+        "repository that images with the job's code are pushed to, such as ghcr.io/me/jobs",
+        default=None,
+        sends="to",
     )
     quiet: bool = option("show the output of image builds only if they fail", default=False)
 

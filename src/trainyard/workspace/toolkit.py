@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import trainyard
 from trainyard.errors import ConfigError
+from trainyard.ordinary import read_ordinary
 from trainyard.paths import make_private_dir, state_dir, state_error
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _given(path: str) -> bytes:
     import zipfile
 
     try:
-        content = Path(path).expanduser().read_bytes()
+        content = read_ordinary(os.path.expanduser(path))
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.getinfo("__main__.py")
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,23 @@ def test_attempts_follow_each_other_with_their_logs(
     assert list(scheduler.log_iter(app_id, "sh")) == ["one more\n"] * 2
 
 
+def test_a_log_is_followed_from_the_queue_over_all_attempts(
+    cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
+) -> None:
+    app = sh("true", image="i:1")
+    app.roles[0].args = ["-c", "echo started; exit 1"]
+    app_id = submit(scheduler, app, options(cloud, batch_attempts=2))
+    lines = scheduler.log_iter(app_id, "sh", should_tail=True)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.extend(lines), daemon=True)
+    reader.start()
+    queue.run(app_id)
+    eventually(lambda: len(found) == 1)
+    queue.run(app_id)
+    reader.join(30)
+    assert found == ["started\n"] * 2
+
+
 def test_jobs_are_cancelled_in_the_queue_and_while_they_run(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -254,7 +272,11 @@ def test_lists_hold_a_job_once(cloud: Cloud, queue: Queue, scheduler: AWSSageMak
     assert {row.app_id: row.state for row in rows} == states
     assert len(rows) == len(states)
     assert {row.name for row in rows} == {"sh"}
+    queue.aws.calls.clear()
     assert {row.app_id for row in scheduler.list({"batch_queue": "gpu"})} == {waiting, done}
+    # one call for the queue, and one for the tags of each job that has no training job of ours yet
+    asked = sorted(call.operation for call in queue.aws.calls)
+    assert asked == ["DescribeServiceJob"] * 2 + ["ListServiceJobs"]
     assert {row.app_id for row in scheduler.list({"all": True})} == {*states, "gpu:foreign"}
     assert scheduler.lists(waiting, {"batch_queue": "gpu"})
     assert not scheduler.lists(direct, {"batch_queue": "gpu"})
@@ -268,9 +290,17 @@ def test_lists_hold_a_job_once(cloud: Cloud, queue: Queue, scheduler: AWSSageMak
 def test_who_may_not_look_at_queues_has_a_list(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
+    app_id = submit(scheduler, sh("true", image="i:1"), options(cloud))
+    queue.run(app_id)
     queue.aws.faults.add("", "denied", times=None)
-    assert scheduler.list() == []
+    # by its training job, which has the tags
+    assert [(row.app_id, row.state) for row in scheduler.list()] == [(app_id, AppState.SUCCEEDED)]
     with pytest.raises(AwsError, match="lacks the permission batch:ListServiceJobs"):
+        scheduler.list({"batch_queue": "gpu"})
+    queue.aws.faults.clear()
+    queue.aws.batch.queues.clear()
+    assert [row.app_id for row in scheduler.list()] == [app_id]
+    with pytest.raises(AwsError, match="JobQueue gpu not found"):
         scheduler.list({"batch_queue": "gpu"})
 
 
@@ -282,6 +312,19 @@ def test_what_is_not_in_the_queue(cloud: Cloud, queue: Queue, scheduler: AWSSage
         scheduler.delete(app_id)
         with pytest.raises(UnknownAppException):
             scheduler.log_iter(app_id, "sh")
+
+
+def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler) -> None:
+    def check(name: str) -> tuple[bool | None, str]:
+        checks = {check.name: check for check in scheduler.doctor(options(cloud, batch_queue=name))}
+        assert "batch:SubmitServiceJob" in checks["policy of the caller"].text
+        return checks["queue"].ok, checks["queue"].text
+
+    queue.aws.batch.add_queue("off", (), jobQueueType="SAGEMAKER_TRAINING", state="DISABLED")
+    assert check("gpu") == (True, "gpu")
+    assert check("queue") == (False, "queue is a queue of the type ECS")
+    assert check("off") == (False, "off is DISABLED, VALID: JobQueue Healthy")
+    assert check("none") == (False, "there is no job queue none")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ GROUPS = [{"name": "a", "type": "ml.m5.large", "count": 1}, {"name": "b", "type"
 VPC = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]}
 LUSTRE = "fsx://fs-0123456789abcdef0/fsx/data"
 
+PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
+PREFERENCES = {"instance_type": None, "instance_preferences": ["ml.m5.large"]}
+PLACED = {"enable_multiple_jobs": True}
+
 #: Options, what is said of them, and what the endpoint says of the request.
 RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
@@ -132,6 +136,77 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
         "the tag 'aws:team' begins with aws:, which is AWS's own",
         "the tag 'aws:team' begins with aws:, which is AWS's own",
     ),
+    *(
+        (
+            f"preferences and {member}",
+            {**PREFERENCES, **more},
+            f"instance_preferences and {option} are both given, which exclude each other",
+            f"InstancePreferences and {member} are both given, which exclude each other",
+        )
+        for member, option, more in (
+            (
+                "EnableManagedSpotTraining",
+                "use_spot_instances",
+                {"use_spot_instances": True, "max_wait": 90000},
+            ),
+            ("InstancePlacementConfig", "instance_placement_config", {"instance_placement_config": PLACED}),
+        )
+    ),
+    (
+        "a type twice",
+        {"instance_type": None, "instance_preferences": ["ml.m5.large", "ml.m5.large"]},
+        "instance_preferences has ml.m5.large twice",
+        "InstancePreferences has ml.m5.large twice",
+    ),
+    (
+        "some counts",
+        {
+            "instance_type": None,
+            "instance_preferences": [{"type": "ml.m5.large", "count": 1}, "ml.c5.xlarge"],
+        },
+        "instance_preferences: some have an InstanceCount and some have not",
+        "InstancePreferences: some have an InstanceCount and some have not",
+    ),
+    (
+        "a count of none",
+        {"instance_type": None, "instance_preferences": [{"type": "ml.m5.large", "count": 0}]},
+        "instance_preferences: an InstanceCount is less than 1",
+        "InstancePreferences: an InstanceCount is less than 1",
+    ),
+    (
+        "two kinds of plans",
+        {
+            "instance_type": None,
+            "instance_preferences": [{"type": "ml.m5.large", "training_plan_arns": PLAN}],
+            "training_plan": PLAN,
+        },
+        "instance_preferences have TrainingPlanArns, so training_plan cannot be given too",
+        "InstancePreferences have TrainingPlanArns, so TrainingPlanArn cannot be given too",
+    ),
+    (
+        "more places than instances",
+        {"instance_placement_config": {"placement_specifications": [{"instance_count": 2}]}},
+        "instance_placement_config places 2 instances, and the job has 1",
+        "InstancePlacementConfig places 2 instances, and the job has 1",
+    ),
+    (
+        "intervals of the profiler",
+        {"profiler_config": {"profiling_interval_in_milliseconds": 300}},
+        "profiler_config: the interval is 300 ms, it must be one of 100, 200, 500, 1000, 5000, 60000",
+        "ProfilerConfig: the interval is 300 ms, it must be one of 100, 200, 500, 1000, 5000, 60000",
+    ),
+    (
+        "rules of one name",
+        {"debugger_rules": [{"name": "a"}], "profiler_rules": [{"name": "a"}]},
+        "debugger_rules and profiler_rules: two rules are named 'a'",
+        "DebugRuleConfigurations and ProfilerRuleConfigurations: two rules are named 'a'",
+    ),
+    (
+        "collections of one name",
+        {"debugger_hook_config": {"collection_configs": [{"name": "a"}, {"name": "a"}]}},
+        "debugger_hook_config: two collections are named 'a'",
+        "DebugHookConfig: two collections are named 'a'",
+    ),
 ]
 
 
@@ -171,6 +246,15 @@ ALLOWED: list[dict[str, Any]] = [
     {"output_path": "s3://results--use1-az4--x-s3/x"},
     {"output_path": "s3://results--x-s3-not/x", "output_kms_key": "k"},
     {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "/opt/ml/inputs"},
+    {
+        "instance_type": None,
+        "instance_preferences": [
+            {"type": "ml.m5.large", "count": 1, "training_plan_arns": PLAN},
+            {"type": "ml.c5.xlarge", "count": 2},
+        ],
+    },
+    {"profiler_config": {"profiling_interval_in_milliseconds": 60000}},
+    {"debugger_rules": [{"name": "a"}], "profiler_rules": [{"name": "b"}]},
 ]
 
 

@@ -11,7 +11,7 @@ import signal
 
 from trainyard_toolkit import config, log
 from trainyard_toolkit.errors import ConfigError
-from trainyard_toolkit.launch import PROCESSES_PARAMETER
+from trainyard_toolkit.launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,7 +186,8 @@ class Job:
         }
         if kind in _FLAGS:
             reserved[_FLAGS[kind]] = True
-            reserved[PROCESSES_PARAMETER[kind]] = self.distribution.get("processes_per_host")
+            name = MPI_PROCESSES_PARAMETER if kind == "mpi" else TORCHRUN_PROCESSES_PARAMETER
+            reserved[name] = self.distribution.get("processes_per_host")
         return {**self.hyperparameters, **{n: value for n, value in reserved.items() if value is not None}}
 
     def _resource_config(self) -> dict[str, Any]:

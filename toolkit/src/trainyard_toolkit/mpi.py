@@ -16,8 +16,8 @@ import signal
 import socket
 import subprocess
 
+from trainyard_toolkit import efa, muster, process, program, rank, resources, ssh, together
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import muster, process, program, rank, resources, ssh, together
 from trainyard_toolkit.errors import ClientError
 from trainyard_toolkit.process import Outcome, Supervisor
 
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from trainyard_toolkit.launch import Launch
 
 TOTAL_PARAMETER = "sagemaker_mpi_num_processes"
-OPTIONS_PARAMETER = "sagemaker_mpi_custom_mpi_options"
+OPTIONS_PARAMETER = {
+    launching.MPI: "sagemaker_mpi_custom_mpi_options",
+    launching.SMDDP: "sagemaker_distributed_dataparallel_custom_mpi_options",
+}
+SMDDP_SERVER_PORT = "7592"
 # Open MPI 4 spells the runtime's parameters --mca; 5 moved the runtime to PRRTE and them to --prtemca.
 _RUNTIME_V4 = {
     "oob_tcp_if_include": "{interface}",
@@ -41,8 +45,12 @@ _SOCKET = "ranks"
 _SESSION_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 
 
-def run(launch: Launch) -> Outcome:
+def run(launch: Launch, kind: str = launching.MPI) -> Outcome:
     """Run the script under mpirun, or be one of the hosts that mpirun uses.
+
+    Args:
+        launch: the script.
+        kind: ``mpi``, or ``smddp``: with what SageMaker's data parallel library needs.
 
     Raises:
         ClientError: no Open MPI here.
@@ -52,7 +60,7 @@ def run(launch: Launch) -> Outcome:
     keys = ssh.Keys()
     try:
         if launch.environment.is_master:
-            return _lead(launch, keys, major)
+            return _lead(launch, keys, major, kind)
         return _serve(launch, keys)
     finally:
         keys.remove()
@@ -79,7 +87,14 @@ def version() -> int:
     return int(words[words.index("MPI)") + 1].split(".")[0])
 
 
-def command(launch: Launch, major: int, hosts: list[str], ssh_config: str | None, hostfile: str) -> list[str]:
+def command(
+    launch: Launch,
+    major: int,
+    hosts: list[str],
+    ssh_config: str | None,
+    hostfile: str,
+    kind: str = launching.MPI,
+) -> list[str]:
     """The mpirun command line.
 
     Args:
@@ -88,20 +103,43 @@ def command(launch: Launch, major: int, hosts: list[str], ssh_config: str | None
         hosts: the addresses of the hosts, this one first.
         ssh_config: how to reach the others; None on one host.
         hostfile: the file that lists the addresses with their slots.
+        kind: ``mpi`` or ``smddp``.
     """
     asked = launch.environment.additional_framework_parameters
     count = launching.processes_per_host(launch.environment, launching.MPI)
     total = int(asked.get(TOTAL_PARAMETER) or count * len(hosts))
-    custom, exports = _custom_options(str(asked.get(OPTIONS_PARAMETER) or ""))
+    parameter = OPTIONS_PARAMETER[kind]
+    custom, exports = _custom_options(parameter, str(asked.get(parameter) or ""))
     line = ["mpirun", "--hostfile", hostfile, "-np", str(total), "--allow-run-as-root", "--tag-output"]
-    line += ["--bind-to", "none", "--map-by", "slot"]
+    if kind == launching.SMDDP:
+        line += ["--oversubscribe"]
+    else:
+        line += ["--bind-to", "none", "--map-by", "slot"]
     line += _parameters(launch, major, ssh_config)
-    exports = {**_default_exports(launch), **exports}
+    if kind == launching.SMDDP:
+        agent = "plm_rsh_num_concurrent" if major < 5 else "plm_ssh_num_concurrent"
+        line += ["--mca" if major < 5 else "--prtemca", agent, str(len(hosts))]
+    exports = {**_default_exports(launch, kind, hosts), **exports}
     exports[rank.EXPORTS_VARIABLE] = ",".join(exports)
     for name, value in exports.items():
         line += ["-x", f"{name}={value}"]
     home = os.path.dirname(os.path.dirname(os.path.abspath(rank.__file__)))
-    return [*line, *custom, *rank.command(home, _script(launch))]
+    return [*line, *custom, *_wrapper(launch, kind), *rank.command(home, _script(launch))]
+
+
+def _wrapper(launch: Launch, kind: str) -> list[str]:
+    """The vendor's program that starts each rank, where it is in the image."""
+    environment = launch.environment
+    if kind == launching.SMDDP:
+        return ["smddprun"] if environment.is_smddprun_installed else []
+    if _model_parallel(launch):
+        return ["smddpmprun", "-i", environment.current_instance_type, "--allow-bypass"]
+    return []
+
+
+def _model_parallel(launch: Launch) -> bool:
+    asked = launch.env.get("SM_HP_MP_PARAMETERS", "") not in ("", "{}")
+    return asked and launch.environment.is_smddpmprun_installed
 
 
 def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]:
@@ -130,22 +168,35 @@ def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]
     ]
 
 
-def _default_exports(launch: Launch) -> dict[str, str]:
+def _default_exports(launch: Launch, kind: str, hosts: list[str]) -> dict[str, str]:
     """What every rank gets by value: settings of the cluster, alike on all hosts."""
-    interface = launch.environment.network_interface_name
-    if not os.path.isdir(f"/sys/class/net/{interface}"):
-        return {}
-    return {"NCCL_SOCKET_IFNAME": launch.env.get("NCCL_SOCKET_IFNAME", interface)}
+    environment = launch.environment
+    interface = environment.network_interface_name
+    exports: dict[str, str] = {}
+    if os.path.isdir(f"/sys/class/net/{interface}"):
+        exports["NCCL_SOCKET_IFNAME"] = launch.env.get("NCCL_SOCKET_IFNAME", interface)
+    if kind == launching.SMDDP:
+        one = len(hosts) == 1
+        exports["SMDATAPARALLEL_USE_SINGLENODE" if one else "SMDATAPARALLEL_USE_HOMOGENEOUS"] = "1"
+        exports.update(FI_PROVIDER="efa", RDMAV_FORK_SAFE="1")
+        if not one:
+            exports["SMDATAPARALLEL_SERVER_ADDR"] = hosts[0]
+            exports["SMDATAPARALLEL_SERVER_PORT"] = SMDDP_SERVER_PORT
+            exports["SAGEMAKER_INSTANCE_TYPE"] = environment.current_instance_type
+    elif _model_parallel(launch):
+        exports.update(NCCL_PROTO="simple", NCCL_ALGO="ring")
+    exports.update(efa.variables(environment.current_instance_type, launch.env))
+    return exports
 
 
-def _custom_options(text: str) -> tuple[list[str], dict[str, str]]:
+def _custom_options(parameter: str, text: str) -> tuple[list[str], dict[str, str]]:
     """The job's own options, and what of them is exported to the ranks (``-x NAME=value``, ``--NCCL_DEBUG
     value``).
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ClientError(f"Cannot use {OPTIONS_PARAMETER}={text!r}: {error}.") from None
+        raise ClientError(f"Cannot use {parameter}={text!r}: {error}.") from None
     options: list[str] = []
     exports: dict[str, str] = {}
     while words:
@@ -171,14 +222,14 @@ def _script(launch: Launch) -> list[str]:
     return [line[0], "-m", "mpi4py", *line[1:]]
 
 
-def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
+def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
     """The first host: gather the others, run mpirun, tell them how it ended."""
     hosts = launch.environment.distribution_hosts
     count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
         launch.prepare()
         hostfile = keys.write("hostfile", f"localhost slots={count}\n")
-        line = command(launch, major, ["localhost"], None, hostfile)
+        line = command(launch, major, ["localhost"], None, hostfile, kind)
         return together.run_part(_RankHost(launch, _task(launch, keys, line), keys))
     chief = muster.Chief(hosts)
     try:
@@ -195,7 +246,7 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
             own = "localhost"
         everyone = [own, *(addresses[host] for host in hosts[1:])]
         hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
-        line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile)
+        line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile, kind)
         part = _RankHost(launch, _task(launch, keys, line), keys)
         _release_together(part, chief)
         return together.lead(launch, part, chief, wait_for_others=False)

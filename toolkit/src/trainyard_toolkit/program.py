@@ -6,6 +6,7 @@ import os
 import stat
 
 from trainyard_toolkit import resources
+from trainyard_toolkit.config import check_ordinary
 from trainyard_toolkit.errors import CodeError
 from trainyard_toolkit.process import Command
 
@@ -42,10 +43,16 @@ def kind_of(code_dir: str, name: str) -> str:
 
 def _builds(pyproject: str) -> bool:
     try:
+        check_ordinary(pyproject)
         with open(pyproject, encoding="utf-8") as file:
             return any(line.strip() in ("[project]", "[build-system]") for line in file)
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def has_requirements(code_dir: str) -> bool:
+    """Whether the code has a ``requirements.txt``."""
+    return os.path.exists(os.path.join(code_dir, REQUIREMENTS))
 
 
 def _leaves(name: str) -> bool:
@@ -62,16 +69,16 @@ def needs_install(code_dir: str, name: str) -> bool:
     """Whether there is something to install before the entry point can run, and it may be."""
     if not installs():
         return False
-    return os.path.exists(os.path.join(code_dir, REQUIREMENTS)) or kind_of(code_dir, name) == PYTHON_PACKAGE
+    return has_requirements(code_dir) or kind_of(code_dir, name) == PYTHON_PACKAGE
 
 
-def check(code_dir: str, name: str, anywhere: bool = False) -> None:
+def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
     """Refuse an entry point that cannot be run, before anything is started.
 
     Args:
         code_dir: the code directory.
         name: the entry point.
-        anywhere: whether it may lie outside of the code directory.
+        anywhere: whether it may lie outside of the code directory; one that is named by its whole path may.
 
     Raises:
         CodeError: no name, a path that leaves the code directory, no such file, or a folder.
@@ -81,7 +88,8 @@ def check(code_dir: str, name: str, anywhere: bool = False) -> None:
             "No entry point: which script shall be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
             "sagemaker_program to its path under the code directory, such as train.py."
         )
-    if name.startswith("-") or (_leaves(name) and not anywhere):
+    is_whole_path = os.path.isabs(name) and name.endswith((".py", ".sh"))
+    if name.startswith("-") or (_leaves(name) and not anywhere and not is_whole_path):
         raise CodeError(
             f"Cannot run {name!r}: an entry point is a path "
             f"under the code directory ({code_dir}), such as train.py."

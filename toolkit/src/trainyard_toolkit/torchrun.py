@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from trainyard_toolkit import efa, log, muster, process, program, resources
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import log, muster, process, program, resources
 from trainyard_toolkit.errors import ClientError
 
 TYPE_CHECKING = False
@@ -34,6 +34,8 @@ def command(launch: Launch) -> list[str]:
             "Name a .py entry point, or choose another distribution."
         )
     line = [launching.python(), "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
+    if os.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1":
+        line.insert(0, "neuron_parallel_compile")
     line += ["--nproc_per_node", str(count)]
     if len(hosts) > 1:
         line += ["--master_addr", muster.address_of(hosts[0], hosts)]
@@ -45,7 +47,14 @@ def command(launch: Launch) -> list[str]:
 
 
 def network_variables(launch: Launch) -> dict[str, str]:
-    """Variables that tell the communication libraries which interface to use, unless the job sets them."""
+    """Variables that tell the communication libraries which network to use, unless the job sets them."""
+    return {
+        **efa.variables(launch.environment.current_instance_type, launch.env),
+        **_interface_variables(launch),
+    }
+
+
+def _interface_variables(launch: Launch) -> dict[str, str]:
     interface = launch.environment.network_interface_name
     if not os.path.isdir(f"/sys/class/net/{interface}"):
         log.warning(

@@ -22,8 +22,8 @@ from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
 
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.metrics import Recorder
@@ -46,7 +46,7 @@ class Training:
         self.job_source = job
         self.job: Job | None = None
         self.environment: Environment | None = None
-        self.masker = Masker()
+        self._mask_secrets_of()
         self.results: Results | None = None
         self.command: str | None = None
         self.status = 0
@@ -68,7 +68,7 @@ class Training:
             writer.fail(report, self.masker)
             text = report.text() if log.shows(log.INFO) else report.brief()
             if text:
-                log.write(log.WARNING if report.stopped else log.ERROR, self.masker.text(text))
+                log.write(log.WARNING if report.stopped else log.ERROR, text)
         if self.job is not None:
             self.layout.hand_over()
         return 0 if report is None else report.exit_code
@@ -82,19 +82,24 @@ class Training:
             self.job = jobs.load(self.job_source)
             # A platform's log is where its users look for these lines; a person's own terminal is not.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
-            self.masker = Masker(self.job.hyperparameters)
+            self._mask_secrets_of(self.job.hyperparameters)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        self.masker = Masker(env.hyperparameters)
+        self._mask_secrets_of(env.hyperparameters)
         if self.job is None or self.job.log_level:
             log.set_level(env.log_level)
         self.layout.make_writable_dirs()
         variables = launch.script_environment(env, os.environ)
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
-        return self._run_script(env, env.user_entry_point, variables)
+        return self._run_script(env, env.user_entry_point or "", variables)
+
+    def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
+        """Mask the secrets of the environment and of these in what is printed and reported from now on."""
+        self.masker = Masker(*sources)
+        log.set_mask(self.masker.text)
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
@@ -111,6 +116,7 @@ class Training:
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
+        self._mask_secrets_of(env.hyperparameters, args)
         if self.argv is not None:
             from trainyard_toolkit.mapping import to_json
 
@@ -220,7 +226,7 @@ class Training:
         except Exception as error:
             if report is None:
                 return failure.from_error(error)
-            log.error(self.masker.text(f"The results could not all be saved: {error}"))
+            log.error(f"The results could not all be saved: {error}")
         return report
 
 

@@ -29,14 +29,20 @@ def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[st
         operation: name of the operation, such as ``SubmitJob``.
         params: the request.
     """
-    try:
-        from botocore.validate import ParamValidator
-    except ImportError as error:
-        raise missing_sdk(error) from None
-    shape = _model(service).operation_model(operation).input_shape
+    shape = input_of(service, operation)
+    from botocore.validate import ParamValidator
+
     report = ParamValidator().validate(params, shape)
     found = report.generate_report().split("\n") if report.has_errors() else []
     return found + list(_strict(params, shape, ""))
+
+
+def input_of(service: str, operation: str) -> Any:
+    """Return the shape of an operation's input in the SDK's model of a service."""
+    try:
+        return _model(service).operation_model(operation).input_shape
+    except ImportError as error:
+        raise missing_sdk(error) from None
 
 
 def has_operation(service: str, operation: str) -> bool:
@@ -114,7 +120,7 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
         yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
         return
     pattern = limits.get("pattern")
-    if pattern and not _matches(pattern, value):
+    if pattern and not matches(pattern, value):
         yield f"{path}: {_short(value)} does not match {pattern}"
 
 
@@ -128,7 +134,8 @@ def _choices(value: str, allowed: Sequence[str]) -> str:
     return f"{len(allowed)}, such as {', '.join(near)}"
 
 
-def _matches(pattern: str, value: str) -> bool:
+def matches(pattern: str, value: str) -> bool:
+    """Tell whether a text matches a pattern of the model; True where it is in a dialect that is not known."""
     try:
         return re.fullmatch(_translated(pattern), value, re.DOTALL) is not None
     except re.error:  # written in another dialect; the service will check it

@@ -60,7 +60,7 @@ class ReplicaRequest:
 class DockerRequest:
     """Everything that the daemon is asked for.
 
-    ``network`` is the name of a network to be made for the job, or "".
+    ``network`` is the name of a network to be made for the job, which is the job's id, or "".
     """
 
     app_id: str

@@ -8,10 +8,10 @@ import time
 import warnings
 
 from trainyard.docker import images
-from trainyard.docker.engine import EngineError
+from trainyard.docker.errors import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
 from trainyard.processes import myself
-from trainyard.schedulers.docker import labels, refusals, results
+from trainyard.schedulers.docker import jobs, labels, refusals, results
 from trainyard.schedulers.docker.parallel import for_all
 from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
 
@@ -34,7 +34,8 @@ class AlreadySubmitted(Exception):
 def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str], None]) -> str:
     """Make and start a job's containers; returns its id. What was made is removed again if it fails.
 
-    Submitting a request once more does nothing.
+    Submitting a request once more does nothing. Where no addresses are left for the job's network its
+    containers are made, and started by the watcher when there are.
 
     Args:
         engine: the daemon.
@@ -52,7 +53,8 @@ def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str]
         submission.make()
         if request.watched:
             start_watcher(request.app_id)
-        submission.start()
+        if not submission.is_waiting:  # else the watcher starts them
+            submission.start()
     except AlreadySubmitted:
         return request.app_id
     except BaseException:
@@ -71,8 +73,14 @@ class _Submission:
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}
         self._has_begun = False
+        self._why_waiting = ""
 
     # ---- making
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is no network for its containers yet."""
+        return bool(self._why_waiting)
 
     def make(self) -> None:
         """Make network and containers."""
@@ -91,6 +99,9 @@ class _Submission:
         if self.request.network:
             for_all(lambda _: self._make_network(), [None], shielded=True)
         for_all(self._make_container, self.request.containers, shielded=True)
+        if self.is_waiting:
+            facts = {"reason": self._why_waiting, "at": time.time_ns()}
+            jobs.make_marker(self.engine, self.request.app_id, jobs.WAITING, jobs.WAITING, facts)
 
     def _own_mounts(self) -> list[dict[str, Any]]:
         """Return the mounts that bring the job's results to this machine."""
@@ -129,22 +140,14 @@ class _Submission:
         except EngineError as error:
             raise refusals.not_pulled(image, error) from error
 
-    def _make_network(self, *, may_retry: bool = True) -> None:
-        body = {
-            "Name": self.request.network,
-            "Driver": "bridge",
-            "CheckDuplicate": True,
-            "Labels": {labels.APP_ID: self.request.app_id},
-        }
+    def _make_network(self) -> None:
         try:
-            self.engine.request("POST", "/networks/create", json=body)
+            make_job_network(self.engine, self.request.app_id, len(self.request.containers))
+        except NoSubnetLeftError as error:
+            self._why_waiting = error.message
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
-            # Networks of jobs whose watcher was killed at the very end may hold all address pools.
-            if may_retry and "pool" in error.message and remove_ended_networks(self.engine):
-                self._make_network(may_retry=False)
-                return
             raise refusals.refused(error, "make the job's network") from error
 
     def _make_container(self, replica: ReplicaRequest) -> None:
@@ -213,6 +216,30 @@ class _Submission:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def make_job_network(engine: Engine, app_id: str, containers: int) -> None:
+    """Make the network of a job of several containers, which has the job's name.
+
+    Raises:
+        NoSubnetLeftError: no addresses are left for it.
+        EngineError: the daemon refuses it for another reason; 409, there is one of this name.
+    """
+    from trainyard.docker.networks import make_network  # late: most jobs have one container
+
+    body = {
+        "Name": app_id,
+        "Driver": "bridge",
+        "CheckDuplicate": True,
+        "Labels": {labels.APP_ID: app_id},
+    }
+    try:
+        make_network(engine, body, containers)
+    except NoSubnetLeftError:
+        # Those of jobs whose watcher was killed at the very end may hold some.
+        if not remove_ended_networks(engine):
+            raise
+        make_network(engine, body, containers)
 
 
 def _credentials(image: str) -> str | None:

@@ -193,7 +193,9 @@ def _replica_status(
 def _error_file(log_dir: str) -> str:
     """Return the text of torchelastic's error file, if the replica wrote one."""
     try:
-        with open(os.path.join(log_dir, "error.json"), encoding="utf-8", errors="replace") as file:
+        # the program may leave anything there, a FIFO too
+        descriptor = os.open(os.path.join(log_dir, "error.json"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
             return file.read(MAX_ERROR_FILE).strip() or NONE
     except OSError:
         return NONE

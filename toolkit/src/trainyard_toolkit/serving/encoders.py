@@ -43,14 +43,14 @@ def array_to_csv(array: Any) -> bytes:
     return out.getvalue().encode("utf-8")
 
 
-def array_to_npy(array: Any) -> bytes:
+def array_to_npy(array_like: Any) -> bytes:
     """An NPY file."""
     try:
         import numpy as np  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ClientError("Cannot encode NPY without NumPy. Add it to the image.") from None
     out = io.BytesIO()
-    np.save(out, np.asarray(array), allow_pickle=False)
+    np.save(out, np.asarray(array_like), allow_pickle=False)
     return out.getvalue()
 
 

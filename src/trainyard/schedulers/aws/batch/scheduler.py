@@ -139,6 +139,13 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         info.app_id = job.app_id
         return info
 
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Look whether the queue is there and takes jobs: one call, which needs credentials too."""
+        from trainyard.schedulers.aws.batch.submission import check_queue
+
+        job = info.request
+        check_queue(self._jobs.session(job.region, job.profile), job.submission["jobQueue"])
+
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Register the job's definition unless it is there, and submit the job, once.
 

@@ -31,8 +31,12 @@ class AWSSageMakerOpts:
         default=None,
     )
     user: str | None = option("name to tag the job with; the current user by default", default=None)
-    region: str | None = option("AWS region; that of the environment or profile by default", default=None)
-    profile: str | None = option("profile of ~/.aws/config; that of the environment by default", default=None)
+    region: str | None = option(
+        "AWS region; that of the environment or profile by default", default=None, sends="to"
+    )
+    profile: str | None = option(
+        "profile of ~/.aws/config; that of the environment by default", default=None, sends="to"
+    )
     base_job_name: str | None = option(
         "what the job's name begins with; the application's name by default", default=None
     )
@@ -121,9 +125,12 @@ class AWSSageMakerOpts:
         "fsx://fs-ID/path or efs://fs-ID/path; settings follow a ?: "
         "s3://b/p?mode=FastFile&distribution=ShardedByS3Key",
         default=None,
+        sends="from",
     )
     model_uri: str | None = option(
-        "a model to start from: s3://..., or a path of this machine, which is uploaded", default=None
+        "a model to start from: s3://..., or a path of this machine, which is uploaded",
+        default=None,
+        sends="from",
     )
     model_channel_name: str | None = option(
         "channel that model_uri is found in ('model' by default)", default=None
@@ -133,6 +140,7 @@ class AWSSageMakerOpts:
     output_path: str | None = option(
         "s3://... for the model and other results; a bucket of the account, made if missing, by default",
         default=None,
+        sends="to",
     )
     output_kms_key: str | None = option(
         "KMS key that encrypts results, and the code on its way", default=None
@@ -141,7 +149,7 @@ class AWSSageMakerOpts:
         "upload the model as files and not as model.tar.gz", default=None
     )
     checkpoint_s3_uri: str | None = option(
-        "s3://... that checkpoints go to while the job runs, and come back from", default=None
+        "s3://... that checkpoints go to while the job runs, and come back from", default=None, sends="to"
     )
     checkpoint_local_path: str | None = option(
         "where the program writes checkpoints (/opt/ml/checkpoints by default); needs checkpoint_s3_uri",
@@ -237,6 +245,7 @@ class AWSSageMakerOpts:
         "directory of the code, or s3://.../sourcedir.tar.gz; the workspace, that is the current directory, "
         "by default",
         default=None,
+        sends="from",
     )
     git_config: dict[str, Any] | None = option(
         "clone the code: repo, branch, commit, username, password, token, 2FA_enabled; source_dir and "
@@ -244,10 +253,12 @@ class AWSSageMakerOpts:
         default=None,
     )
     dependencies: list[str] | None = option(
-        "further directories and files that are put beside the code, by their last names", default=None
+        "further directories and files that are put beside the code, by their last names",
+        default=None,
+        sends="from",
     )
     code_location: str | None = option(
-        "s3://... that code is uploaded to; the bucket of output_path by default", default=None
+        "s3://... that code is uploaded to; the bucket of output_path by default", default=None, sends="to"
     )
     toolkit: bool = option(
         "start scripts by trainyard's toolkit, which travels with the code and needs a Python in the image; "
@@ -255,6 +266,8 @@ class AWSSageMakerOpts:
         default=True,
     )
     image_repo: str | None = option(
-        "image repository to push images with the workspace to; code goes through S3 by default", default=None
+        "image repository to push images with the workspace to; code goes through S3 by default",
+        default=None,
+        sends="to",
     )
     quiet: bool = option("show no progress while code is packed and uploaded", default=False)

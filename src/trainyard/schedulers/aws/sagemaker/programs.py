@@ -22,7 +22,6 @@ from trainyard.schedulers.aws.sagemaker.command import (
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.script import (
-    METADATA_KEY,
     Script,
     as_arguments,
     as_hyperparameters,
@@ -32,6 +31,7 @@ from trainyard.schedulers.aws.sagemaker.script import (
 )
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import METADATA_KEY
 
 LONGEST_VARIABLE = 512
 LOG_LEVEL = "sagemaker_container_log_level"
@@ -67,6 +67,7 @@ class Building(Protocol):
     app: AppDef
     opts: AWSSageMakerOpts
     job_name: str
+    app_id: str
     region: str
     script: Script | None
     instances: Instances
@@ -98,7 +99,7 @@ class Programs:
         self.runs: dict[str, list[str]] = {}
         self.given = {key: _typed(key, value) for key, value in (self.opts.hyperparameters or {}).items()}
         self.hyperparameters: dict[str, str] = encode(self.given)
-        values = macros.Values("", job.job_name, REPLICA if self.several else "0", RANK0)
+        values = macros.Values("", job.app_id, REPLICA if self.several else "0", RANK0)
         roles = [values.apply(role) for role in job.app.roles]
         self.environment, own = self._environment(roles)
         if len(roles) == 1:

@@ -161,18 +161,29 @@ def queues(session: AwsSession) -> list[str]:
         return []
 
 
-def list_jobs(session: AwsSession, names: Iterable[str], since: float | None = None) -> list[tuple[str, Job]]:
+def list_jobs(
+    session: AwsSession, names: Iterable[str], since: float | None = None, *, must: bool = True
+) -> list[tuple[str, Job]]:
     """Return the jobs of queues, each with its queue's name.
 
     Args:
         session: where to look.
         names: the queues.
         since: only jobs created at or after this time, seconds since the epoch.
+        must: whether it is an error that a queue is not there, or may not be looked at.
+
+    Raises:
+        AwsError: Batch refuses or cannot be reached.
     """
     found: dict[str, tuple[str, Job]] = {}
     for queue in names:
-        for page in _all_of(session, queue, since):
-            found |= {job["jobId"]: (queue, job) for job in page}
+        try:
+            for page in _all_of(session, queue, since):
+                found |= {job["jobId"]: (queue, job) for job in page}
+        except AwsError as error:
+            is_missing = error.code == "ClientException" and _NOT_FOUND.search(error.message)
+            if must or not (is_missing or isinstance(error, AwsForbiddenError)):
+                raise
     return list(found.values())
 
 

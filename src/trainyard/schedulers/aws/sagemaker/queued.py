@@ -260,7 +260,7 @@ def list_all(
         queues = looking.result()
     through = {each for each in map(_queue_of, training) if each}
     wanted = list(dict.fromkeys([*queues, *([] if queue else sorted(through))]))
-    services = _services(session, wanted, since, name) if wanted else []
+    services = _services(session, wanted, since, name, must=bool(queue)) if wanted else []
     rows = _rows_of(session, services, training, everything=everything)
     if queue:
         return rows
@@ -313,12 +313,12 @@ def _forgotten(training: Iterable[Job]) -> list[ListAppResponse]:
 
 
 def _services(
-    session: AwsSession, queues: Iterable[str], since: float | None, name: str
+    session: AwsSession, queues: Iterable[str], since: float | None, name: str, *, must: bool
 ) -> list[tuple[str, Job]]:
     """Return the service jobs of queues, each with its queue."""
     return [
         (queue, job)
-        for queue, job in queue_calls.list_jobs(session, queues, since)
+        for queue, job in queue_calls.list_jobs(session, queues, since, must=must)
         if name in job["jobName"] and (since is None or (job.get("createdAt") or 0) >= int(since * 1000))
     ]
 

@@ -83,6 +83,8 @@ class _Builder:
         self.app = app
         self.opts = opts
         self.job_name = job_name
+        queue = queue_name(opts.batch_queue or "")
+        self.app_id = f"{queue}:{job_name}" if queue else job_name
         self.region = region
         self.needs = Needs()
         self.script = script_of(app.roles[0]) if len(app.roles) == 1 else None
@@ -283,7 +285,7 @@ class _Builder:
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
         tags[names.TAG_VERSION] = trainyard.__version__
         if self.opts.batch_queue:
-            tags[names.TAG_QUEUED] = f"{queue_name(self.opts.batch_queue)}:{self.job_name}"
+            tags[names.TAG_QUEUED] = self.app_id
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
         user = names.current_user() if self.opts.user is None else self.opts.user
         if user:

@@ -145,6 +145,12 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             if code is not None:
                 code.close()
 
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Look at credentials and role before an image is pushed; code for S3 is sent after the same look."""
+        from trainyard.schedulers.aws.sagemaker.side_effects import check_identity
+
+        check_identity(info.request, self._session_of(info.cfg), progress)
+
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
         """Create the training job, or give it to its queue, once.
 

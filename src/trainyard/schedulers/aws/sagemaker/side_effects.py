@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,21 @@ def carry_out(
         extend_plan(session, settled["ResourceConfig"]["TrainingPlanArn"], needs.extension, progress)
     job.job_def = settled
     job.needs = Needs()
+
+
+def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> None:
+    """Look the role up as `carry_out` would, which then need not; without a role to look up, ask who we are.
+
+    Raises:
+        ConfigError: the role does not exist, or lacks rights that the job could not do without.
+        AwsError: there are no credentials, or AWS refuses.
+    """
+    needs = job.needs
+    if not (needs.role_name or needs.role_check or needs.checkpoint_check):
+        account_of(session)
+        return
+    job.job_def = settle(job.job_def, _look_at_role(job, session, progress))
+    job.needs = replace(needs, role_name="", role_check=False, checkpoint_check="")
 
 
 def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:

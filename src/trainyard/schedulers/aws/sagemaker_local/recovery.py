@@ -59,8 +59,9 @@ def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict
         return state
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return job.read_state()
+    except OSError:  # nothing can be written here: say it without writing it down
+        state = job.read_state()
+        return None if state is None else _ended(state, reason)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = job.read_state()
@@ -69,18 +70,25 @@ def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict
         if not by_guard and is_attended(job, state):
             return state
         swept = sweep(job)
-        now = time.time()
-        if not reason:
-            reason = KILLED if state["runner"] is not None else NEVER_STARTED
-        if state["status"] not in TERMINAL:
-            if state["training_start"] is not None:
-                state["training_seconds"] += max(0.0, now - (state.get("attempt_start") or now))
-            finish(state, "Failed", now, reason=reason)
-        state["swept"] = swept
-        job.write_state(state)
+        _ended(state, reason)["swept"] = swept
+        try:
+            job.write_final_state(state)
+        except OSError:  # the next one who looks tries again
+            pass
         return state
     finally:
         os.close(lock)
+
+
+def _ended(state: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return the state of a job that nobody runs any more, ended in place."""
+    if state["status"] not in TERMINAL:
+        now = time.time()
+        if state["training_start"] is not None:
+            state["training_seconds"] += max(0.0, now - (state.get("attempt_start") or now))
+        default = KILLED if state["runner"] is not None else NEVER_STARTED
+        finish(state, "Failed", now, reason=reason or default)
+    return state
 
 
 def sweep(job: JobDir) -> bool:

@@ -84,11 +84,15 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker_local import submission
         from trainyard.workspace.progress import Silent
 
+        quiet = progress is None or info.cfg.get("quiet")
+        told = Silent() if quiet or progress is None else progress
+        unused = submission.not_acted_upon(self.opts_class(**info.cfg))
+        if unused:
+            told.done(unused)
         if not isinstance(info.shipment, CodePackage):
             return
         info.record["images"] = {}
-        quiet = progress is None or info.cfg.get("quiet")
-        submission.ship(info.request, info.shipment, Silent() if quiet or progress is None else progress)
+        submission.ship(info.request, info.shipment, told)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
         """Start the job's runner; the job is under way when this returns.

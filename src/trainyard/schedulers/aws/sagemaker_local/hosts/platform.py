@@ -103,12 +103,30 @@ class Platform:
                     raise PlatformFailure(error.message) from error
         self._is_chosen = True
 
+    def connect(self, hosts: list[Host]) -> str:
+        """Have the network that containers are on; returns why there is none now, "" if there is.
+
+        Raises:
+            PlatformFailure: the daemon cannot make one.
+        """
+        if self.cluster is None or self.cluster.network:
+            return ""
+        from trainyard.docker.errors import NoSubnetLeftError
+
+        try:
+            self.cluster.join_network(hosts)
+        except NoSubnetLeftError as error:
+            return error.message
+        except TrainyardError as error:
+            raise PlatformFailure(error.message) from error
+        return ""
+
     def prepare(self, hosts: list[Host]) -> None:
-        """Have the image and the network; or ports and addresses that no other job uses.
+        """Have the image; or ports and addresses that no other job uses.
 
         Raises:
             StartFailure: the image is not to be had.
-            PlatformFailure: the daemon cannot make a network, or the machine has no more ports.
+            PlatformFailure: no daemon answers, or the machine has no more ports.
         """
         if self.cluster is None:
             if len(hosts) > 1 and not self._network:
@@ -122,8 +140,6 @@ class Platform:
             ensure_image(
                 self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", "")
             )
-            if not self.cluster.network:
-                self.cluster.make_network(hosts)
         except TrainyardError as error:
             raise PlatformFailure(error.message) from error
 
