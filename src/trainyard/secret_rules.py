@@ -34,6 +34,21 @@ _LONGEST_JSON = 1 << 20
 #: A longer value is not looked at: whoever gives it away would have it looked at again from its middle.
 _LONGEST_EXEMPT = 1024
 
+
+class _Lazy:
+    """A regular expression that is compiled when it is first used: most runs need few of them."""
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self._pattern = pattern
+        self._flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self._pattern, self._flags)
+        for method in ("finditer", "findall", "fullmatch", "match", "search", "sub"):
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+
 # ---- names
 
 
@@ -50,7 +65,7 @@ _STRONG = _set(
     " smtppass rootpass adminpass ftppass mailpass keypass storepass proxypass passin passout pgpass"
     " webhookurl"
 )
-_STRONG_END = re.compile(r"(?:password|passwords|passwd|passphrase|secret|secrets|apikey|apikeys)$")
+_STRONG_END = _Lazy(r"(?:password|passwords|passwd|passphrase|secret|secrets|apikey|apikeys)$")
 _STRONG_PAIRS = frozenset(
     (
         ("connection", "string"),
@@ -101,7 +116,7 @@ _ACCESS = _set(
     " private secret security deploy registry npm pypi wandb slack bot csrf xsrf service aws azure gcp"
     " google openai anthropic jwt login"
 )
-_TOKENS = re.compile(
+_TOKENS = _Lazy(
     r"(?:auth|oauth|access|api|session|refresh|hf|id|bot|github|gh|gitlab|slack|user|bearer|csrf|xsrf|deploy|npm|pypi"
     r"|wandb|security)?tokens?$"
 )
@@ -134,8 +149,8 @@ _PASSES = _set(
     " pre post warmup train eval fusion rewrite quantization"
 )
 _GIT_OWNERS = _set("github gitlab gh gl git azure ado devops bitbucket docker dockerhub my personal")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_WORD = re.compile(r"[A-Za-z0-9]+")
+_CAMEL = _Lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = _Lazy(r"[A-Za-z0-9]+")
 _WORKING_DIRECTORIES = ("PWD", "OLDPWD")
 
 STRONG, TOKEN, KEY, AUTH, PASS = "strong", "token", "key", "auth", "pass"
@@ -199,18 +214,18 @@ def _kind_of_last(words: list[str], pairs: list[tuple[str, str]], in_capitals: b
 
 _NOTHING = _set("true false none null nil yes no on off auto default undefined")
 #: What stands for a value: ours and the toolkit's masks, $VARIABLE, ${macro}, {field}, <token>, [MASK]
-_STAND_IN = re.compile(
+_STAND_IN = _Lazy(
     r"<[^<>]*>|\[[A-Z_]+\]|\*+|\.{3}|…|\$[A-Z_][A-Z0-9_]*|\$\{.*\}|\$\(.*\)|`.*`"
     r"|\{\{?[\w. ]*\}?\}|%\(\w+\)s|%[sdr]",
     re.S,
 )
 #: The name of a secret that AWS keeps.
-_REFERENCE = re.compile(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+|\{\{resolve:.*\}\}")
-_NUMBER = re.compile(r"[+-]?(?:\d{1,5}|\d+(?:\.\d*|[kKmMbBtT]|[eE][+-]?\d+)+|\.\d+)$")
-_COUNT = re.compile(r"[+-]?\d+(?:_\d+)*$")
-_PATH = re.compile(r"(?:~|\.{1,2})?/[\w.\-/]*$")
-_MARKUP = re.compile(r"</?[^<>]*>|<\|.*\|>|\[[^\[\]]*\]|#+\w*|\W{1,4}$", re.S)
-_SCHEME = re.compile(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
+_REFERENCE = _Lazy(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+|\{\{resolve:.*\}\}")
+_NUMBER = _Lazy(r"[+-]?(?:\d{1,5}|\d+(?:\.\d*|[kKmMbBtT]|[eE][+-]?\d+)+|\.\d+)$")
+_COUNT = _Lazy(r"[+-]?\d+(?:_\d+)*$")
+_PATH = _Lazy(r"(?:~|\.{1,2})?/[\w.\-/]*$")
+_MARKUP = _Lazy(r"</?[^<>]*>|<\|.*\|>|\[[^\[\]]*\]|#+\w*|\W{1,4}$", re.S)
+_SCHEME = _Lazy(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
 
 
 def _is_secret_value(kind: str, name: str, value: str) -> bool:
@@ -237,7 +252,7 @@ _AUTH_METHODS = _set(
 
 # ---- shapes
 
-_SHAPES = re.compile(
+_SHAPES = _Lazy(
     r"""-----BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----.*?
         (?:-----END[ ][A-Z0-9 ]{0,40}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----|\Z)
     |(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])
@@ -264,41 +279,98 @@ _SHAPES = re.compile(
     re.S | re.X,
 )
 
+#: Each shape has one of these in it.
+_SHAPE_MARKS = (
+    *(
+        "PRIVATE KEY",
+        "AKIA",
+        "ASIA",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "hf_",
+        "npm_",
+        "gsk_",
+    ),
+    *(
+        "r8_",
+        "_live_",
+        "_test_",
+        "whsec_",
+        "shp",
+        "dop_v1_",
+        "dapi",
+        "AGE-SECRET-KEY",
+        "glsa_",
+        "glc_",
+        "lin_api_",
+    ),
+    *(
+        "hvs.",
+        "hvb.",
+        "ya29.",
+        "SG.",
+        ":AA",
+        "earer ",
+        "gl",
+        "xox",
+        "xapp-",
+        "AIza",
+        "pypi-A",
+        "dckr_",
+        "nvapi-",
+    ),
+    *(
+        "xai-",
+        "pplx-",
+        "gsk-",
+        "GOCSPX-",
+        "ATATT",
+        "sk-",
+        "eyJ",
+        "hooks.slack.com",
+        "discord.com/api/webhooks",
+    ),
+)
+
 # ---- places
 
-_LOGIN = re.compile(r"://(?P<user>[^\s/?#'\"<>\\]+)@")
-_ASSIGNMENT = re.compile(
+_LOGIN = _Lazy(r"://(?P<user>[^\s/?#'\"<>\\]+)@")
+_ASSIGNMENT = _Lazy(
     r"(?<![A-Za-z0-9_.\-])[0-9.\-]*(?P<name>[A-Za-z_][\w.\-]*)"
     r"(?P<sep>\\*[\"']?\]?[ \t]*(?P<sign>=>?|:)[ \t]*)"
 )
-_OPTION = re.compile(
+_OPTION = _Lazy(
     r"(?<![\w.\-])(?P<name>--?[A-Za-z][\w.\-]*)(?:(?:[ \t]|\\?\n)+|\\*[\"'],[ \t\n]*(?=\\*[\"']))"
 )
-_QUOTE = re.compile(r"(\\*)([\"'])")
-_DOUBLE_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"", re.S)
+_QUOTE = _Lazy(r"(\\*)([\"'])")
+_DOUBLE_QUOTED = _Lazy(r"\"((?:[^\"\\]|\\.)*)\"", re.S)
 _NEXT_PAIR = r"[ \t\n]|\\*[\"']?[A-Za-z_][\w.\-]{0,60}\\*[\"']?[ \t]*[=:]|\\*[\"']|$"
-_BARE = re.compile(rf"(?:[^\s'\";&|,<\\]|,(?!{_NEXT_PAIR})|<(?!redacted)|\\(?![\"\n]).)+", re.S)
+_BARE = _Lazy(rf"(?:[^\s'\";&|,<\\]|,(?!{_NEXT_PAIR})|<(?!redacted)|\\(?![\"\n]).)+", re.S)
 _CLOSERS = {")": "(", "]": "[", "}": "{", ">": "<"}
-_ELEMENT = re.compile(r"<(?P<name>[\w.:\-]{1,64})>(?P<value>[^<>]+)</")
-_NETRC = re.compile(r"\blogin[ \t]+\S{1,256}[ \t\n]+password[ \t]+(?P<value>\S+)")
-_PIPED = re.compile(
+_ELEMENT = _Lazy(r"<(?P<name>[\w.:\-]{1,64})>(?P<value>[^<>]+)</")
+_NETRC = _Lazy(r"\blogin[ \t]+\S{1,256}[ \t\n]+password[ \t]+(?P<value>\S+)")
+_PIPED = _Lazy(
     r"\b(?:echo|printf)[ \t]+(?:-\w+[ \t]+|'%s'[ \t]+|\"%s\"[ \t]+|%s[ \t]+)?"
     r"(?P<value>'[^'|]*'|\"[^\"|]*\"|[^\s'\"|;&<>]+)[ \t]*"
     r"\|(?=[^|;&\n]*(?:--(?:password-stdin|with-token|stdin)\b|\bsudo[ \t]+-S\b|\bpasswd\b))"
 )
-_CALLS = re.compile(
+_CALLS = _Lazy(
     r"(?<![\w\-.])(?:(?P<curl>curl|wget|https?)|(?P<p>sshpass)|"
     r"(?P<mysql>mysql|mysqldump|mysqladmin|mariadb)|(?P<login>login)|(?P<a>redis-cli))"
     r"(?=[ \t])(?P<rest>[^|;&\n]*)"
 )
 _LETTERS = {
-    "curl": re.compile(
+    "curl": _Lazy(
         r"(?<=[ \t])(?:-u|-U|--user|--proxy-user)[ \t=]*[\"']?(?P<user>[^\s:\"']+):(?P<value>[^\s\"']+)"
     ),
-    "p": re.compile(r"(?<=[ \t])-p[ \t]*(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
-    "mysql": re.compile(r"(?<=[ \t])-p(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
-    "login": re.compile(r"(?<=[ \t])-p[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"'-][^\s\"']*)"),
-    "a": re.compile(r"(?<=[ \t])-a[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
+    "p": _Lazy(r"(?<=[ \t])-p[ \t]*(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
+    "mysql": _Lazy(r"(?<=[ \t])-p(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
+    "login": _Lazy(r"(?<=[ \t])-p[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"'-][^\s\"']*)"),
+    "a": _Lazy(r"(?<=[ \t])-a[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
 }
 #: Names that are secret after ``?`` or ``&`` of a URL only.
 _SIGNATURES = _set(
@@ -315,7 +387,7 @@ _PROSE = _set(
     " takes than that the then there they this to too twice unable unknown unset until value wants was"
     " were when where which who will with without wrong"
 )
-_VERSION = re.compile(r"v?\d[\w.\-]*$|latest$|main$|master$|nightly$|stable$|edge$")
+_VERSION = _Lazy(r"v?\d[\w.\-]*$|latest$|main$|master$|nightly$|stable$|edge$")
 
 
 def find_secrets(text: str) -> list[Span]:
@@ -337,7 +409,8 @@ def find_secrets(text: str) -> list[Span]:
         spans += _calls(text)
     if text[:1] in ("{", "[") and text[-1:] in ("}", "]") and len(text) <= _LONGEST_JSON:
         spans += _literals(text)
-    spans += [(match.start(), match.end(), "") for match in _SHAPES.finditer(text)]
+    if any(mark in text for mark in _SHAPE_MARKS):
+        spans += [(match.start(), match.end(), "") for match in _SHAPES.finditer(text)]
     return _merged(spans)
 
 
@@ -404,7 +477,7 @@ def _is_prose(value: str, name: str) -> bool:
     return word.lower() in _PROSE or (word.isupper() and word in name.upper())
 
 
-_CODE = re.compile(
+_CODE = _Lazy(
     r"(?:os|self|args|opts?|config|cfg|settings|json|sys|env|getpass)\.\w"
     r"|(?:os\.)?(?:getenv|getpass|input|open)\("
 )
@@ -422,7 +495,7 @@ def _without_scheme(text: str, start: int, end: int, name: str) -> tuple[int, in
     return start, end
 
 
-_SCHEME_ALONE = re.compile(r"bearer|basic|digest|token|negotiate", re.I)
+_SCHEME_ALONE = _Lazy(r"bearer|basic|digest|token|negotiate", re.I)
 
 
 def _line_end(text: str, at: int, quote: str) -> int:
@@ -673,7 +746,7 @@ class SecretFilter:
 
 
 #: An argument that is one option or header from its first character to its last.
-_WHOLE = re.compile(
+_WHOLE = _Lazy(
     r"(?P<name>--?[A-Za-z][\w.\-]{0,127}(?==)|[A-Za-z][\w\-]{0,127}(?=:[ \t]))(?:=|:[ \t]+)(?P<value>.*)\Z",
     re.S,
 )

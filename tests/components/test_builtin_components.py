@@ -440,6 +440,13 @@ def test_script(workplace: Path) -> None:
 # ---- from Python
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a/b", ""])
+def test_channels_have_names_that_directories_can_have(name: str) -> None:
+    with pytest.raises(ConfigError, match="a channel cannot be named") as refused:
+        train.script(script="t.py", channel={name: "/data"})
+    assert "--channel training=DIRECTORY" in refused.value.hint
+
+
 def test_materialize_precedence() -> None:
     def fn(*rest: str, a: int = 1, b: int = 1, c: int = 1, d: int = 1) -> AppDef:
         return AppDef(f"{a}{b}{c}{d}")

@@ -358,9 +358,16 @@ def test_failed_install_is_told_apart(tree: Tree) -> None:
     assert "no-such-package-of-ours" in tree.failure.splitlines()[0]
 
 
-def test_no_installer(tree: Tree, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("requirements.txt", "the packages of requirements.txt"),
+        ("setup.py", "the package in the code directory"),
+    ],
+)
+def test_no_installer(tree: Tree, tmp_path: Path, file: str, what: str) -> None:
     tree.script("pass")
-    (tree.base / "code/requirements.txt").write_text("x\n")
+    (tree.base / "code" / file).write_text("x\n")
     blocker = tmp_path / "sitecustomize.py"
     blocker.write_text(
         "import importlib.abc, sys\n"
@@ -372,6 +379,7 @@ def test_no_installer(tree: Tree, tmp_path: Path) -> None:
     )
     assert tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip").returncode == 1
     assert tree.report["class"] == "install_error"
+    assert tree.failure.startswith(f"Cannot install {what}: ")
     assert "has no pip" in tree.failure
 
 

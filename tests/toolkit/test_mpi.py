@@ -28,6 +28,7 @@ rank = os.environ["OMPI_COMM_WORLD_RANK"]
 size, host = os.environ["OMPI_COMM_WORLD_SIZE"], os.environ["SM_CURRENT_HOST"]
 line = f"rank {rank} of {size} on {host} {os.environ['SM_MODEL_DIR']} {os.getcwd()} {sys.argv[1:]}\\n"
 os.write(1, line.encode())
+open(f"/opt/ml/model/rank-{rank}", "w").close()  # which is this host's, also for ranks that sshd started
 """
 
 
@@ -64,6 +65,7 @@ def test_ranks_run_on_both_hosts_with_their_own_variables(hosts: Hosts) -> None:
         base = hosts.trees[host].base
         line = f"rank {rank} of 4 on {host} {base}/model {base}/code ['--note', \"it's $HOME\"]"
         assert f"[1,{rank}]<stdout>:{line}" in out
+        assert (base / f"model/rank-{rank}").exists()
     assert all(tree.succeeded for tree in hosts.trees.values())
     assert time.monotonic() - started < 25
     assert os.listdir(hosts.keys) == []  # no key outlives its job

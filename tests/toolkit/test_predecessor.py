@@ -145,7 +145,10 @@ out.append(mapping.to_env_vars({"": "x", "a": None, "A": b"\\xff", "b": True, "n
 out.append(value(lambda: mapping.split_by_criteria({"a": 1, "b_c": 2, "d": 3}, keys=["a"], prefix="b_")))
 out.append([isinstance(mapping.split_by_criteria({}), tuple)])
 out.append([dict(Mixed()), str(Mixed()), len(Mixed()), list(Mixed()), Mixed().properties()])
-out.append(value(lambda: Mixed()["b"]))
+out.append([value(lambda name=name: Mixed()[name]) for name in ("a", "b", "no_such")])
+out.append(value(lambda: encoders.csv_to_numpy("a\\n", dtype="float")))
+out.append(value(lambda: encoders.array_to_json(lambda: 3)))
+out.append(value(lambda: encoders.array_to_npy({1: 2})))
 out.append([process.process_error_classes(given) for given in (None, "A", ["A", ValueError])])
 out.append([modules.exists("json"), modules.exists("no_such"), modules.has_requirements("/")])
 out.append(value(lambda: process.check_error(["false"], errors.ExecuteUserScriptError, 1)))
@@ -171,6 +174,7 @@ def test_callers_helpers(tree: Tree) -> None:
     def narrow(a: int, b: int = 1) -> int:
         return a + b
 
+    assert functions.getargspec(narrow) == (["a", "b"], None, None, (1,))
     assert functions.matching_args(narrow, {"a": 1, "c": 2}) == {"a": 1}
     assert functions.matching_args(lambda **words: words, {"a": 1}) == {"a": 1}
     with pytest.raises(KeyError, match="division"):

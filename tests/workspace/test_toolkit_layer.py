@@ -106,7 +106,8 @@ def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> N
     assert made[TOOLKIT_PATH[1:]][:4] == ("file", 0o755, 0, 0)
     place = shipper.toolkit_place(None)
     assert place.command[-1] == TOOLKIT_PATH
-    words = ["run", "--rm", "--env", f"TRAINYARD_JOB={JOB}", image, *place.command, "train"]
+    words = ["run", "--rm", "--user", "12345", "--env", f"TRAINYARD_JOB={JOB}", image]
+    words += [*place.command, "train"]
     assert b"trained with ['--lr', '1']" in docker(*words)
 
 
@@ -120,7 +121,7 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
     shipper.ship(info)
     image = info.request[0]
     made, before = content_of(image), content_of(python_image)
-    assert made.keys() - before.keys() == {"opt/trainyard", "opt/trainyard/toolkit.pyz"}
+    assert made.keys() - before.keys() == {"opt/ml", "opt/trainyard", "opt/trainyard/toolkit.pyz"}
     recording = Recording(engine)
     assert shipper.image(python_image, "", train=True) == image
     assert recording.changing == []

@@ -69,6 +69,12 @@ def script(
             "nproc and mpi_options mean nothing without a distribution",
             hint="Add --distribution torchrun or --distribution mpi.",
         )
+    for key in channel or {}:
+        if not key or "/" in key or key in (".", ".."):
+            raise ConfigError(
+                f"a channel cannot be named {key!r}: its name is that of a directory",
+                hint="Name it for what it holds, such as --channel training=DIRECTORY.",
+            )
     wanted: dict[str, Any] = {
         "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
         "output": {"uri": _absolute(output)} if output else {},

@@ -17,7 +17,7 @@ from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from trainyard.docker.engine import Engine
@@ -31,8 +31,8 @@ RANGES = ("10.229.0.0/16", "172.16.0.0/16", "192.168.240.0/20")
 #: Longest prefix of a subnet: 16 addresses, of which three are not for containers.
 LONGEST_PREFIX = 28
 RESERVED_ADDRESSES = 3
-#: Of a network that many jobs are on. A bridge of Linux has no more than 1023 ports.
-SHARED_PREFIX = 22
+#: Of a network that many jobs are on, the first that fits. A bridge of Linux has no more than 1023 ports.
+SHARED_PREFIXES = (22, 24, 26, LONGEST_PREFIX)
 SHARED_LABEL = "trainyard.shared"
 #: Those who make networks at the same time choose one of so many free subnets, and rarely the same.
 CHOICES = 64
@@ -79,7 +79,7 @@ def make_network(engine: Engine, body: dict[str, Any], containers: int) -> Netwo
         ConfigError: the variable for the ranges makes no sense.
     """
     bits = (containers + RESERVED_ADDRESSES - 1).bit_length()
-    return _make(engine, body, min(LONGEST_PREFIX, 32 - bits), choices=CHOICES)
+    return _make(engine, body, [min(LONGEST_PREFIX, 32 - bits)], choices=CHOICES)
 
 
 def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> Network:
@@ -111,12 +111,12 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
             return found
         try:
             # all choose the same subnet, so that one alone can have it
-            return _make(engine, body, SHARED_PREFIX, choices=1, attempts=1)
+            return _make(engine, body, SHARED_PREFIXES, choices=1, attempts=1)
         except EngineError as error:
             if error.status != 409 and not _TAKEN.search(error.message):
                 raise
         time.sleep(SECONDS_BETWEEN_LOOKS)  # somebody is making it, or uses the subnet in a way unknown to us
-    return _make(engine, body, SHARED_PREFIX, choices=CHOICES)
+    return _make(engine, body, SHARED_PREFIXES, choices=CHOICES)
 
 
 def _shared(engine: Engine, name: str) -> Network | None:
@@ -134,12 +134,14 @@ def _shared(engine: Engine, name: str) -> Network | None:
 
 
 def _make(
-    engine: Engine, body: dict[str, Any], prefix: int, *, choices: int, attempts: int = ATTEMPTS
+    engine: Engine, body: dict[str, Any], prefixes: Sequence[int], *, choices: int, attempts: int = ATTEMPTS
 ) -> Network:
+    """Make a network of the first of some prefixes for which there is a subnet."""
     ranges = _ranges(engine)
     refused: list[Subnet] = []
     for attempt in range(1, attempts + 1):
-        free = _free(ranges, prefix, [*_used(engine), *refused], choices)
+        used = [*_used(engine), *refused]
+        free = next(filter(None, (_free(ranges, prefix, used, choices) for prefix in prefixes)), [])
         if not free:
             names = ", ".join(map(str, ranges))
             raise NoSubnetLeftError(

@@ -48,6 +48,8 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
+        if scheduler.is_local:  # its replicas are processes of one machine
+            role.env.setdefault("TRAINYARD_HOST_NETWORK", "loopback")
     for name, value in place.env.items():
         role.env.setdefault(name, value)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Where it lies in an image.
 TOOLKIT_PATH = "/opt/trainyard/toolkit.pyz"
+#: What it works in, in an image.
+TOOLKIT_BASE = "/opt/ml"
 #: Names a file to take instead of the launcher's own.
 VARIABLE = "TRAINYARD_TOOLKIT"
 

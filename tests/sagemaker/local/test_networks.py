@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.toolkit.image import docker
+from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.networks import VARIABLE
+from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
 from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import (
     ISOLATED_NETWORK,
     LABEL,
     SHARED_NETWORK,
 )
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.specs import AppState
@@ -135,3 +139,31 @@ def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home
     found = [item for item in scheduler.leftovers({}, 0.0) if item.app_id == name]
     scheduler.remove_leftovers({}, found)
     assert ids() == []
+
+
+def test_a_shared_network_that_is_gone_or_full_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    number = int.from_bytes(os.urandom(2), "big")
+    monkeypatch.setenv(VARIABLE, str(ipaddress.ip_network((0x0AB00000 | number << 5, 27))))
+    monkeypatch.setattr(cluster, "SHARED_NETWORK", f"ty-{os.urandom(6).hex()}")
+    engine = Engine.from_env()
+    request = {"ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
+    made = cluster.Cluster(engine, str(tmp_path), request)
+    made.join_network(hosts_of(request))
+    first = made.network
+    try:
+        assert not made.renew_network(EngineError(404, "No such image: x"))
+        engine.request("DELETE", f"/networks/{first}")
+        assert made.renew_network(EngineError(404, f"network {first} not found"))
+        second = made.network
+        full = EngineError(403, "failed: no available IPv4 addresses on this network's address pools: x (y)")
+        assert made.renew_network(full)
+        assert len({first, second, made.network}) == 3
+        with pytest.raises(PlatformFailure, match="all addresses"):
+            made.renew_network(full)
+    finally:
+        for network in engine.request("GET", "/networks"):
+            if network["Name"].startswith(cluster.SHARED_NETWORK):
+                engine.request("DELETE", f"/networks/{network['Id']}")
+        engine.close()

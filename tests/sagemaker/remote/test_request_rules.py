@@ -122,7 +122,19 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
             f"checkpoint_local_path is {path}, where the platform puts the job's own input",
             f"LocalPath is {path}, where the platform puts the job's own input",
         )
-        for path in ("/opt/ml/input", "/opt/ml/input/data/c", "/opt/ml/", "//opt", "/")
+        for path in ("/opt/ml/input", "/opt/ml/./input/data/c", "/opt/ml/", "//opt", "/")
+    ),
+    (
+        "checkpoints outside",
+        {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "/opt/ml/../../x"},
+        "checkpoint_local_path is '/opt/ml/../../x', it must not hold '..'",
+        "LocalPath is '/opt/ml/../../x', it must not hold '..'",
+    ),
+    (
+        "channels outside",
+        {"channels": {"..": "s3://b/d"}},
+        "a channel cannot be named '..': its name is that of a directory",
+        "a channel cannot be named '..': its name is that of a directory",
     ),
     (
         "checkpoints nowhere",
@@ -264,6 +276,14 @@ def test_what_is_beside_a_rule_is_let_through(options: dict[str, Any]) -> None:
     request = settle(made(options), {"<account>": "123456789012"})
     check_request(request)
     assert request_rules.problems_of(request) == []
+
+
+@pytest.mark.parametrize("member", ["DebugHookConfig", "TensorBoardOutputConfig"])
+def test_no_directory_of_a_feature_leaves_the_jobs_own(member: str) -> None:
+    request = {**made({}), member: {"S3OutputPath": "s3://b/o", "LocalPath": "/opt/ml/../x"}}
+    assert request_rules.problems_of(request) == [
+        f"LocalPath of {member} is '/opt/ml/../x', it must not hold '..'"
+    ]
 
 
 def test_the_launchers_own_channels_go_to_all_groups_where_others_name_theirs() -> None:

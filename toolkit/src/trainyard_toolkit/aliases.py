@@ -1,9 +1,9 @@
 """Serves the predecessors' import names from this package, where they are not installed.
 
-In an environment with the wheel a ``.pth`` file calls :func:`install` at the start of each Python, unless
-``TRAINYARD_ALIASES=0``; so this module imports nothing but ``sys``. The finder stands last in line: an
-installed original is always found first, and the modules of an original are never ours. The zipapp has no
-``.pth`` file; it carries stand-ins, in a folder of its own on the PYTHONPATH of the script, that call
+In an environment with the wheel a ``.pth`` file puts a finder at the end of the import system's list at the
+start of each Python, unless ``TRAINYARD_ALIASES=0``; it imports this module when one of the names is asked for.
+Standing last in line, it finds nothing that is installed; and the modules of an original are never ours. The zipapp has
+no ``.pth`` file; it carries stand-ins, in a folder of its own on the PYTHONPATH of the script, that call
 :func:`stand_in`.
 """
 
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 OURS = "trainyard_toolkit."
 _CORE = ("entry_point", "environment", "errors", "files", "intermediate_output", "mapping", "runner")
-_PREDECESSOR = ("functions", "logging_config", "modules", "params", "recordio", "timeout", "trainer")
+_PREDECESSOR = (
+    "functions",
+    "logging_config",
+    "modules",
+    "params",
+    "record_pb2",
+    "recordio",
+    "timeout",
+    "trainer",
+)
 _RUNNERS = ("mpi", "process", "pytorch_xla", "smdataparallel", "torch_distributed")
 # Name of the predecessors' module -> name of ours.
 _MODULES = {name: OURS + name for name in _CORE}

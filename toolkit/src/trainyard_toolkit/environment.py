@@ -130,10 +130,11 @@ class Environment(mapping.MappingMixin):
         layout: Layout | None = None,
     ) -> None:
         self._layout = layout or Layout()
+        where = () if layout is None else (layout,)
         if hyperparameters is None:
-            hyperparameters = read_hyperparameters(self._layout)
-        self.input_data_config = input_data_config or read_input_data_config(self._layout)
-        self.resource_config = resource_config or read_resource_config(self._layout)
+            hyperparameters = read_hyperparameters(*where)
+        self.input_data_config = input_data_config or read_input_data_config(*where)
+        self.resource_config = resource_config or read_resource_config(*where)
         user, core, framework = config.split_hyperparameters(hyperparameters)
         self.hyperparameters = user
         self.additional_framework_parameters = framework
@@ -146,6 +147,7 @@ class Environment(mapping.MappingMixin):
     def _describe_paths(self) -> None:
         layout = self._layout
         self.model_dir = layout.model
+        self._checkpoint_dir = read_checkpoint_dir(layout)
         self.input_dir = layout.input
         self.input_config_dir = layout.config
         self.output_dir = layout.output
@@ -212,9 +214,9 @@ class Environment(mapping.MappingMixin):
         return _list_of_names(self.instance_groups_dict[group].get("hosts", []), f"hosts of {group}")
 
     def _describe_machine(self) -> None:
-        self.num_cpus = resources.num_cpus()
-        self.num_gpus = resources.num_gpus()
-        self.num_neurons = resources.num_neurons(self.current_instance_type)
+        self.num_cpus = num_cpus()
+        self.num_gpus = num_gpus()
+        self.num_neurons = num_neurons(self.current_instance_type)
         self.is_modelparallel_enabled = os.environ.get("SM_HP_MP_PARAMETERS")
         self.is_smddpmprun_installed = validate_smddpmprun()
         self.is_smddprun_installed = validate_smddprun()
@@ -282,6 +284,7 @@ class Environment(mapping.MappingMixin):
             channels=sorted(self.channel_input_dirs),
             training_env=dict(self),
         )
+        named["checkpoint_dir"] = self._checkpoint_dir
         if self.topology:
             named["topology"] = self.topology
         for name, path in self.channel_input_dirs.items():
@@ -352,6 +355,19 @@ def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:
     """The content of ``resourceconfig.json``: hosts, groups, network interface."""
     path = (layout or Layout()).resource_config
     return config.read_object(path, "the cluster's layout")
+
+
+def read_checkpoint_dir(layout: Layout | None = None) -> str:
+    """Where the job's checkpoints lie: where ``checkpointconfig.json`` says, else in ``checkpoints``.
+
+    The service writes that file, but does not document it: one that cannot be read counts as none.
+    """
+    layout = layout or Layout()
+    try:
+        path = config.read_object(layout.checkpoint_config, "the checkpoint configuration").get("LocalPath")
+    except ConfigError:
+        path = None
+    return layout.place_of(path) if isinstance(path, str) and path else layout.checkpoints
 
 
 def num_cpus() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 from trainyard_toolkit import config, log
@@ -55,6 +56,8 @@ _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
 }
 _OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,)}
 _CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
+# It is looked up, and names a folder of results.
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _FLAGS = {"mpi": "sagemaker_mpi_enabled", "torchrun": "sagemaker_torch_distributed_enabled"}
 
 
@@ -98,9 +101,17 @@ class Job:
             raise ConfigError(
                 f"distribution.kind must be none, torchrun or mpi, not {self.distribution['kind']!r}."
             )
+        path = self.checkpoints.get("path", "")
+        if path and (not os.path.isabs(path) or ".." in path.split("/")):
+            raise ConfigError(f"checkpoints.path must be an absolute path without '..', not {path!r}.")
+        if "/" in self.name or self.name in (".", ".."):
+            raise ConfigError(f"The job's name is part of a path, so it cannot be {self.name!r}.")
         code: str = document.get("code", "").replace("file://", "", 1)
         self.code_folder = os.path.abspath(code) if code and os.path.isdir(code) else ""
         self.hosts = self._hosts()
+        for host in self.hosts:
+            if not _HOST_NAME.match(host):
+                raise ConfigError(f"A host cannot be named {host!r}: use letters, digits, '-' and '.'.")
         self.current_host = self._current_host()
 
     def _hosts(self) -> list[str]:
@@ -146,6 +157,9 @@ class Job:
             OSError: the base directory cannot be written.
         """
         os.makedirs(layout.config, exist_ok=True)
+        if self.document.get("program"):  # what an image, or the user's shell, would have SageMaker run
+            os.environ.pop("SAGEMAKER_PROGRAM", None)
+            os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
         if self.code_folder:
             from trainyard_toolkit import fetch
 
@@ -155,6 +169,7 @@ class Job:
         )
         _write(layout.input_data_config, {channel.name: channel.config() for channel in self.channels})
         _write(layout.resource_config, self._resource_config())
+        _write(layout.checkpoint_config, {"LocalPath": self.checkpoint_dir(layout)})
         for channel in self.channels:
             channel.prepare(layout.channel(channel.name), self.host_index, len(self.hosts))
         os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
@@ -170,9 +185,18 @@ class Job:
         asked = self.hyperparameters.get("sagemaker_container_log_level")
         return asked or os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL") or None
 
+    def local_targets(self) -> list[str]:
+        """The folders that results and checkpoints are sent to, where they are folders."""
+        from trainyard_toolkit import store
+
+        uris = [section.get("uri") for section in (self.output, self.checkpoints)]
+        parts = [store.split_uri(uri) for uri in uris if uri]
+        return [path for scheme, _, path in parts if scheme == "file"]
+
     def checkpoint_dir(self, layout: Layout) -> str:
-        """Where checkpoints lie in the container."""
-        return str(self.checkpoints.get("path") or layout.checkpoints)
+        """Where this host's checkpoints lie."""
+        path: str = self.checkpoints.get("path", "")
+        return layout.place_of(path) if path else layout.checkpoints
 
     def _parameters(self) -> dict[str, Any]:
         """The user's hyperparameters, and what the document's other keys mean among the reserved ones."""

@@ -106,8 +106,8 @@ class MappingMixin(abc.Mapping):  # type: ignore[type-arg]
         return [name for name in dir(type(self)) if isinstance(getattr(type(self), name), property)]
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.properties():
-            raise KeyError(f"{name} is not one of {', '.join(self.properties())}")
+        if not isinstance(getattr(type(self), name), property):
+            raise KeyError(f"Trying to access non property {name}")
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:

@@ -96,7 +96,7 @@ def _make(identifier: RunnerType, environment: Environment, script: tuple[Any, A
     from trainyard_toolkit.predecessor.mpi_runner import MasterRunner, WorkerRunner
     from trainyard_toolkit.predecessor.smdataparallel_runner import SMDataParallelRunner
 
-    if here != first:
+    if not environment.is_master:
         worker = WorkerRunner(*script, count, first, here)
         if identifier is RunnerType.SMDataParallel:
             worker.kind = launch.SMDDP

@@ -16,7 +16,7 @@ from trainyard_toolkit import (
     program,
 )
 from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.layout import DEFAULT_BASE, Layout
 from trainyard_toolkit.masking import Masker
 from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
+    from trainyard_toolkit.hostview import HostView
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.metrics import Recorder
     from trainyard_toolkit.outputs import Results
@@ -48,6 +49,7 @@ class Training:
         self.environment: Environment | None = None
         self._mask_secrets_of()
         self.results: Results | None = None
+        self.view: HostView | None = None
         self.command: str | None = None
         self.status = 0
 
@@ -70,7 +72,7 @@ class Training:
             if text:
                 log.write(log.WARNING if report.stopped else log.ERROR, text)
         if self.job is not None:
-            self.layout.hand_over()
+            self.layout.hand_over(*self.job.local_targets())
         return 0 if report is None else report.exit_code
 
     def _attempt(self) -> failure.Report | None:
@@ -83,10 +85,13 @@ class Training:
             # A platform's log is where its users look for these lines; a person's own terminal is not.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
             self._mask_secrets_of(self.job.hyperparameters)
+            self._open_view(self.job.hosts, self.job.current_host)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
+        if self.job is None and self.layout.base != DEFAULT_BASE:  # else a platform has seen to it
+            self._open_view(env.hosts, env.current_host)
         self._mask_secrets_of(env.hyperparameters)
         if self.job is None or self.job.log_level:
             log.set_level(env.log_level)
@@ -100,6 +105,13 @@ class Training:
         """Mask the secrets of the environment and of these in what is printed and reported from now on."""
         self.masker = Masker(*sources)
         log.set_mask(self.masker.text)
+
+    def _open_view(self, hosts: Sequence[str], current: str) -> None:
+        """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
+        from trainyard_toolkit.hostview import HostView
+
+        self.view = HostView(self.layout, hosts, current, self.job)
+        self.view.open()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
@@ -219,14 +231,18 @@ class Training:
         Failing at that fails a run that went well; one that failed already stays as it is.
         """
         _on_stop(_note_stop)
-        if self.results is None:
-            return report
         try:
-            self.results.finish(succeeded=report is None or report.stopped)
+            if self.results is not None:
+                self.results.finish(succeeded=report is None or report.stopped)
+            if self.view is not None:
+                self.view.judge()
         except Exception as error:
             if report is None:
                 return failure.from_error(error)
             log.error(f"The results could not all be saved: {error}")
+        finally:
+            if self.view is not None:
+                self.view.close()
         return report
 
 

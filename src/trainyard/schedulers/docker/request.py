@@ -6,6 +6,8 @@ import fnmatch
 import json
 import math
 import os
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,10 @@ from trainyard.specs.training import METADATA_KEY, grace_variables, script_of
 from trainyard.workspace.registry import image_problem
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
+#: SageMaker's names of hosts begin with it.
+HOST_PREFIX = "algo-"
+#: How many hosts of a job have addresses in one loopback network.
+LOOPBACK_HOSTS = 250
 IMAGE_ENV = "TORCHX_IMAGE"
 #: The driver keeps bytes that are not UTF-8, and is the faster one to read. By default it throws the
 #: oldest lines away at 100 MB; it takes no "unlimited", but a limit that no disk reaches.
@@ -89,6 +95,21 @@ class DockerRequest:
             }
             containers.append(shown)
         return {**vars(self), "containers": containers}
+
+    def place_hosts(self, addresses: Iterator[str]) -> None:
+        """Give the containers addresses of their job's network, and let hosts of a training job know theirs.
+
+        The names that the daemon itself gives come with a container's start and go with its end; these stay.
+        """
+        known: dict[str, list[str]] = {}
+        for container, address in zip(self.containers, addresses, strict=False):
+            endpoint = container.body["NetworkingConfig"]["EndpointsConfig"][self.network]
+            endpoint["IPAMConfig"] = {"IPv4Address": address}
+            hosts = known.setdefault(container.role, [])
+            hosts += [f"{alias}:{address}" for alias in endpoint["Aliases"] if alias.startswith(HOST_PREFIX)]
+        for container in self.containers:
+            if known[container.role]:
+                container.body["HostConfig"]["ExtraHosts"] = known[container.role]
 
 
 def _shown_label(redactor: Any, value: str) -> str:
@@ -182,16 +203,35 @@ class _Plan:
             },
             "HostConfig": self._host_config(role, k),
         }
+        if METADATA_KEY in role.metadata and (hosts := self._hosts_without_network(role)):
+            body["HostConfig"]["ExtraHosts"] = [f"{host}:{address}" for host, address in hosts.items()]
         if self.opts.network != "host":
             body["Hostname"] = name
             self._add_ports(body, role)
         if self.network and self.opts.network not in ("host", "none", "bridge"):
             aliases = [f"{role.name}-{k}"]
             if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
-                aliases.append(f"algo-{k + 1}")
+                aliases.append(f"{HOST_PREFIX}{k + 1}")
             body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
         script = script_of(role.entrypoint, applied.args, role.metadata)
         return ReplicaRequest(name, role.name, k, role.image, env, body, script)
+
+    def _hosts_without_network(self, role: Role) -> dict[str, str]:
+        """Return the addresses of a training role's hosts that no network of their job's own names.
+
+        The only host of a role is itself; hosts on the machine's network have a part of its loopback network
+        that depends on the job, so that two jobs can serve the same port on their ``algo-1``.
+        """
+        names = [f"{HOST_PREFIX}{k + 1}" for k in range(role.num_replicas)]
+        if self.opts.network == "host":
+            block = zlib.crc32(self.app_id.encode()) & 0x7FFF
+            return {
+                name: f"127.{128 | (number >> 8)}.{number & 255}.{1 + k % LOOPBACK_HOSTS}"
+                for k, name in enumerate(names)
+                for number in [(block + k // LOOPBACK_HOSTS) & 0x7FFF]
+            }
+        is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
+        return {names[0]: "127.0.0.1"} if is_alone else {}
 
     def _labels(self, session: str, watched: bool) -> dict[str, str]:
         policy = {

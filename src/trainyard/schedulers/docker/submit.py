@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.docker.engine import Engine
+    from trainyard.docker.networks import Network
     from trainyard.schedulers.docker.request import DockerRequest, ReplicaRequest
 
 #: Starting takes as long as the machine takes to set a container up, which a loaded one may do slowly.
@@ -142,7 +143,8 @@ class _Submission:
 
     def _make_network(self) -> None:
         try:
-            make_job_network(self.engine, self.request.app_id, len(self.request.containers))
+            network = make_job_network(self.engine, self.request.app_id, len(self.request.containers))
+            self.request.place_hosts(network.addresses())
         except NoSubnetLeftError as error:
             self._why_waiting = error.message
         except EngineError as error:
@@ -218,7 +220,7 @@ class _Submission:
             )
 
 
-def make_job_network(engine: Engine, app_id: str, containers: int) -> None:
+def make_job_network(engine: Engine, app_id: str, containers: int) -> Network:
     """Make the network of a job of several containers, which has the job's name.
 
     Raises:
@@ -234,12 +236,12 @@ def make_job_network(engine: Engine, app_id: str, containers: int) -> None:
         "Labels": {labels.APP_ID: app_id},
     }
     try:
-        make_network(engine, body, containers)
+        return make_network(engine, body, containers)
     except NoSubnetLeftError:
         # Those of jobs whose watcher was killed at the very end may hold some.
         if not remove_ended_networks(engine):
             raise
-        make_network(engine, body, containers)
+        return make_network(engine, body, containers)
 
 
 def _credentials(image: str) -> str | None:

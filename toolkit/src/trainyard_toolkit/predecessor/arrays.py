@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 from trainyard_toolkit.errors import UnsupportedFormatError
 from trainyard_toolkit.predecessor import recordio
-from trainyard_toolkit.serving import content_types, decoders, encoders
+from trainyard_toolkit.serving import content_types, encoders
 from trainyard_toolkit.serving.decoders import csv_to_numpy, json_to_numpy, npy_to_numpy
 
 TYPE_CHECKING = False
@@ -14,7 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["csv_to_numpy", "json_to_numpy", "npy_to_numpy"]
 
-array_to_npy = encoders.array_to_npy
+
+def array_to_npy(array_like: Any) -> bytes:
+    """An NPY file; objects of Python are pickled, which our own decoder does not read."""
+    import numpy as np  # type: ignore[import-not-found, unused-ignore]
+
+    out = io.BytesIO()
+    np.save(out, np.asarray(array_like), allow_pickle=True)
+    return out.getvalue()
 
 
 def array_to_json(array_like: Any) -> str:
@@ -42,6 +51,12 @@ encoders_map: dict[str, Callable[[Any], Any]] = {
     content_types.CSV: array_to_csv,
     content_types.JSON: array_to_json,
 }
+_encoders_map = encoders_map
+_decoders_map: dict[str, Callable[[Any], Any]] = {
+    content_types.NPY: npy_to_numpy,
+    content_types.CSV: csv_to_numpy,
+    content_types.JSON: json_to_numpy,
+}
 
 
 def encode(array_like: Any, content_type: str) -> Any:
@@ -60,6 +75,9 @@ def decode(obj: Any, content_type: str) -> Any:
 
     Raises:
         UnsupportedFormatError: another content type.
-        ClientError: the content is not of that type.
+        ClientError: CSV that cannot be read.
+        ValueError: other content that is not of that type.
     """
-    return decoders.decode(obj, content_type)
+    if content_type not in _decoders_map:
+        raise UnsupportedFormatError(content_type, tuple(_decoders_map))
+    return _decoders_map[content_type](obj)

@@ -11,6 +11,7 @@ from trainyard_toolkit import fetch, process, program, resources
 from trainyard_toolkit import install as installing
 from trainyard_toolkit.errors import ExecuteUserScriptError, ImportModuleError
 from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def install_requirements(path: str, capture_error: bool = False) -> None:
     installing.install_requirements(path, os.environ)
 
 
-def import_module(uri: str, name: str = DEFAULT_MODULE_NAME) -> Any:
-    """Fetch the user's code, install it, and import a module of it.
+def import_module(uri: str, name: str = DEFAULT_MODULE_NAME, cache: bool | None = None) -> Any:
+    """Fetch the user's code, install it, and import a module of it. ``cache`` is the elder predecessor's.
 
     Raises:
         ImportModuleError: it cannot be imported.
@@ -115,6 +116,13 @@ def run(
 ) -> Any:
     """Run a module as a program (``python -m``), under the elder predecessor's name.
 
+    Args:
+        module_name: the module.
+        args: its arguments.
+        env_vars: its variables, over those of this process.
+        wait: False returns the running ``subprocess.Popen``.
+        capture_error: whether the error carries the last lines of stderr.
+
     Raises:
         ExecuteUserScriptError: it failed.
     """
@@ -122,7 +130,13 @@ def run(
     env = {**os.environ, **(env_vars or {})}
     env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH")) if part)
     line = [resources.script_python(), "-m", module_name, *(args or [])]
-    outcome = process.supervise(process.Command(line, env, code if os.path.isdir(code) else None))
+    where = code if os.path.isdir(code) else None
+    if not wait:
+        import subprocess
+
+        return subprocess.Popen(line, env=env, cwd=where)
+    relays = {2: Relay(2)} if capture_error else {}
+    outcome = process.supervise(process.Command(line, env, where), relays=relays)
     if outcome.status != 0:
         raise ExecuteUserScriptError(line, outcome.status, outcome.stderr)
     return outcome

@@ -77,7 +77,8 @@ class ProcessRunner:
         env = {**launching.script_environment(environment, os.environ), **self._env_vars}
         env["PYTHONPATH"] = launching.python_path(environment.layout.code, env)
         code = environment.layout.code
-        return launching.Launch(environment, self._user_entry_point, self._args, env, self.policy, code)
+        args = [str(arg) for arg in self._args]
+        return launching.Launch(environment, self._user_entry_point, args, env, self.policy, code)
 
     def environment(self) -> Environment:
         """The job, with what this runner was given in place of what the platform wrote."""

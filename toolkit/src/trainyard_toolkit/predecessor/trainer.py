@@ -16,7 +16,11 @@ def train() -> None:
     """Run the job that the base directory describes, and end this process with its exit code."""
     from trainyard_toolkit import cli
 
-    sys.exit(cli.main(["train"]))
+    _exit_processes(cli.main(["train"]))
+
+
+def _exit_processes(exit_code: int) -> None:
+    sys.exit(exit_code)
 
 
 main = train

@@ -43,8 +43,15 @@ def csv_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
     number, else of text, as it was sent. Empty lines are skipped.
 
     Raises:
-        ValueError: rows of different lengths, quotes that do not end, or values that are not of ``dtype``.
+        ClientError: rows of different lengths, quotes that do not end, or values that are not of ``dtype``.
     """
+    try:
+        return _csv_to_numpy(string_like, dtype)
+    except ValueError as error:
+        raise ClientError(f"Cannot read the request as {content_types.CSV}: {error}.") from None
+
+
+def _csv_to_numpy(string_like: str | bytes, dtype: Any) -> Any:
     import csv
 
     np = _numpy()

@@ -27,7 +27,7 @@ def encode(array: Any, content_type: str) -> bytes:
 
 def array_to_json(array: Any) -> bytes:
     """Nested lists as JSON; NumPy's arrays and numbers too."""
-    return json.dumps(array, default=_plain).encode("utf-8")
+    return json.dumps(array, default=_plain_json).encode("utf-8")
 
 
 def array_to_csv(array: Any) -> bytes:
@@ -59,6 +59,13 @@ _ENCODERS = {
     content_types.CSV: array_to_csv,
     content_types.NPY: array_to_npy,
 }
+
+
+def _plain_json(value: Any) -> Any:
+    plain = _plain(value)
+    if plain is value:
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return plain
 
 
 def _plain(value: Any) -> Any:

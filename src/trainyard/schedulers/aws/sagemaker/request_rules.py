@@ -198,6 +198,8 @@ def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Ite
     for channel in channels:
         mode = channel.get("InputMode") or default
         source = channel["DataSource"]
+        if channel["ChannelName"] in (".", ".."):  # the model's pattern lets it pass
+            yield f"a channel cannot be named {channel['ChannelName']!r}: its name is that of a directory"
         needs_vpc = "FileSystemDataSource" in source and not request.get("VpcConfig") and not is_local
         # developer guide, "Give SageMaker training jobs access to resources in your VPC"
         no_vpc = [f"is a file system, which needs {name('VpcConfig')}"] if needs_vpc else []
@@ -275,6 +277,10 @@ def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     path = (request.get("CheckpointConfig") or {}).get("LocalPath")
     if path is not None:
         yield from _checkpoint_path(path, name("LocalPath"))
+    for member in ("DebugHookConfig", "TensorBoardOutputConfig"):
+        path = (request.get(member) or {}).get("LocalPath")
+        if path is not None and ".." in path.split("/"):
+            yield f"LocalPath of {member} is {path!r}, it must not hold '..'"
 
 
 def _checkpoint_path(path: str, name: str) -> Iterator[str]:
@@ -285,7 +291,10 @@ def _checkpoint_path(path: str, name: str) -> Iterator[str]:
     if not path.startswith("/"):
         yield f"{name} is {path!r}, it must be absolute, such as /opt/ml/checkpoints"
         return
-    bare = re.sub(r"/+", "/", path).rstrip("/")
+    if ".." in path.split("/"):
+        yield f"{name} is {path!r}, it must not hold '..'"
+        return
+    bare = re.sub(r"/(\./|/)*", "/", path + "/").rstrip("/")
     if bare in ("", "/opt", "/opt/ml") or bare == "/opt/ml/input" or bare.startswith("/opt/ml/input/"):
         yield (
             f"{name} is {path}, where the platform puts the job's own input; take another directory, such as "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.images import inspect_image, pull
 from trainyard.docker.networks import make_network, shared_network
-from trainyard.schedulers.aws.sagemaker_local.hosts.host import StartFailure
+from trainyard.errors import BackendError
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 #: Marks containers and networks; its value is the job's directory.
@@ -19,6 +21,9 @@ LABEL = "trainyard.sagemaker.job"
 DAEMON_SECONDS = 60.0
 #: What hosts that are their job's only one are on, and what they are on where they may reach nothing.
 SHARED_NETWORK, ISOLATED_NETWORK = "trainyard-single-hosts", "trainyard-isolated-hosts"
+#: How often another shared network is joined before a container is given up.
+MOST_RENEWALS = 8
+_FULL = re.compile(r"no available IPv4 addresses|exchange full", re.IGNORECASE)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
 
@@ -44,6 +49,7 @@ class Cluster:
         self.gateway = ""
         self.addresses: dict[str, str] = {}
         self._only_host: Host | None = None
+        self._full = self._renewals = 0
         info = engine.request("GET", "/info")
         self.has_init = (info.get("InitBinary") or "") != ""
         self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
@@ -61,11 +67,11 @@ class Cluster:
             EngineError: the daemon refuses it for another reason.
         """
         is_isolated = bool(self.request.get("EnableNetworkIsolation"))
-        if len(hosts) == 1 and not self.network:
-            self._only_host = hosts[0]
         if len(hosts) == 1:
             name = ISOLATED_NETWORK if is_isolated else SHARED_NETWORK
-            made = shared_network(self.engine, name, is_internal=is_isolated)
+            self._only_host = hosts[0]
+            tail = f"-{self._full + 1}" if self._full else ""
+            made = shared_network(self.engine, name + tail, is_internal=is_isolated)
         else:
             body = {
                 "Name": f"trainyard-{self.request['TrainingJobName']}-{os.urandom(3).hex()}",
@@ -79,12 +85,25 @@ class Cluster:
         self.network, self.gateway = made.id, made.gateway
 
     def renew_network(self, error: EngineError) -> bool:
-        """Have the shared network again where somebody has removed it since; returns whether that was so."""
-        is_gone = error.status == 404 and "network" in error.message and self._only_host is not None
-        if is_gone and self._only_host is not None:
-            host, self._only_host = self._only_host, None  # once is enough
-            self.join_network([host])
-        return is_gone
+        """Join the shared network again where somebody has removed it since, or another one where it is full.
+
+        Returns:
+            whether one of that was why a container did not start, and another attempt may help.
+
+        Raises:
+            PlatformFailure: there are no addresses for another one.
+        """
+        is_gone = error.status == 404 and "network" in error.message
+        is_full = _FULL.search(error.message) is not None
+        self._renewals += 1
+        if self._only_host is None or not (is_gone or is_full) or self._renewals > MOST_RENEWALS:
+            return False
+        self._full += is_full
+        try:
+            self.join_network([self._only_host])
+        except BackendError as problem:
+            raise PlatformFailure(problem.message) from problem
+        return True
 
     def endpoint_variables(self, environ: dict[str, str]) -> dict[str, str]:
         """Return the variables that name AWS endpoints, as containers reach them: not by loopback."""
