@@ -24,6 +24,6 @@ else
     printf '\ntorch is not installed, so the example with dist.ddp is left out (pip install torch to see it)\n'
 fi
 
-printf '\nmodels:  %s\n' "$(pwd)/build/digits"
+printf '\nmodels:  %s\n' "$(trainyard status "$handle" | sed -n 's/^Results: //p')"
 printf 'history: %s\n' "$(python -c 'from trainyard.paths import history_path; print(history_path())')"
 printf 'next:    trainyard run utils.echo --msg hello; trainyard components; trainyard --help\n'

@@ -7,6 +7,7 @@ separated by commas, or ``all``) says that it must be there: then they fail.
 from __future__ import annotations
 
 import functools
+import glob
 import importlib.util
 import os
 import shutil
@@ -76,14 +77,19 @@ FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frame
 
 
 def frameworks() -> str:
-    """Return the folder with AWS's framework toolkits; skips without them."""
+    """Return the folder that AWS's framework toolkits are installed in; skips without them."""
     need("frameworks")
-    return FRAMEWORKS
+    return _framework_folders()[0]
 
 
 def _frameworks() -> str:
-    folder = os.path.join(FRAMEWORKS, "sagemaker_pytorch_container")
-    return "" if os.path.isdir(folder) else f"{folder} is not there (make {os.path.basename(FRAMEWORKS)})"
+    name = os.path.basename(FRAMEWORKS)
+    return "" if _framework_folders() else f"no framework toolkits in {FRAMEWORKS} (make {name})"
+
+
+def _framework_folders() -> list[str]:
+    packages = glob.glob(os.path.join(FRAMEWORKS, "lib/python3*/site-packages/sagemaker_pytorch_container"))
+    return [os.path.dirname(package) for package in packages]
 
 
 #: `aws logs tail` is in version 2 only, which no package index has; distributions do.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +191,27 @@ TEXTS = [
         "--password=***|tee x; --password ***;ls; (--password ***)",
     ),
     ("--token --other; --flag-token -v", "--token --other; --flag-token -v"),
+]
+
+TEXTS += [
+    (text, text)
+    for text in (
+        "t.py --password $(cat /run/secret) --lr 1",
+        'MY_PASS="$(pass show x)" t.py --token "$token" --secret $secret',
+        "t.py --api-key `cat key` x",
+    )
+]
+TEXTS += [
+    (shlex.join(["sh", "-c", text]), shlex.join(["sh", "-c", wanted]))
+    for text, wanted in [
+        ("MY_PASS='hunter2 x' python t.py", "MY_PASS='***' python t.py"),
+        ("curl -H 'X-Api-Key: hunter2 x' h", "curl -H 'X-Api-Key: ***' h"),
+        ("MY_PASS='' python t.py", "MY_PASS='' python t.py"),
+        (
+            shlex.join(["sh", "-c", "t.py --password 'hunter2 x' a"]),
+            shlex.join(["sh", "-c", "t.py --password '***' a"]),
+        ),
+    ]
 ]
 
 #: Lists of arguments, and how they are shown.

@@ -22,7 +22,9 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TORCHX_REPLICA_IDX", "0")))
-    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("build/digits"))
+    # As a job, wherever it runs, the model's place is SM_MODEL_DIR.
+    model_dir = os.environ.get("SM_MODEL_DIR", "build/digits")
+    parser.add_argument("--model-dir", type=pathlib.Path, default=pathlib.Path(model_dir))
     args = parser.parse_args()
 
     images, labels = load_digits(return_X_y=True)
@@ -35,8 +37,8 @@ def main() -> None:
         model.partial_fit(train_x, train_y, classes=range(10))
         print(f"epoch {epoch} loss {model.loss_:.4f} accuracy {model.score(test_x, test_y):.4f}")
 
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / f"seed-{args.seed}.joblib"
+    args.model_dir.mkdir(parents=True, exist_ok=True)
+    path = args.model_dir / f"seed-{args.seed}.joblib"
     joblib.dump(model, path)
     print(f"model saved to {path}")
 

@@ -347,6 +347,8 @@ _OPTION = _Lazy(
     r"(?<![\w.\-])(?P<name>--?[A-Za-z][\w.\-]*)(?:(?:[ \t]|\\?\n)+|\\*[\"'],[ \t\n]*(?=\\*[\"']))"
 )
 _QUOTE = _Lazy(r"(\\*)([\"'])")
+#: A quote within a command line that stands in quotes itself, as `shlex` and people write it.
+_QUOTE_WITHIN = _Lazy(r"'\"'\"'[\\\"']*|'\\''[\\\"']*")
 _DOUBLE_QUOTED = _Lazy(r"\"((?:[^\"\\]|\\.)*)\"", re.S)
 _NEXT_PAIR = r"[ \t\n]|\\*[\"']?[A-Za-z_][\w.\-]{0,60}\\*[\"']?[ \t]*[=:]|\\*[\"']|$"
 _BARE = _Lazy(rf"(?:[^\s'\";&|,<\\]|,(?!{_NEXT_PAIR})|<(?!redacted)|\\(?![\"\n]).)+", re.S)
@@ -455,9 +457,21 @@ def _assignments(text: str) -> Iterator[Span]:
         is_quoted = start > at and text[start - 1] in "\"'"
         if not is_quoted and _goes_on(value, match["sep"], name):
             continue
+        if _is_expanded(text, start, end, at):
+            continue
         if signs or _is_secret(name, value):
             yield start, end, name
             done = end
+
+
+def _is_expanded(text: str, start: int, end: int, at: int) -> bool:
+    """Whether a shell puts something in place of a value: ``$name``, ``"$(command)"``."""
+    if end - start > _LONGEST_EXEMPT or (start > at and text[start - 1] == "'"):
+        return False
+    return _EXPANSION.match(text, start, end) is not None
+
+
+_EXPANSION = _Lazy(r"\$[A-Za-z_]\w*\Z|\$[({]|`")
 
 
 def _goes_on(value: str, sep: str, name: str) -> bool:
@@ -511,6 +525,13 @@ def _value_at(text: str, at: int) -> tuple[int, int]:
     quote = _QUOTE.match(text, at)
     if quote is None:
         return _bare_at(text, at)
+    within = _QUOTE_WITHIN.match(text, at)
+    if within is not None:
+        marks = within[0]
+        if marks[: len(marks) // 2] * 2 == marks:  # nothing in quotes
+            return within.end(), within.end()
+        end = text.find(marks, within.end())
+        return within.end(), end if end >= 0 else _line_end(text, within.end(), "\n")
     start = quote.end()
     if quote[0] == '"':
         closed = _DOUBLE_QUOTED.match(text, at)
@@ -553,7 +574,7 @@ def _options(text: str) -> Iterator[Span]:
             value.startswith("--") or (len(value) == 2 and value[0] == "-") or _is_prose(value, name)
         ):
             continue
-        if _is_secret_value(kind, name, value):
+        if _is_secret_value(kind, name, value) and not _is_expanded(text, start, end, at):
             yield start, end, name
 
 

@@ -67,6 +67,7 @@ def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
             running = entry_point.run("", "train.py", [], wait={wait})
             running.wait()
         except errors.ExecuteUserScriptError as error:
+            assert {wait} or running.poll() == 1
             assert error.exit_code == 1 and "KeyError: 'missing column'" in str(error), error
             assert error.details["exception"] == "KeyError"
         else:

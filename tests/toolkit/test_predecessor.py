@@ -445,3 +445,32 @@ def test_train_starts_the_vendors_launchers(
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     done = tree.train(PATH=path, PYTHONPATH=str(tmp_path), **env)
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+EXTRA = """
+import os
+from sagemaker_training import entry_point, environment, errors, runner
+options = {"sagemaker_mpi_num_of_processes_per_host": 2, "sagemaker_mpi_custom_mpi_options": "-x WORD=said"}
+env = environment.Environment()
+run = lambda name: entry_point.run(env.module_dir, name, ["--a"], env.to_env_vars(),
+                                   runner_type=runner.MPIRunnerType, extra_opts=options)
+assert run("train.py").exit_code == 0
+try:
+    run("bad.py")
+except errors.ExecuteUserScriptError as error:
+    print(error.return_code, error.details["rank"], error.details["exception"], error.details["message"])
+"""
+
+
+def test_options_of_mpi_from_a_frameworks_code(tree: Tree) -> None:
+    need("mpi")
+    tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})
+    tree.script("import os, sys; os.write(1, f\"{os.environ['WORD']} {sys.argv[1:]}\\n\".encode())")
+    tree.script("import os\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1': raise OSError('no data')", "bad.py")
+    start = "from trainyard_toolkit import aliases; aliases.install()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", start + EXTRA], env=tree.env(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("said ['--a']\n") == 2
+    assert done.stdout.endswith("1 1 OSError no data\n")

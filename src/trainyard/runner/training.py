@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef, Role
 
+#: Characters of a document that carries the arguments; a variable takes 128 KiB, and macros grow.
+LONGEST_DOCUMENT = 64 * 1024
+
 
 def start_toolkits(app: AppDef, scheduler: Scheduler[Any]) -> None:
     """Let every role with a training specification start the toolkit instead of its script, in place.
@@ -45,6 +48,8 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.command[0]
     role.args = [*place.command[1:], "train"]
+    if len(json.dumps(document)) > LONGEST_DOCUMENT:
+        role.args += ["--", *document.pop("arguments", [])]
     role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ _TORCHRUN_DEFAULT_GRACE = 30.0
 #: The directories of the base directory that hold results.
 RESULTS = ("model", "output", "checkpoints")
 _SUFFIXES = (".py", ".sh")
-_INTERPRETERS = ("python", "sh", "bash")
 
 
 def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,12 +55,12 @@ def local_path(uri: str) -> str:
     return path if path.startswith("/") else ""
 
 
-def script_of(entrypoint: str, args: Sequence[str], metadata: Mapping[str, Any]) -> str:
-    """Return the file that a role's program reads its script from; "" if it has none, or nobody can tell."""
+def script_of(args: Sequence[str], metadata: Mapping[str, Any]) -> str:
+    """Return the script of a role of `train.script`; "" of other roles, and where it is no file's name."""
     found = str(specification(metadata).get("program", ""))
-    if not found and args and posixpath.basename(entrypoint).rstrip("0123456789.") in _INTERPRETERS:
-        found = args[0]
-    return found if found.endswith(_SUFFIXES) and not found.startswith("-") and "$" not in found else ""
+    if not found and metadata.get(TOOLKIT_KEY) is False:
+        found = next((word for word in args if word.endswith(_SUFFIXES)), "")
+    return found if found.endswith(_SUFFIXES) and "$" not in found else ""
 
 
 def grace_variables(env: Mapping[str, str], grace: float) -> dict[str, str]:

@@ -6,12 +6,10 @@ sources. Jobs of this machine run an unpacked copy, whose byte code Python keeps
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trainyard
@@ -96,13 +94,12 @@ def put_toolkit() -> None:
     try:
         partial = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(path))
         if path.endswith(".pyz"):
-            Path(partial, "toolkit.pyz").write_bytes(toolkit_archive())
+            _write(os.path.join(partial, "toolkit.pyz"), toolkit_archive())
             os.replace(os.path.join(partial, "toolkit.pyz"), path)
             return
         for name, content in (*_members(_sources()), (_START, _STARTER)):
-            file = Path(partial, name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+            os.makedirs(os.path.dirname(os.path.join(partial, name)), exist_ok=True)
+            _write(os.path.join(partial, name), content)
         os.rename(partial, path)
     except OSError as error:
         if not os.path.exists(path):  # somebody was quicker
@@ -111,17 +108,30 @@ def put_toolkit() -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+
+
 def _local_copy() -> str:
-    """Return where this machine's jobs find the toolkit: named by its sources, whose content is not read."""
+    """Return where this machine's jobs find the toolkit: named by what its sources look like from outside.
+
+    Every submission of a script asks, so that neither is their content read nor are slow modules loaded.
+    """
+    import zlib
+
     given = os.environ.get(VARIABLE)
     if given:
-        digest, suffix = hashlib.sha256(_given(given)), ".pyz"
+        content = _given(given)
+        name = f"{len(content):x}-{zlib.crc32(content):08x}.pyz"
     else:
-        digest, suffix = hashlib.sha256(f"{trainyard.__version__} {_STARTER!r}".encode()), ""
-        for path in _files(_sources()):
-            info = path.stat()
-            digest.update(f"{path}\0{info.st_size}\0{info.st_mtime_ns}\n".encode())
-    return os.path.join(state_dir(), "toolkit", digest.hexdigest()[:16] + suffix)
+        package = _sources()
+        infos = [(path, os.stat(os.path.join(package, path))) for path in _files(package)]
+        facts = [(path, info.st_size, info.st_mtime_ns) for path, info in infos]
+        latest = max(mtime for _, _, mtime in facts)
+        whole = f"{trainyard.__version__} {_STARTER!r} {package} {facts}"
+        name = f"{latest:x}-{zlib.crc32(whole.encode('utf-8', 'surrogateescape')):08x}"
+    return os.path.join(state_dir(), "toolkit", name)
 
 
 def toolkit_archive() -> bytes:
@@ -153,19 +163,20 @@ def _given(path: str) -> bytes:
     )
 
 
-def _sources() -> Path:
+def _sources() -> str:
     """Return the toolkit's package: within an installed trainyard, or beside it in a clone."""
-    own = Path(trainyard.__file__).parent
-    for place in (own / "_toolkit", own.parents[1] / "toolkit" / "src"):
-        if (place / _PACKAGE / "cli.py").is_file():
-            return place / _PACKAGE
+    own = os.path.dirname(trainyard.__file__)
+    clone = os.path.dirname(os.path.dirname(own))
+    for place in (os.path.join(own, "_toolkit"), os.path.join(clone, "toolkit", "src")):
+        if os.path.isfile(os.path.join(place, _PACKAGE, "cli.py")):
+            return os.path.join(place, _PACKAGE)
     raise ConfigError(
         f"this job runs under the toolkit, which is missing in {own}",
         hint=f"Install trainyard again. Or let {VARIABLE} name a trainyard-toolkit.pyz.",
     )
 
 
-def _made(package: Path) -> bytes:
+def _made(package: str) -> bytes:
     import zipfile
 
     raw = io.BytesIO()
@@ -179,13 +190,21 @@ def _made(package: Path) -> bytes:
     return _SHEBANG + raw.getvalue()
 
 
-def _members(package: Path) -> Iterator[tuple[str, bytes]]:
+def _members(package: str) -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN
     for name in _ALIASED:
         yield f"aliases/{name}/__init__.py", _STAND_IN
     for path in _files(package):
-        yield f"{_PACKAGE}/{path.relative_to(package).as_posix()}", path.read_bytes()
+        with open(os.path.join(package, path), "rb") as file:
+            yield f"{_PACKAGE}/{path}", file.read()
 
 
-def _files(package: Path) -> list[Path]:
-    return sorted(path for path in package.rglob("*") if path.suffix == ".py" or path.name == "py.typed")
+def _files(package: str) -> list[str]:
+    """Return the package's files, by their parts sorted, as the toolkit's builder sorts them."""
+    found = []
+    for directory, _, names in os.walk(package):
+        if os.path.basename(directory) != "__pycache__":
+            inner = os.path.relpath(directory, package)
+            wanted = [name for name in names if name.endswith(".py") or name == "py.typed"]
+            found += [os.path.normpath(os.path.join(inner, name)) for name in wanted]
+    return sorted(found, key=lambda path: path.split("/"))

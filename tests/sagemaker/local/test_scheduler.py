@@ -150,6 +150,18 @@ def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
     assert trainyard("delete", handle).returncode == 0
 
 
+def test_results_that_went_nowhere_else_go_with_the_job(processes: str, tmp_path: Path, home: Path) -> None:
+    (tmp_path / "run.sh").write_text('echo weights >"$SM_MODEL_DIR/model.bin"\n')
+    words = ("run", "-s", "sagemaker_local", "--wait", "train.script", "--script", "run.sh")
+    handle = trainyard(*words, cwd=tmp_path).stdout.split()[0]
+    results = Path(json.loads(trainyard("status", "--json", handle).stdout)["results"])
+    assert results.parent.parent == home / "state/sagemaker-results"
+    assert (results / "model.tar.gz").exists()
+    assert f"Results: {results}\n" in trainyard("describe", handle).stdout
+    assert f"deleted {handle} and its results in {results}\n" in trainyard("delete", handle).stderr
+    assert not results.parent.exists()
+
+
 def test_a_failure_tells_its_host(processes: str) -> None:
     with closing(create_scheduler("test")) as scheduler:
         from trainyard.specs import AppDef, Resource, Role

@@ -233,8 +233,14 @@ def test_a_refused_submission_is_no_job(cloud: Cloud, queue: Queue, scheduler: A
     queue.aws.batch.add_queue("shared", (), jobQueueType="SAGEMAKER_TRAINING", schedulingPolicyArn="arn:p")
     with pytest.raises(AwsError, match="fair-share"):
         submit(scheduler, sh("true", image="i:1"), options(cloud, batch_queue="shared"))
-    with pytest.raises(AwsError, match="JobQueue none not found"):
-        submit(scheduler, sh("true", image="i:1"), options(cloud, batch_queue="none"))
+    queue.aws.batch.add_queue("off", (), jobQueueType="SAGEMAKER_TRAINING", state="DISABLED")
+    for name, said in (
+        ("none", "there is no job queue none"),
+        ("queue", "queue is a job queue of the type ECS"),
+        ("off", "the job queue off is DISABLED"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            submit(scheduler, sh("true", image="i:1"), options(cloud, batch_queue=name))
     assert queue.aws.services.jobs == {}
     cfg = options(cloud, batch_queue="shared", batch_share_identifier="team")
     assert submit(scheduler, sh("true", image="i:1"), cfg).startswith("shared:")
@@ -322,8 +328,8 @@ def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AW
 
     queue.aws.batch.add_queue("off", (), jobQueueType="SAGEMAKER_TRAINING", state="DISABLED")
     assert check("gpu") == (True, "gpu")
-    assert check("queue") == (False, "queue is a queue of the type ECS")
-    assert check("off") == (False, "off is DISABLED, VALID: JobQueue Healthy")
+    assert check("queue") == (False, "queue is a job queue of the type ECS")
+    assert check("off") == (False, "the job queue off is DISABLED, VALID: JobQueue Healthy")
     assert check("none") == (False, "there is no job queue none")
 
 

@@ -170,6 +170,7 @@ EXPECTED = {
     "SM_CHANNELS": '["testing","training"]',
     "SM_CHANNEL_TESTING": "/opt/ml/input/data/testing",
     "SM_CHANNEL_TRAINING": "/opt/ml/input/data/training",
+    "SM_CHECKPOINT_DIR": "/opt/ml/checkpoints",
     "SM_CURRENT_HOST": "algo-1",
     "SM_DISTRIBUTION_INSTANCE_GROUPS": "[]",
     "SM_FRAMEWORK_MODULE": "",

@@ -11,7 +11,7 @@ import pytest
 from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.docker import gc, labels, submit
+from trainyard.schedulers.docker import gc, labels
 from trainyard.schedulers.docker import jobs as docker_jobs
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.specs import AppState, RetryPolicy
@@ -330,31 +330,6 @@ def test_submitting_twice_is_submitting_once(jobs):
     info = jobs.dryrun(jobs.role("sleep 600", num_replicas=2))
     assert jobs.scheduler.schedule(info) == jobs.scheduler.schedule(info) == info.app_id
     assert len(jobs.containers()) == 2
-
-
-def test_address_pools_that_are_exhausted(jobs, monkeypatch):
-    """Networks of ended jobs are removed to make room; if there are none, the error says what to do."""
-    app_id, _ = jobs.run(jobs.role("exit 0", num_replicas=2))
-    wait_until(lambda: jobs.networks(app_id) == [], "the removal of the network")
-    body = {"Name": app_id, "Labels": {labels.APP_ID: app_id}}
-    jobs.engine.request("POST", "/networks/create", json=body)  # as if its watcher had been killed
-    real, calls = type(jobs.engine).request, []
-
-    def request(self, method, path, **kwargs):
-        if path == "/networks/create":
-            calls.append(kwargs)
-            if jobs.networks(app_id) or kwargs["json"]["Name"].startswith("never"):
-                raise submit.EngineError(
-                    500, "could not find an available, non-overlapping IPv4 address pool"
-                )
-        return real(self, method, path, **kwargs)
-
-    monkeypatch.setattr(type(jobs.engine), "request", request)
-    assert jobs.submit(jobs.role("exit 0", num_replicas=2))
-    assert len(calls) == 2
-    with pytest.raises(BackendError, match="address pool") as caught:
-        jobs.submit(jobs.role("exit 0", num_replicas=2), name="never")
-    assert "docker network prune" in caught.value.hint
 
 
 # ---- deleting and collecting

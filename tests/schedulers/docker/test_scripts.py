@@ -45,7 +45,9 @@ def image_of(request: pytest.FixtureRequest, image: str) -> Iterator[str]:
         yield image
         return
     name = f"{image}-{request.param}"
-    docker("build", "--quiet", "--tag", name, "-", input=f"FROM {image}\nUSER {request.param}\nWORKDIR /srv\n")
+    docker(
+        "build", "--quiet", "--tag", name, "-", input=f"FROM {image}\nUSER {request.param}\nWORKDIR /srv\n"
+    )
     yield name
     docker("rmi", "--force", name, check=False)
 

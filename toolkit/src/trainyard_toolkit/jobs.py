@@ -187,10 +187,12 @@ class Job:
 
     def local_targets(self) -> list[str]:
         """The folders that results and checkpoints are sent to, where they are folders."""
+        uris = [section["uri"] for section in (self.output, self.checkpoints) if section.get("uri")]
+        if not uris:
+            return []
         from trainyard_toolkit import store
 
-        uris = [section.get("uri") for section in (self.output, self.checkpoints)]
-        parts = [store.split_uri(uri) for uri in uris if uri]
+        parts = [store.split_uri(uri) for uri in uris]
         return [path for scheme, _, path in parts if scheme == "file"]
 
     def checkpoint_dir(self, layout: Layout) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainyard_toolkit.environment import Environment
     from trainyard_toolkit.process import Outcome, Policy
 
+LONGEST_VALUE = 128 * 1024  # bytes of NAME=value with its end
 PLAIN = "none"
 TORCHRUN = "torchrun"
 MPI = "mpi"
@@ -176,6 +177,22 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
         env.update((n, v) for n, v in tf_config.variables(environment).items() if n not in base)
     env["PYTHONPATH"] = python_path(environment.layout.code, base)
     return env
+
+
+def drop_too_long(variables: dict[str, str]) -> list[str]:
+    """Take out the contract's variables that no program can be started with; return their names.
+
+    Linux takes 128 KiB for one; arguments alone may be many times that together.
+    """
+    names = [
+        name
+        for name, value in variables.items()
+        if name.startswith("SM_") and len(value) > LONGEST_VALUE // 4
+    ]
+    dropped = [name for name in names if len(os.fsencode(f"{name}={variables[name]}")) >= LONGEST_VALUE]
+    for name in dropped:
+        del variables[name]
+    return dropped
 
 
 def python_path(code_dir: str, base: Mapping[str, str]) -> str:

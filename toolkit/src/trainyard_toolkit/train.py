@@ -17,7 +17,6 @@ from trainyard_toolkit import (
 )
 from trainyard_toolkit.environment import Environment
 from trainyard_toolkit.layout import DEFAULT_BASE, Layout
-from trainyard_toolkit.masking import Masker
 from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from trainyard_toolkit.hostview import HostView
     from trainyard_toolkit.jobs import Job
+    from trainyard_toolkit.masking import Masker
     from trainyard_toolkit.metrics import Recorder
     from trainyard_toolkit.outputs import Results
     from trainyard_toolkit.process import Outcome
@@ -50,7 +50,7 @@ class Training:
         self._mask_secrets_of()
         self.results: Results | None = None
         self.view: HostView | None = None
-        self.command: str | None = None
+        self._line: list[str] = []
         self.status = 0
 
     def run(self) -> int:
@@ -103,8 +103,18 @@ class Training:
 
     def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
         """Mask the secrets of the environment and of these in what is printed and reported from now on."""
-        self.masker = Masker(*sources)
-        log.set_mask(self.masker.text)
+        self._secret_sources = sources
+        self._masker: Masker | None = None
+        log.set_mask(lambda text: self.masker.text(text))
+
+    @property
+    def masker(self) -> Masker:
+        """Masks secrets; made when there is something to mask, since most runs have nothing to say."""
+        if self._masker is None:
+            from trainyard_toolkit.masking import Masker
+
+            self._masker = Masker(*self._secret_sources)
+        return self._masker
 
     def _open_view(self, hosts: Sequence[str], current: str) -> None:
         """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
@@ -133,6 +143,8 @@ class Training:
             from trainyard_toolkit.mapping import to_json
 
             variables["SM_USER_ARGS"] = to_json(args)
+        for variable in launch.drop_too_long(variables):
+            log.warning(f"The variable {variable} is left out: it is longer than the system takes.")
         self._open_results(env)
         recorders = self._recorders()
         run = launch.Launch(
@@ -212,16 +224,18 @@ class Training:
 
     def _announce(self, env: Environment, variables: dict[str, str], line: Sequence[str]) -> None:
         """Print the contract's variables and the command, secrets masked."""
+        self._line = list(line)
+        if not log.shows(log.INFO):
+            return
         show = self.masker.variable
         lines = [f"{n}={show(n, v)}" for n, v in sorted(variables.items()) if n.startswith("SM_")]
         log.info(f"Environment of the script on {env.current_host}:\n" + "\n".join(lines))
-        self.command = self.masker.command(line)
-        log.info(f"Running {self.command}")
+        log.info(f"Running {self.masker.command(line)}")
 
     def _complete(self, report: failure.Report) -> None:
         """Add what only the run knows to a report."""
         fields = report.fields
-        fields["command"] = self.command
+        fields["command"] = self.masker.command(self._line) if self._line else None
         if self.environment is not None and fields["host"] is None:
             fields["host"] = launch.host_of_rank(self.environment, fields["rank"])
 

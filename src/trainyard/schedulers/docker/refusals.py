@@ -45,10 +45,10 @@ _ADVICE: list[tuple[str, str]] = [
         "The daemon lacks docker-init, which comes with Docker: install the package tini-static.",
     ),
     (
-        r"could not find an available.*address pool|Pool overlaps",
+        r"Pool overlaps|conflicts with network",
         (
-            "All of Docker's address pools are taken by networks, most likely of jobs that are still there: "
-            "`docker network ls`, then `docker network prune`."
+            "The daemon's machine uses all the addresses that were tried. TRAINYARD_DOCKER_SUBNETS names "
+            "other ranges: 10.200.0.0/16, say."
         ),
     ),
     (

@@ -213,7 +213,7 @@ class _Plan:
             if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
                 aliases.append(f"{HOST_PREFIX}{k + 1}")
             body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
-        script = script_of(role.entrypoint, applied.args, role.metadata)
+        script = script_of(applied.args, role.metadata)
         return ReplicaRequest(name, role.name, k, role.image, env, body, script)
 
     def _hosts_without_network(self, role: Role) -> dict[str, str]:

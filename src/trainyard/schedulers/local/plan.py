@@ -243,7 +243,7 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
 
 def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
     """Return what is wrong with the script that a role's program is to read."""
-    script = script_of(role.entrypoint, role.args, role.metadata)
+    script = script_of(role.args, role.metadata)
     if not script:
         return []
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):

@@ -62,3 +62,12 @@ class Running:
             raise self._error
         assert self._outcome is not None
         return self._outcome
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs, 1 where it could not be started."""
+        if self._thread.is_alive():
+            return None
+        if self._outcome is not None:
+            return self._outcome.status
+        status = getattr(self._error, "return_code", None)
+        return int(status) if status not in (None, "None") else 1

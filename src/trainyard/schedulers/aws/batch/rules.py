@@ -262,7 +262,7 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
                 f"role {role.name!r}: Batch keeps nothing of a container, so what the script writes to"
                 f" {output} is lost when it ends: say where results go, as in --output s3://bucket/prefix"
             )
-        script = script_of(role.entrypoint, role.args, role.metadata)
+        script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):
             from trainyard.workspace.directory import script_problem
 

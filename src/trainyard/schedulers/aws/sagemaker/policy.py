@@ -27,6 +27,7 @@ QUEUED_JOBS = (
     "batch:TagResource",
     "batch:TerminateServiceJob",
 )
+#: The first is looked at before a submission, and both by `list`.
 LOOK_AT_QUEUES = ("batch:DescribeJobQueues", "batch:ListServiceJobs")
 EXTEND_PLAN = ("sagemaker:DescribeTrainingPlanExtensionHistory", "sagemaker:ExtendTrainingPlan")
 READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")

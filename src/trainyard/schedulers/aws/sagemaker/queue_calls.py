@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsThrottledError
 from trainyard.schedulers.aws.sagemaker.calls import CONCURRENCY, PAGE_SIZE
+from trainyard.schedulers.aws.sagemaker.queue_request import SERVICE_JOB
 from trainyard.schedulers.aws.session import AwsSession
 
 Job = dict[str, Any]
@@ -147,6 +149,44 @@ def _pages(session: AwsSession, queue: str, filters: list[Job]) -> Iterator[list
     )
 
 
+def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
+    """Return what is wrong with a queue, and what to do; None if it takes jobs.
+
+    Args:
+        session: where it is.
+        queue: its name or ARN.
+
+    Raises:
+        AwsError: Batch refuses or cannot be reached.
+    """
+    found = session.call("batch", "DescribeJobQueues", jobQueues=[queue]).get("jobQueues") or []
+    if not found:
+        return f"there is no job queue {queue}", "Make it, or give another one."
+    kind, state, status = (found[0].get(key, "") for key in ("jobQueueType", "state", "status"))
+    if kind != SERVICE_JOB:
+        hint = f"A queue for training jobs has the type {SERVICE_JOB}, and a service environment."
+        return f"{queue} is a job queue of the type {kind or 'ECS'}", hint
+    if state != "ENABLED" or status not in ("VALID", "UPDATING"):
+        why = found[0].get("statusReason", "")
+        return f"the job queue {queue} is {state}, {status}" + (f": {why}" if why else ""), "Have it enabled."
+    return None
+
+
+def check_queue(session: AwsSession, queue: str) -> None:
+    """Refuse a queue that takes no training jobs, if the caller may look at it.
+
+    Raises:
+        ConfigError: it is not there, of another type, or disabled.
+        AwsError: Batch cannot be reached.
+    """
+    try:
+        problem = queue_problem(session, queue)
+    except AwsForbiddenError:
+        return
+    if problem is not None:
+        raise ConfigError(problem[0], hint=problem[1])
+
+
 def queues(session: AwsSession) -> list[str]:
     """Return the names of the queues for training jobs; none for who may not look."""
     try:
@@ -155,7 +195,7 @@ def queues(session: AwsSession) -> list[str]:
             queue["jobQueueName"]
             for page in pages
             for queue in page
-            if queue.get("jobQueueType") == "SAGEMAKER_TRAINING"
+            if queue.get("jobQueueType") == SERVICE_JOB
         ]
     except AwsForbiddenError:
         return []

@@ -44,6 +44,7 @@ def carry_out(
         AwsError: AWS refuses or cannot be reached.
     """
     needs = job.needs
+    _look_at_queue(job, session)
     replacements = _look_at_role(job, session, progress)
     datasets = {upload.uri: read_dataset(upload.path) for upload in needs.uploads}
     if code is not None:
@@ -85,11 +86,19 @@ def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress
         AwsError: there are no credentials, or AWS refuses.
     """
     needs = job.needs
+    _look_at_queue(job, session)
     if not (needs.role_name or needs.role_check or needs.checkpoint_check):
         account_of(session)
         return
     job.job_def = settle(job.job_def, _look_at_role(job, session, progress))
     job.needs = replace(needs, role_name="", role_check=False, checkpoint_check="")
+
+
+def _look_at_queue(job: AWSSageMakerJob, session: AwsSession) -> None:
+    if job.submission:
+        from trainyard.schedulers.aws.sagemaker.queue_calls import check_queue
+
+        check_queue(session, job.submission["jobQueue"])
 
 
 def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:
