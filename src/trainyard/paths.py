@@ -2,7 +2,7 @@
 
 ``TRAINYARD_HOME`` puts everything under one directory; otherwise the XDG base directories hold:
 state (jobs and their logs, history) in ``~/.local/state/trainyard``, configuration in
-``~/.config/trainyard``.
+``~/.config/trainyard``. As that specification asks, variables with relative paths are ignored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 
 from trainyard.errors import StateStoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def state_dir() -> str:
@@ -61,5 +65,10 @@ def _base(kind: str, variable: str, fallback: str) -> str:
     home = os.environ.get("TRAINYARD_HOME")
     if home:
         return os.path.join(os.path.abspath(os.path.expanduser(home)), kind)
-    base = os.environ.get(variable) or os.path.expanduser(fallback)
-    return os.path.join(base, "trainyard")
+    return os.path.join(xdg(variable) or os.path.expanduser(fallback), "trainyard")
+
+
+def xdg(variable: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a directory of the XDG base directory specification; "" if the path is relative, as it asks."""
+    path = environ.get(variable, "")
+    return path if os.path.isabs(path) else ""

@@ -92,7 +92,9 @@ class Cli:
 
     def shell(self, *words: str, code: int = 0) -> str:
         """Submit a job that runs a shell script, without waiting; returns its handle."""
-        return self("run", "utils.sh", "--entrypoint", "sh", "--", "-c", *words, code=code).out.strip()
+        return self(
+            "run", "--detach", "utils.sh", "--entrypoint", "sh", "--", "-c", *words, code=code
+        ).out.strip()
 
     def plugins(self) -> None:
         """Install a distribution with a scheduler and commands."""

@@ -12,31 +12,50 @@ HANDLE = "local_cwd://trainyard/"
 
 
 def test_the_handle_stands_alone_on_stdout(cli: Cli) -> None:
-    result = cli("run", "utils.echo", "--msg", "hello")
+    result = cli("run", "--detach", "utils.echo", "--msg", "hello")
     assert result.out.startswith(HANDLE + "echo-")
     assert result.out.count("\n") == 1
     assert not result.err
 
 
-def test_wait_and_log_go_to_stderr(cli: Cli) -> None:
-    waited = cli("run", "--wait", "utils.echo")
-    assert waited.out.startswith(HANDLE)
-    assert "SUCCEEDED" in waited.err
-    assert "hello world" not in waited.err
-    logged = cli("run", "--log", "utils.echo", "--num-replicas", "2")
+def test_a_local_job_is_followed_on_stderr(cli: Cli) -> None:
+    logged = cli("run", "utils.echo", "--num-replicas", "2")
+    assert logged.out.startswith(HANDLE)
     assert logged.out.count("\n") == 1
+    assert "SUCCEEDED" in logged.err
+    waited = cli("run", "--wait", "utils.echo").err
+    assert "SUCCEEDED" in waited
+    assert "hello world" not in waited
     assert "echo/0 hello world\n" in logged.err
     assert "echo/1 hello world\n" in logged.err
 
 
 def test_a_failed_job_gives_1_or_its_own_code(cli: Cli) -> None:
     script = ("utils.sh", "--entrypoint", "sh", "--", "-c", "exit 7")
-    failed = cli("run", "--log", *script, code=1)
+    failed = cli("run", *script, code=1)
     assert "FAILED" in failed.err
     assert "exit code 7" in failed.err
     cli("run", "--exit-code-from", "sh/0", *script, code=7)
     cli("run", "--exit-code-from", "any", *script, code=7)
     cli("run", "--exit-code-from", "any", "utils.echo")
+
+
+def test_configured_without_waiting(cli: Cli) -> None:
+    (cli.directory / "trainyard.toml").write_text("[run]\nwait = false\n")
+    assert not cli("run", "utils.echo").err
+    (cli.directory / "trainyard.toml").write_text("[run]\nlog = false\n")
+    assert "SUCCEEDED" in cli("run", "utils.echo").err
+
+
+def test_who_closes_the_output_does_not_see_a_success(cli: Cli) -> None:
+    process = cli.start("run", "utils.sh", "--", "sh", "-c", "while sleep 0.02; do echo more; done")
+    assert process.stderr is not None
+    assert process.stdout is not None
+    process.stderr.close()
+    with process.stdout as output:
+        handle = output.read().decode().strip()
+    assert process.wait(DEADLINE) == 130
+    assert cli("status", "--json", handle).json["state"] == "RUNNING"
 
 
 def test_what_exit_code_from_names_is_checked_before_anything_starts(cli: Cli) -> None:

@@ -116,7 +116,7 @@ def test_ctrl_c_ends_the_waiting_only(cli: Cli) -> None:
 
 
 def test_a_job_that_its_scheduler_has_lost_is_not_waited_for(cli: Cli, home: Path) -> None:
-    handle = cli("run", "utils.echo").out.strip()
+    handle = cli("run", "--detach", "utils.echo").out.strip()
     cli("log", "-f", handle)  # until it has ended, which the history does not learn from this
     shutil.rmtree(home / "state" / "jobs" / handle.rpartition("/")[2])
     for words in (["wait"], ["status", "--watch"]):

@@ -65,8 +65,9 @@ def test_a_second_ctrl_c_leaves_the_job_to_itself(cli: Cli, terminal: Open) -> N
     assert shown.finish() == 130
     assert state(cli) == "RUNNING"
     # nothing else would end it before its grace period is over
+    handle = latest(cli).encode()
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and _environment(entry).get(b"TORCHX_JOB_ID") == latest(cli).encode():
+        if entry.isdigit() and _environment(entry).get(b"TORCHX_JOB_ID") == handle:
             os.kill(int(entry), signal.SIGKILL)
     assert cli("wait", code=1).out == "CANCELLED\n"
 
@@ -80,13 +81,14 @@ def _environment(pid: str) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
-def test_elsewhere_ctrl_c_only_stops_watching(cli: Cli, terminal: Open) -> None:
-    process = cli.start("run", "--log", *SLEEP)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_elsewhere_a_signal_only_stops_watching(cli: Cli, signum: signal.Signals) -> None:
+    process = cli.start("run", *SLEEP)
     assert process.stderr is not None
     assert process.stderr.readline() == b"sh/0 ready\n"
-    process.send_signal(2)
+    process.send_signal(signum)
     stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 128 + signum
     assert f"trainyard log -f {stdout.decode().strip()}".encode() in stderr
     assert state(cli) == "RUNNING"
 

@@ -13,7 +13,7 @@ import pytest
 
 from trainyard.components import dist, metrics, serve, train, utils
 from trainyard.components.component import Component
-from trainyard.components.finder import BUILTINS, get_component
+from trainyard.components.finder import BUILTINS, get_builtin_source, get_component
 from trainyard.components.materialize import component_args_from_str, materialize_appdef
 from trainyard.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from trainyard.errors import ComponentArgumentError, ConfigError, UnknownAppException
@@ -385,7 +385,10 @@ def test_sizes(j: str, size: Nodes) -> None:
     ],
 )
 def test_names(name: str, m: str | None, script: str | None, expected: str) -> None:
-    assert str(StructuredNameArgument.parse_from(name, m=m, script=script)) == expected
+    found = StructuredNameArgument.parse_from(name, m=m, script=script)
+    assert str(found) == expected
+    assert found == StructuredNameArgument(*expected.split("/"))
+    assert (found.experiment_name, found.run_name) == tuple(expected.split("/"))
 
 
 @pytest.mark.parametrize(("name", "script"), [("a/b/c", "t.py"), ("a/", None)])
@@ -477,3 +480,13 @@ def test_errors_of_ours_pass_through_a_component() -> None:
 
     with pytest.raises(UnknownAppException):
         Component("c", fn).parse([])
+
+
+@pytest.mark.parametrize("name", [f"{m}.{f}" for m, functions in BUILTINS.items() for f in functions])
+def test_source_of_a_builtin_is_a_component_by_itself(name: str, workplace: Path) -> None:
+    Path("own.py").write_text(get_builtin_source(name))
+    function = name.rpartition(".")[2]
+    own, builtin = get_component(f"own.py:{function}"), get_component(name)
+    assert inspect.signature(own.fn) == inspect.signature(builtin.fn)
+    if name not in ("utils.hydra", "serve.torchserve"):
+        assert to_json(own.parse(REQUIRED.get(name, []))) == to_json(builtin.parse(REQUIRED.get(name, [])))

@@ -320,11 +320,12 @@ def test_components_behind_entry_points_are_linted(install: Write) -> None:
         get_component("team.train")
 
 
-def test_source_of_a_builtin() -> None:
+def test_source_of_a_builtin_holds_no_more_than_it_needs() -> None:
     source = finder.get_builtin_source("utils.echo")
     assert "from trainyard.specs.app import NO_IMAGE, AppDef, Role" in source
-    assert "def echo(" in source
+    assert "def _single(" in source
     assert "def touch(" not in source
+    assert "shlex" not in source
 
 
 # ---- what it costs

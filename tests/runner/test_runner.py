@@ -112,6 +112,17 @@ def test_a_job_that_is_not_complete_is_refused(runner: Runner) -> None:
         runner.run(AppDef("x", [Role("a", "img")]), "fake")
 
 
+def test_scheduler_goes_by_the_name_of_its_factory(app: AppDef) -> None:
+    with Runner("sess", {"acme": FakeScheduler}) as runner:
+        handle = runner.run(app, "acme")
+        assert handle.startswith("acme://sess/")
+        status = runner.status(handle)
+        assert status is not None
+        assert runner.describe(handle) is not None
+        assert [row.handle for row in runner.jobs()] == [handle]
+        assert runner.list("acme")[0].app_handle == handle
+
+
 def test_unknown_scheduler(runner: Runner, app: AppDef) -> None:
     with pytest.raises(UnknownSchedulerException, match="fake"):
         runner.run(app, "fkae")
@@ -286,7 +297,9 @@ def test_status_of_what_does_not_exist(runner: Runner) -> None:
     assert runner.describe("fake://sess/nope") is None
     with pytest.raises(MalformedAppHandleException):
         runner.status("nope")
-    for call in (runner.cancel, runner.stop, runner.delete, runner.replicas):
+    runner.cancel("fake://sess/nope")
+    runner.stop("fake://sess/nope")
+    for call in (runner.delete, runner.replicas):
         with pytest.raises(UnknownAppException, match="nope"):
             call("fake://sess/nope")
     with pytest.raises(UnknownAppException):

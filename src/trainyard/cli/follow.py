@@ -30,18 +30,19 @@ FIRST_POLL, LONGEST_POLL = 1.0, 10.0
 
 
 class Detached(KeyboardInterrupt):
-    """The user stopped watching. The job goes on, unless it has been asked to stop."""
+    """The watching was ended by a signal. The job goes on, unless it has been asked to stop."""
 
-    def __init__(self, *, asked_to_stop: bool = False) -> None:
+    def __init__(self, signum: int, *, asked_to_stop: bool = False) -> None:
         super().__init__()
         self.asked_to_stop = asked_to_stop
+        self.exit_code = 128 + signum
 
 
 class Interrupts:
-    """What Ctrl-C means while a job is watched.
+    """What Ctrl-C and SIGTERM mean while a job is watched.
 
-    Where it may stop the job, the first one asks the job to stop, and watching goes on until it has; the
-    second one ends the watching. Elsewhere the first one does.
+    Where it may stop the job, the first Ctrl-C asks the job to stop, and watching goes on until it has; the
+    second one ends the watching. Elsewhere the first one does, and so does SIGTERM everywhere.
 
     Args:
         handle: the job.
@@ -51,27 +52,28 @@ class Interrupts:
     def __init__(self, handle: str, may_stop: bool) -> None:
         self._handle = handle
         self._may_stop = may_stop
-        self._previous: Any = None
+        self._previous: list[tuple[int, Any]] = []
         self._request: threading.Thread | None = None
         self.stopping = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._interrupted)
+            handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._terminated}
+            self._previous = [(number, signal.signal(number, handlers[number])) for number in handlers]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous:
+            signal.signal(number, handler)
         if self._request is not None:
             # a quick second Ctrl-C must not lose the request; a third one ends this too
             self._request.join(LONGEST_REQUEST)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if not self._may_stop or self.stopping:
-            raise Detached(asked_to_stop=self.stopping)
+            raise Detached(number, asked_to_stop=self.stopping)
         if self._request is not None:
             return  # this very function is at work, one level below
         self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)
@@ -81,6 +83,9 @@ class Interrupts:
         with contextlib.suppress(OSError):
             # os.write: the handler may have come upon a write to stderr that is under way
             os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        raise Detached(number, asked_to_stop=self.stopping)
 
 
 def _cancel(handle: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from trainyard.cli.console import is_terminal, note, out, print_json
+from trainyard.cli.console import OutputClosed, is_terminal, note, out, print_json
 from trainyard.cli.jobs import check_exit_code_source, exit_code_of, job_json
 from trainyard.cli.parser import add_json_option, complete_with
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
@@ -38,12 +38,12 @@ def add_submission_options(parser: ArgumentParser) -> None:
         help="options of the scheduler; may be given several times",
     )
     complete_with(options, "option_completer")
-    parser.add_argument("--wait", action="store_true", help="wait until the job has ended")
+    parser.add_argument("--wait", action="store_true", help="wait until the job has ended, without its logs")
     parser.add_argument("--log", action="store_true", help="follow the logs on stderr (implies --wait)")
     parser.add_argument(
         "--detach",
         action="store_true",
-        help="return once the job is submitted, also where a terminal and a local scheduler would wait",
+        help="return once the job is submitted, also where a local scheduler would follow it",
     )
     parser.add_argument(
         "--exit-code-from",
@@ -84,16 +84,19 @@ class FollowPlan:
         if args.detach and (args.wait or args.log or args.exit_code_from):
             raise UsageError("--detach contradicts --wait, --log and --exit-code-from")
         check_exit_code_source(args.exit_code_from)
-        at_terminal = is_local and is_terminal(sys.stdout) and is_terminal(sys.stderr) and not args.json
         self.json: bool = args.json
         self.source: str | None = args.exit_code_from
         asked = args.wait or args.log or self.source is not None
-        usual = {"wait": at_terminal, "log": at_terminal, **(configured or {})}
+        # Who says something of waiting, and nothing of logs, gets none.
+        says_wait = args.wait or "wait" in (configured or {})
+        usual = {"wait": is_local, "log": is_local and not says_wait, **(configured or {})}
         if args.detach or (usual.get("detach") and not asked):
             usual = {"wait": False, "log": False}
         self.logs: bool = args.log or usual["log"]
         self.waits: bool = asked or usual["wait"] or self.logs
-        self.may_stop = at_terminal and self.waits
+        # in a script, who interrupts the command may not even know of the job
+        at_terminal = is_terminal(sys.stdout) and is_terminal(sys.stderr) and not args.json
+        self.may_stop = is_local and at_terminal and self.waits
 
 
 @contextlib.contextmanager
@@ -130,6 +133,8 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
     except Detached as detached:
         fate = "has been asked to stop" if detached.asked_to_stop else "goes on"
         note(f"\nno longer watching; the job {fate}. `trainyard log -f {handle}` follows it again")
+        return detached.exit_code
+    except OutputClosed:  # how the job ends is not known, so this is no success
         return EXIT_INTERRUPTED
     finally:
         if plan.json:

@@ -233,7 +233,7 @@ def _torchrun(
     ]
     cpu, gpu, memory, named = node
     role = Role(
-        StructuredNameArgument.parse_from("/", m=m, script=script).app_name,
+        StructuredNameArgument.parse_from("/", m=m, script=script).run_name,
         image,
         min_replicas=size.min_nodes,
         entrypoint="bash",
@@ -245,7 +245,7 @@ def _torchrun(
         port_map={"c10d": port} if port else {},
         mounts=parse_mounts(mounts or []),
     )
-    return AppDef(name=names.app_name, roles=[role], metadata=dict(metadata or {}))
+    return AppDef(name=names.run_name, roles=[role], metadata=dict(metadata or {}))
 
 
 def _torchrun_options(size: Nodes, backend: str, port: int, conf: str | None, tee: int) -> list[str]:
@@ -271,7 +271,7 @@ def _torchrun_options(size: Nodes, backend: str, port: int, conf: str | None, te
 def _environment(env: dict[str, str] | None, names: StructuredNameArgument, *, debug: bool) -> dict[str, str]:
     variables = {
         "TORCHX_TRACKING_EXPERIMENT_NAME": names.experiment_name,
-        "TORCHX_TRACKING_RUN_NAME": names.app_name,
+        "TORCHX_TRACKING_RUN_NAME": names.run_name,
         "LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"),
     }
     return {**variables, **(DEBUG_ENV if debug else {}), **(env or {})}

@@ -148,18 +148,13 @@ def get_components() -> dict[str, Component]:
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the imports and the source of a component, to start one's own from."""
-    import ast
+    """Return the source of a component, with the imports and helpers that it needs, to change it."""
     import inspect
 
+    from trainyard.components.extraction import standalone_source
+
     fn = inspect.unwrap(get_component(name).fn)
-    source = inspect.getsource(inspect.getmodule(fn) or fn)
-    imports = [
-        ast.get_source_segment(source, node) or ""
-        for node in ast.parse(source).body
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
-    return "\n".join(imports) + "\n\n\n" + inspect.getsource(fn)
+    return standalone_source(inspect.getsource(inspect.getmodule(fn) or fn), fn.__name__)
 
 
 # ---- the kinds

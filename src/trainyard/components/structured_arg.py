@@ -12,10 +12,10 @@ from trainyard.specs.resources import get_named_resources
 
 @dataclass(frozen=True)
 class StructuredNameArgument:
-    """The name of an experiment and of the application (the run) in it."""
+    """The name of an experiment and of the run in it."""
 
-    app_name: str
     experiment_name: str
+    run_name: str
 
     @staticmethod
     def parse_from(
@@ -44,10 +44,10 @@ class StructuredNameArgument:
             raise ComponentArgumentError(
                 f"the name {name!r} holds no run, and there is neither a script nor a module to name it after"
             )
-        return StructuredNameArgument(run, experiment or default_experiment_name)
+        return StructuredNameArgument(experiment or default_experiment_name, run)
 
     def __str__(self) -> str:
-        return f"{self.experiment_name}/{self.app_name}"
+        return f"{self.experiment_name}/{self.run_name}"
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,14 @@ def _small() -> Resource:
 
 
 #: Words that a shell carries out itself, or that mean something to it: there is no program to become.
-_SHELL_WORDS = frozenset(
-    """
-    ! . : [ [[ ]] alias bg bind break builtin caller case cd chdir command compgen complete compopt continue
-    coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for
-    function getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
-    readarray readonly return select set shift shopt source suspend test then time times trap true type
-    typeset ulimit umask unalias unset until wait while { }
-    """.split()
-)
+_SHELL_WORDS = """
+! . : [ [[ ]] alias bg bind break builtin caller case cd chdir command compgen complete compopt continue
+coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for
+function getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
+readarray readonly return select set shift shopt source suspend test then time times trap true type
+typeset ulimit umask unalias unset until wait while { }
+"""
+_NOT_PROGRAMS = frozenset(_SHELL_WORDS.split())
 #: An assignment before a command: its value is not quoted, or it would be the command's name.
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[\w@%+=:,./-]*", re.ASCII)
 #: The kernel takes no longer argument than 128 KiB; macros may lengthen this one.
@@ -45,7 +44,7 @@ def shell_arguments(words: Sequence[str]) -> list[str]:
     code is the replica's. A command too long for one argument goes as arguments of its own.
     """
     first = next((k for k, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
-    becomes = ["exec"] if first < len(words) and words[first] not in _SHELL_WORDS else []
+    becomes = ["exec"] if first < len(words) and words[first] not in _NOT_PROGRAMS else []
     before = [*words[:first], *becomes]
     line = " ".join([*before, *map(shlex.quote, words[first:])])
     if len(line.encode("utf-8", "surrogateescape")) <= LONGEST_LINE:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from trainyard.docker.endpoint import docker_config_dir
 from trainyard.errors import ConfigError
 from trainyard.ordinary import read_ordinary
+from trainyard.paths import xdg
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ def _config_files(env: Mapping[str, str]) -> Iterator[str]:
     yield docker_config_path(env)
     if env.get("REGISTRY_AUTH_FILE"):
         yield env["REGISTRY_AUTH_FILE"]
-    if env.get("XDG_RUNTIME_DIR"):
-        yield os.path.join(env["XDG_RUNTIME_DIR"], "containers", "auth.json")
-    config_home = env.get("XDG_CONFIG_HOME") or os.path.join(_home(env), ".config")
+    if runtime := xdg("XDG_RUNTIME_DIR", env):
+        yield os.path.join(runtime, "containers", "auth.json")
+    config_home = xdg("XDG_CONFIG_HOME", env) or os.path.join(_home(env), ".config")
     yield os.path.join(config_home, "containers", "auth.json")
 
 

@@ -12,6 +12,7 @@ import os
 from collections import namedtuple
 
 from trainyard.errors import ConfigError
+from trainyard.paths import xdg
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,8 +154,8 @@ def _context(directory: str, name: str, origin: str) -> Endpoint:
 
 def _first_socket(env: Mapping[str, str]) -> str:
     candidates = [SYSTEM_SOCKET]
-    if env.get("XDG_RUNTIME_DIR"):
-        candidates.append(os.path.join(env["XDG_RUNTIME_DIR"], "docker.sock"))
+    if runtime := xdg("XDG_RUNTIME_DIR", env):
+        candidates.append(os.path.join(runtime, "docker.sock"))
     candidates.append(os.path.join(_home(env), ".docker", "run", "docker.sock"))
     return next((path for path in candidates if os.path.exists(path)), SYSTEM_SOCKET)
 

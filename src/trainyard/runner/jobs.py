@@ -173,15 +173,10 @@ class JobAccess(Session):
     # ---- ending
 
     def cancel(self, app_handle: AppHandle) -> None:
-        """Ask a job to stop. Does not wait for it; does nothing if it has ended.
-
-        Raises:
-            UnknownAppException: there is no such job.
-        """
+        """Ask a job to stop. Does not wait for it; does nothing if it has ended or does not exist."""
         parsed = parse_app_handle(app_handle)
         scheduler = self.scheduler(parsed.scheduler_backend)
         with log_event("cancel", scheduler.backend, self._name, app_id=parsed.app_id):
-            self._require(app_handle, scheduler, parsed.app_id)
             scheduler.cancel(parsed.app_id)
 
     def stop(self, app_handle: AppHandle) -> None:

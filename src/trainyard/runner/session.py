@@ -102,6 +102,7 @@ class Session:
         """
         if name not in self._schedulers:
             scheduler = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler.backend = name  # by which handles find it again, whatever its class calls itself
             scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
             scheduler.configured = lambda: self._configured(scheduler, name)
             self._schedulers[name] = scheduler

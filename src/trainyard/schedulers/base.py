@@ -77,7 +77,7 @@ class Scheduler(ABC, Generic[T]):
 
     #: The options dataclass, its fields made by `trainyard.specs.option`.
     opts_class: type[Any] | None = None
-    #: Whether jobs run on this machine, so that a command on a terminal follows them by default.
+    #: Whether jobs run on this machine, so that a command that starts one follows it by default.
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False

@@ -20,6 +20,9 @@ DOCUMENT = "TRAINYARD_JOB"
 #: Seconds between a stop and SIGKILL, if the scheduler leaves more than the toolkit would by itself.
 GRACE = "TRAINYARD_GRACE_SECONDS"
 _DEFAULT_GRACE = 100.0
+#: The same for torchrun and its workers, in whole seconds; a torch that does not know it kills them after 30.
+TORCHRUN_GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_TORCHRUN_DEFAULT_GRACE = 30.0
 #: The directories of the base directory that hold results.
 RESULTS = ("model", "output", "checkpoints")
 _SUFFIXES = (".py", ".sh")
@@ -60,8 +63,11 @@ def script_of(args: Sequence[str], metadata: Mapping[str, Any]) -> str:
     return found if found.endswith(_SUFFIXES) and "$" not in found else ""
 
 
-def grace_variable(env: Mapping[str, str], grace: float) -> dict[str, str]:
-    """Return the variable that lets the toolkit wait as long as its scheduler does."""
-    if DOCUMENT not in env or GRACE in env or grace <= _DEFAULT_GRACE:
-        return {}
-    return {GRACE: f"{grace:g}"}
+def grace_variables(env: Mapping[str, str], grace: float) -> dict[str, str]:
+    """Return the variables that let the toolkit and torchrun wait as long as their scheduler does."""
+    variables = {}
+    if DOCUMENT in env and GRACE not in env and grace > _DEFAULT_GRACE:
+        variables[GRACE] = f"{grace:g}"
+    if TORCHRUN_GRACE not in env and grace > _TORCHRUN_DEFAULT_GRACE:
+        variables[TORCHRUN_GRACE] = f"{grace:.0f}"
+    return variables

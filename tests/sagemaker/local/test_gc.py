@@ -79,7 +79,8 @@ def test_results_and_code_go_by_their_age(processes: str, tmp_path: Path, home: 
 
 def test_what_a_running_job_needs_stays(processes: str, tmp_path: Path, home: Path) -> None:
     (tmp_path / "README").touch()
-    line = ["run", "-s", "sagemaker_local", "--workspace", ".", "utils.sh", "--image", "none", "sleep", "600"]
+    line = ["run", "--detach", "-s", "sagemaker_local", "--workspace", "."]
+    line += ["utils.sh", "--image", "none", "sleep", "600"]
     handle = trainyard(*line, cwd=tmp_path).stdout.split()[0]
     name = handle.rpartition("/")[2]
     folder = Path(default_output()) / name / "output"  # as if it had sent something before

@@ -139,7 +139,8 @@ def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: 
 
 def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
     done = trainyard(
-        "run", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600", cwd=tmp_path
+        *("run", "--detach", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600"),
+        cwd=tmp_path,
     )
     handle = done.stdout.split()[0]
     assert "RUNNING" in trainyard("list").stdout or "PENDING" in trainyard("list").stdout
@@ -220,7 +221,8 @@ def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: P
     )
     options = f"use_spot_instances=true,max_run=600,max_wait=900,checkpoint_s3_uri={bucket.uri('c')}"
     done = trainyard(
-        *("run", "-s", "sagemaker_local", "-cfg", options, "utils.sh", "--image", "none", "sh", "-c", script),
+        *("run", "--detach", "-s", "sagemaker_local", "-cfg", options),
+        *("utils.sh", "--image", "none", "sh", "-c", script),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr

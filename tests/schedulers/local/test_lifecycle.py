@@ -232,7 +232,7 @@ def test_replica_may_clean_up_when_cancelled(jobs):
 
 
 def test_time_limit_of_months(jobs):
-    _, response = jobs.run(role("true"), timeout="1e10")
+    _, response = jobs.run(role("true"), timeout="1e9")
     assert response.state == AppState.SUCCEEDED
 
 

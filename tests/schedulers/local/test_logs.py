@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from trainyard.schedulers.local.logs import ReplicaLog
 from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.machine import linux
 
-from .conftest import role
+from .conftest import role, wait_until
 
 WRITER = """
 import os, random, sys, time
@@ -224,3 +225,12 @@ def test_recorder_and_reader(tmp_path):
     recorder.close()
     for fd in files:
         os.close(fd)
+
+
+def test_what_a_running_job_has_just_written_is_there(jobs):
+    """Also before its supervisor has recorded it, and before its last line has an end."""
+    app_id = jobs.submit(role("read line < /dev/null; echo one; printf part; exec sleep 300"))
+    supervisor = jobs.state(app_id)["supervisor"][0]
+    os.kill(supervisor, signal.SIGSTOP)
+    wait_until(lambda: jobs.log(app_id) == ["one\n", "part"], "what it wrote")
+    os.kill(supervisor, signal.SIGCONT)

@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
-from trainyard.errors import ConfigError
+from trainyard.errors import BackendError, ConfigError
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
-from trainyard.specs import AppDef, AppState, BindMount, Resource
+from trainyard.schedulers.local.plan import without_enclosing_job
+from trainyard.specs import AppDef, AppState, BindMount, Resource, Role
+from trainyard.specs.app import NO_IMAGE
 
 from .conftest import role
 
@@ -102,9 +104,35 @@ def test_environment(jobs, monkeypatch):
     assert jobs.log(app_id) == ["yes localhost [] 1\n"]
 
 
+def test_torchrun_is_asked_to_wait_as_long_as_the_grace_period(jobs):
+    for grace, wanted in ((45, "45"), (30, "")):
+        app_id, _ = jobs.run(role('echo "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'), grace_period=grace)
+        assert jobs.log(app_id) == [f"{wanted}\n"]
+
+
+def test_only_what_describes_an_enclosing_job_is_not_inherited():
+    users = {"TORCHX_TRACKERS": "t", "PET_NNODES": "2", "TORCHELASTIC_MINE": "1", "TORCHX_IMAGE": "i"}
+    assert without_enclosing_job({**users, "TRAINYARD_LOCAL_JOB": "/j"}) == users
+    kept = {"TORCHX_TRACKERS": "t", "PET_NNODES": "2"}
+    assert without_enclosing_job({**users, "TORCHX_JOB_ID": "h", "PET_LOG_DIR": "/l"}) == kept
+    assert without_enclosing_job({**users, "TORCHELASTIC_RUN_ID": "r"}) == {**kept, "TORCHX_IMAGE": "i"}
+
+
 def test_ignored_fields_are_said(jobs):
     mounted = role("exit 0", mounts=[BindMount("/data", "/data")], port_map={"http": 80})
-    info = jobs.scheduler.submit_dryrun(AppDef("a", [mounted]), {})
-    assert info.request.warnings == ["role 'r': local_cwd ignores mounts"]
+    imaged = Role("image", "python:3.12", entrypoint="true")
+    plain = Role("plain", NO_IMAGE, entrypoint="true")
+    info = jobs.scheduler.submit_dryrun(AppDef("a", [mounted, imaged, plain]), {})
+    assert info.request.warnings == [
+        "role 'r': local_cwd ignores mounts",
+        "role 'image': local_cwd ignores the image python:3.12",
+    ]
     with pytest.warns(RuntimeWarning, match="role 'r': local_cwd ignores mounts"):
         jobs.run(mounted)
+
+
+@pytest.mark.parametrize(("log_dir", "error"), [("a/" * 3000, ConfigError), ("a" * 300, BackendError)])
+def test_log_dir_that_is_too_long_says_so(jobs, log_dir, error):
+    with pytest.raises(error, match="too long"):
+        jobs.run(role("exit 0"), log_dir=log_dir)
+    assert jobs.scheduler.list() == []

@@ -39,9 +39,10 @@ def main(script: list[str]) -> None:
     orphans.die_with_launcher()
     environ = dict(os.environ)
     path = environ.get(SOCKET_VARIABLE)
-    if not path:
+    if path is None:
         _become(script, environ)
-    connection, host = fetch(path or "")
+        return
+    connection, host = fetch(path)
     parent = os.getpid()
     orphans.prepare()
     pid = os.fork()

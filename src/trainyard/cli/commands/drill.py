@@ -37,10 +37,11 @@ def run(args: Namespace) -> int:
     from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
     absence = parse_duration(args.absence)
-    job = store.find(_app_id(args.handle))
+    name = _app_id(args.handle)
+    job = store.find(name)
     state = None if job is None else recovery.current_state(job)
     if job is None or state is None:
-        raise UnknownAppException(f"{SCHEDULER} knows no job {args.handle!r}")
+        raise UnknownAppException(f"{SCHEDULER} knows no job {name!r}")
     try:
         api.interrupt(job, state, absence)
     except ApiError as error:
@@ -52,13 +53,22 @@ def run(args: Namespace) -> int:
 
 
 def _app_id(text: str | None) -> str:
-    """Return a job's name: as it is given, if it is one, or that of the handle that it stands for."""
+    """Return a job's name: as it is given, if it is one, or that of the handle that it stands for.
+
+    The latest job is that of this scheduler, also one that came in through its API and is in no history.
+    """
     from trainyard.schedulers.aws.sagemaker_local import store
 
+    if text in (None, "", "-"):
+        states = [(job.read_state(), job.name) for job in store.all_jobs()]
+        latest = max(((state["created_at"], name) for state, name in states if state), default=None)
+        if latest is None:
+            raise UnknownAppException(f"{SCHEDULER} has no jobs, so there is no latest one")
+        return latest[1]
     if text and store.find(text) is not None:
         return text
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
-        handle = runner.resolve_handle(text or "")
+        handle = runner.resolve_handle(text)
     return handle.rpartition("/")[2]

@@ -2,8 +2,9 @@
 
 Everything after the component belongs to the component: `trainyard run utils.echo --help` shows its help.
 
-On a terminal, a job of a local scheduler is followed to its end, and Ctrl-C asks it to stop; --detach
-turns that off. Elsewhere --wait and --log follow a job, and Ctrl-C only stops watching.
+A job of a local scheduler is followed to its end, and the exit code says how it ended; --detach turns that
+off. Jobs of other schedulers are followed with --wait or --log. On a terminal Ctrl-C asks a local job to
+stop; elsewhere it only stops watching (exit code 130), and the job goes on.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import METADATA_KEY, grace_variable, script_of
+from trainyard.specs.training import METADATA_KEY, grace_variables, script_of
 from trainyard.workspace.registry import image_problem
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
@@ -186,7 +186,7 @@ class _Plan:
         env = {
             **self.common_env,
             **applied.env,
-            **grace_variable(applied.env, self.opts.grace_period),
+            **grace_variables(applied.env, self.opts.grace_period),
             RANK0_ENV: self.rank0,
             IMAGE_ENV: role.image,
         }

@@ -67,7 +67,7 @@ class ReplicaLog:
                 yield from self._record_parts(Record(record.time_ns, record.ends))
 
     def rest(self) -> Iterator[Part]:
-        """Yield what is left, when no more will come: also what never got into the index."""
+        """Yield all that there is, when no more is asked for: also what has not got into the index."""
         yield from self.parts()
         now = time.time_ns()
         sizes = [os.fstat(self._file(i)).st_size if self._file(i) >= 0 else 0 for i in (0, 1)]
@@ -157,20 +157,20 @@ class Selection:
 
 
 def read_logs(
-    logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, is_over: Callable[[], bool]
+    logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, *, to_be_continued: bool = False
 ) -> Iterator[LogBlock]:
     """Yield what the replicas have written so far, in order of time.
 
     Args:
         logs: the replicas' logs.
         query: which lines.
-        is_over: tells whether the job has ended, so that no more will come.
+        to_be_continued: leave an incomplete line, and what has not been recorded yet, to `follow_logs`.
     """
     selection = Selection(query)
     if query.last is not None and query.regex is None and query.until is None:
         for log in logs.values():
             log.skip_to_last(query.last)
-    blocks = ((key, selection.filter(part)) for part, key in _in_order_of_time(logs, is_over()))
+    blocks = ((key, selection.filter(part)) for part, key in _in_order_of_time(logs, not to_be_continued))
     if selection.last is None:
         for (role, replica), data in blocks:
             if data:
@@ -185,12 +185,12 @@ def read_logs(
 
 
 def _in_order_of_time(
-    logs: dict[tuple[str, int], ReplicaLog], is_over: bool
+    logs: dict[tuple[str, int], ReplicaLog], to_the_end: bool
 ) -> Iterator[tuple[Part, tuple[str, int]]]:
     """Yield what is new in the logs; of each replica no more than a chunk is held at a time."""
 
     def parts(key: tuple[str, int], log: ReplicaLog) -> Iterator[tuple[Part, tuple[str, int]]]:
-        return ((part, key) for part in (log.rest() if is_over else log.parts()))
+        return ((part, key) for part in (log.rest() if to_the_end else log.parts()))
 
     for log in logs.values():
         log.chunk = max(LEAST_CHUNK, min(CHUNK, CHUNKS_OF_ALL // len(logs)))

@@ -19,17 +19,26 @@ from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variable, script_of
+from trainyard.specs.training import grace_variables, script_of
 
 if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
-_NOT_INHERITED = ("TORCHX_", "TORCHELASTIC_", "PET_", "TRAINYARD_LOCAL_")
+#: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
+LONGEST_LOG_DIR = 3500
+#: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
+_OF_A_JOB = frozenset(
+    {
+        *("TORCHX_JOB_ID", "TORCHX_ROLE_IDX", "TORCHX_ROLE_NAME", "TORCHX_REPLICA_IDX", "TORCHX_IMAGE"),
+        *("TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", RANK0_ENV, "PET_LOG_DIR"),
+        *("TORCHX_TRACKING_EXPERIMENT_NAME", "TORCHX_TRACKING_RUN_NAME"),
+    }
+)
 
 
 @dataclass
@@ -129,8 +138,22 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
 
 def inherited_environ(request: LocalRequest, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what all replicas have in their environment, when the job is started from ``environ``."""
-    inherited = {key: value for key, value in environ.items() if not key.startswith(_NOT_INHERITED)}
-    return {**inherited, "PATH": request.path}
+    return {**without_enclosing_job(environ), "PATH": request.path}
+
+
+def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what describes the job that this process itself runs in, if it does."""
+    in_job = "TORCHX_JOB_ID" in environ
+    in_torchrun = in_job or "TORCHELASTIC_RUN_ID" in environ
+    return {
+        key: value
+        for key, value in environ.items()
+        if not (
+            key.startswith("TRAINYARD_LOCAL_")
+            or (in_job and key in _OF_A_JOB)
+            or (in_torchrun and key.startswith("TORCHELASTIC_"))
+        )
+    }
 
 
 def _plan_role(
@@ -152,7 +175,7 @@ def _plan_role(
             "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
             "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
             **applied_env,
-            **grace_variable(applied_env, grace),
+            **grace_variables(applied_env, grace),
             JOB_VARIABLE: job.path,
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
@@ -162,6 +185,8 @@ def _plan_role(
 
 
 def _check_options(opts: LocalOpts) -> None:
+    if opts.log_dir and len(os.fsencode(os.path.abspath(opts.log_dir))) > LONGEST_LOG_DIR:
+        raise ConfigError(f"log_dir is too long: it may have {LONGEST_LOG_DIR} bytes")
     for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
@@ -244,6 +269,8 @@ def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
 def _ignored(role: Role) -> list[str]:
     """Return which fields of a role mean nothing here, in words."""
     ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
+    if role.image not in ("", NO_IMAGE):
+        ignored.insert(0, f"the image {role.image}")
     if role.min_replicas is not None:
         ignored.append("min_replicas")
     limits = Resource(cpu=-1, gpu=-1, memMB=-1)

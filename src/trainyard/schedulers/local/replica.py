@@ -102,7 +102,7 @@ class Replica:
         self.state = AppState.RUNNING
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """Ask the process group to end: SIGTERM, and SIGCONT so that processes that are stopped can take it."""
+        """Ask the process group to end: SIGTERM, and SIGCONT so that what is stopped can act on it."""
         self.ended_by = (reason, detail)
         processes.signal_group(self.pid, signal.SIGTERM)
         processes.signal_group(self.pid, signal.SIGCONT)

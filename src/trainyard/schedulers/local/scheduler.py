@@ -265,12 +265,13 @@ def _read(job: JobDir, logs: dict[tuple[str, int], Any], query: LogQuery) -> Ite
 
     try:
         if not query.should_tail:
-            yield from read_logs(logs, query, lambda: _is_over(job))
+            status.current_state(job)  # as any look at a job, it ends one that nobody keeps any more
+            yield from read_logs(logs, query)
             return
         watch = JobWatch(job, [log.index_path for log in logs.values()])
         try:
             if query.last is not None:
-                yield from read_logs(logs, query, lambda: False)
+                yield from read_logs(logs, query, to_be_continued=True)
             yield from follow_logs(logs, query, watch, lambda: _is_over(job))
         finally:
             watch.close()

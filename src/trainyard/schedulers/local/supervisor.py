@@ -198,8 +198,8 @@ class Supervisor:
         """End what stopped replicas have left behind outside their process groups.
 
         It had no SIGTERM from us, since its parent may have passed one on. Now that the parent has ended, it
-        gets one, once, and the rest of the grace period. One in a session of its own may belong to any replica,
-        so it is asked to end with the last of them.
+        gets one, once, and the rest of the grace period. One that has left the session may belong to any
+        replica, so it is asked to end with the last of them.
         """
         stopped = {r.pid: r for r in self.replicas if r.was_stopped and not r.is_running}
         told, self._orphans = self._orphans, set()
@@ -208,9 +208,9 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, group, session in processes.children():
+        for pid, group, session in processes.children(running):
             replica = stopped.get(session)
-            if pid in running or group in groups or (replica is None and not all_stop):
+            if group in groups or (replica is None and not all_stop):
                 continue
             if replica is not None:
                 replica.has_leftovers = True

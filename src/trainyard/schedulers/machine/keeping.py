@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 READY = b"ready"
 #: How long guard and keeper may take from closing their files to their end.
 ORPHAN_SECONDS = 60.0
+LONGEST_PATH = 300
 
 
 def detach(log: str, guard: Callable[[int], NoReturn], what: str) -> NoReturn:
@@ -46,9 +47,16 @@ def detach(log: str, guard: Callable[[int], NoReturn], what: str) -> NoReturn:
     while chunk := os.read(ready_in, 65536):
         answer += chunk
     if answer != READY:
-        os.write(2, answer or f"the {what} ended before it was ready".encode())
+        os.write(2, answer or f"the {what} ended before it was ready: {_last_line(log)}".encode())
         os._exit(1)
     os._exit(0)
+
+
+def _last_line(log: str) -> str:
+    """Return the last line of a log, which says what went wrong."""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        lines = file.read().strip().splitlines()
+    return lines[-1] if lines else "it was killed"
 
 
 def _detach_output(path: str) -> None:
@@ -131,7 +139,9 @@ def keep(title: str, prepare: Callable[[], Callable[[], None]], ready: int, plac
         try:
             work = prepare()
         except OSError as error:
-            os.write(ready, f"cannot write {error.filename or place}: {error.strerror}".encode())
+            path = error.filename or place
+            shown = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}..."
+            os.write(ready, f"cannot write {shown}: {error.strerror}".encode("utf-8", "surrogateescape"))
             os._exit(1)
         os.write(ready, READY)
         os.close(ready)

@@ -9,6 +9,7 @@ from trainyard.processes import Process, identify, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 
@@ -109,8 +110,8 @@ def group_lives(pgid: int) -> bool:
     return False
 
 
-def children() -> list[tuple[int, int, int]]:
-    """Return pid, process group and session of the living children of this process."""
+def children(known: Collection[int] = ()) -> list[tuple[int, int, int]]:
+    """Return pid, process group and session of the living children of this process that are not known."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             pids = [int(pid) for pid in file.read().split()]
@@ -118,7 +119,7 @@ def children() -> list[tuple[int, int, int]]:
         pids = _pids()
     found = []
     for pid in pids:
-        fields = stat_fields(pid)
+        fields = None if pid in known else stat_fields(pid)
         if fields is not None and fields[0] not in "ZX" and int(fields[1]) == os.getpid():
             found.append((pid, int(fields[2]), int(fields[3])))
     return found

@@ -8,6 +8,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
+from trainyard.paths import xdg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +41,7 @@ def tls_context(
 def default_certs_dirs(environ: Mapping[str, str]) -> list[str]:
     """Return where certificates for registries are kept."""
     home = environ.get("HOME") or os.path.expanduser("~")
-    config = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    config = xdg("XDG_CONFIG_HOME", environ) or os.path.join(home, ".config")
     return [
         "/etc/docker/certs.d",
         os.path.join(config, "docker", "certs.d"),

@@ -168,7 +168,7 @@ class ProcessHost:
             os.close(log)
 
     def wait(self) -> Exit:
-        """Wait for its end, and end what it has left running; what is being stopped has until it is killed."""
+        """Wait for its end, and end what it has left running, after a stop not before the grace is over."""
         if self._process is None:
             return Exit(127, "it was never started")
         pid = self._process.pid
