@@ -129,16 +129,31 @@ class Leftover(Record):
         age: seconds since it was of use.
         size: bytes that it takes; 0 where nobody knows.
         app_id: the job that left it; "" if that cannot be told, or there were several.
+        shared: whether others leave such things at the same place. Then it is the user's own only if the
+            history knows the job or the code.
+        fingerprint: the code that it holds; "" if it holds none.
     """
 
-    __slots__ = ("age", "app_id", "id", "name", "size")
+    __slots__ = ("age", "app_id", "fingerprint", "id", "name", "shared", "size")
 
-    def __init__(self, id: str, name: str, age: float, size: int = 0, app_id: str = "") -> None:
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        age: float,
+        size: int = 0,
+        app_id: str = "",
+        *,
+        shared: bool = False,
+        fingerprint: str = "",
+    ) -> None:
         self.id = id
         self.name = name
         self.age = age
         self.size = size
         self.app_id = app_id
+        self.shared = shared
+        self.fingerprint = fingerprint
 
 
 class LogQuery:

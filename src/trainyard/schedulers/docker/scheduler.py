@@ -240,7 +240,18 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         from trainyard.schedulers.docker import gc
 
         found = gc.find(older_than, self.engine)
-        return [Leftover(item.key, item.path, item.age, item.size, item.app_id) for item in found]
+        return [
+            Leftover(
+                item.key,
+                item.path,
+                item.age,
+                item.size,
+                item.app_id,
+                shared=item.shared,
+                fingerprint=item.fingerprint,
+            )
+            for item in found
+        ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
