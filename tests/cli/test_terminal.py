@@ -132,3 +132,11 @@ def test_no_colour_on_request(cli: Cli, terminal: Open) -> None:
     shown.wait_for(b"echo/0 hello world\r\n")
     assert shown.finish() == 0
     assert b"\x1b[3" not in shown.shown
+
+
+def test_watching_ends_with_the_whole_status(cli: Cli, terminal: Open) -> None:
+    cli("run", "--wait", "utils.echo", "--num_replicas", "40")
+    shown = terminal("status", "--watch")
+    assert shown.finish() == 0
+    assert b"[39]" in shown.shown
+    assert b" more" not in shown.shown
