@@ -184,7 +184,7 @@ def test_a_damaged_checkout_is_read_without_git(checkout: Path) -> None:
     assert len(selection.report.notes) == 1
 
 
-NAMES = ["a", "b", "ab", "a.py", "b.log", ".c"]
+NAMES = ["a", "b", "ab", "a.py", "b.log", ".c", "é", "aé", "[", "x]", "-"]
 TREE = [
     f"{d}{n}"
     for d in ("", "a/", "d/", "d/a/", "d/e/a/")
@@ -193,6 +193,10 @@ TREE = [
 ]
 PARTS = st.sampled_from(
     ["a", "b", "d", "e", "*", "?", "a*", "*.py", "**", "[ab]", "[!a]", ".c", "*b", "a\\b"]
+)
+# Bytes and sets, also those that are not closed or mean nothing.
+PARTS |= st.sampled_from(
+    ["??", "[^a]", "[é]*", "a**", "[[]", "[]-x]", "[[]x]", "[a", "[[:alpha:]-]*", "[[:no:]]", "a\\"]
 )
 
 
@@ -219,7 +223,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=60)
 @given(lines=st.lists(patterns(), max_size=5), inner=st.lists(patterns(), max_size=2))
-def test_the_law_is_gits(tree: Path, lines: list[str], inner: list[str]) -> None:
+def test_the_rules_are_gits(tree: Path, lines: list[str], inner: list[str]) -> None:
     (tree / ".gitignore").write_text("\n".join(lines))
     (tree / "d" / ".gitignore").write_text("\n".join(inner))
     expected = listed_by_git(tree)

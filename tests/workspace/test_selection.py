@@ -99,9 +99,27 @@ def test_wildcards_alone_bring_back_only_what_their_own_file_left_out(project: P
     assert chosen(project) == {"b.py", "x/c.py"}
 
 
-def test_an_ignore_file_that_does_not_parse(project: Path) -> None:
-    write(project, {"a": "", ".trainyardignore": "ok\n!\n"})
-    with pytest.raises(WorkspaceError, match=r"\.trainyardignore:2: '!'"):
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("!", "it names nothing"),
+        ("[a", "its [ is not closed"),
+        ("x[[:digits:]]", "there is no class [:digits:]"),
+        ("a\\", "it ends in a backslash"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_reported(project: Path, pattern: str, reason: str) -> None:
+    write(project, {"a": "", "[a": "", ".trainyardignore": f"ok\n{pattern}\n"})
+    selection = select(str(project))
+    assert files_of(selection) == {"a", "[a", ".trainyardignore"}
+    (note,) = selection.report.notes
+    assert note.startswith(f"{project}/.trainyardignore:2: the pattern {pattern!r} matches nothing")
+    assert note.endswith(reason)
+
+
+def test_a_dockerignore_that_does_not_parse(project: Path) -> None:
+    write(project, {"a": "", ".dockerignore": "ok\n[a\n"})
+    with pytest.raises(WorkspaceError, match=r"\.dockerignore:2: '\[a' is not a pattern"):
         select(str(project))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,12 @@ from tests.workspace.conftest import take, write
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace import index
 from trainyard.workspace import snapshot as snapshots
+from trainyard.workspace.directory import DirectoryShipment
 from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
 from trainyard.workspace.index import Index, is_settled
+from trainyard.workspace.progress import Silent
 from trainyard.workspace.snapshot import Snapshot, snapshot
+from trainyard.workspace.store import Store
 
 
 def sha(content: str) -> str:
@@ -273,6 +278,50 @@ def test_a_file_that_never_stands_still(project: Path) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_log_that_is_being_written_stops_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, {"log": "begun\n", "a": "1"})
+    is_regular = stat.S_ISREG
+
+    def write_on(mode: int) -> bool:  # which is asked while a file is being hashed
+        with open(project / "log", "a") as log:
+            log.write("more\n")
+        return is_regular(mode)
+
+    monkeypatch.setattr(stat, "S_ISREG", write_on)
+    taken = take(project)
+    monkeypatch.undo()
+    (note,) = taken.report.warnings()
+    assert note == "log is being written to: the job gets what it has now"
+    entry = taken.manifest.by_path["log"]
+    before = (project / "log").read_bytes()
+    with open(project / "log", "a") as log:
+        log.write("and more\n")
+    assert b"".join(taken.read(entry)) == before[: entry.size]
+    (project / "log").write_text("rotated away" * 9)
+    with pytest.raises(WorkspaceChangedError):
+        list(taken.read(entry))
+
+
+def test_a_log_that_grows_each_time_it_is_shipped(project: Path, home: Path) -> None:
+    write(project, {"log": "begun\n", "a": "1"})
+    told: list[str] = []
+
+    class Growing(Store):
+        def add(self, taken: Snapshot, *args: Any, **options: Any) -> int:
+            with open(project / "log", "a") as log:
+                log.write("more\n")
+            return super().add(taken, *args, **options)
+
+    class Progress(Silent):
+        def done(self, text: str) -> None:
+            told.append(text)
+
+    shipment = DirectoryShipment(Workspace({str(project): ""}), Growing())
+    shipment.ship(Progress())
+    assert told == [f"{project}/log is being written to: the job gets what it has now"]
+    assert shipment.store.has_all(shipment.manifest)
 
 
 # ---- the memory of digests

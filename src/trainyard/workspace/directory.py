@@ -16,7 +16,7 @@ from trainyard.paths import view_dir
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.selection import Report
-from trainyard.workspace.snapshot import snapshot
+from trainyard.workspace.snapshot import snapshot, still_growing
 from trainyard.workspace.store import Store, remove_tree
 from trainyard.workspace.tree import BLOB_TIME_NS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.progress import Progress
 
-#: How often a workspace that is being written to is read anew.
+#: How often a workspace that is being written to is read again.
 ATTEMPTS = 3
 _MOST_LINKS = 40
 
@@ -77,10 +77,11 @@ class DirectoryShipment:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._store.add(self._snapshot, progress=progress)
-            except WorkspaceChangedError:
+            except WorkspaceChangedError as error:
                 if attempt == ATTEMPTS or self._workspace.frozen:
                     raise
-                self._snapshot = snapshot(self._workspace)
+                growing = still_growing(self._snapshot, error, progress)
+                self._snapshot = snapshot(self._workspace, growing=growing)
             else:
                 break
         return {}

@@ -10,11 +10,17 @@ class WorkspaceError(ConfigError):
 
 
 class WorkspaceChangedError(WorkspaceError):
-    """A file no longer has the content that was hashed. A new snapshot has the new content."""
+    """A file no longer has the content that was hashed. A new snapshot has the new content.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        path: the file.
+        grew: whether it still begins with that content, as a log does that is being written.
+    """
+
+    def __init__(self, path: str, *, grew: bool = False) -> None:
         super().__init__(
             f"{path} was changed while it was being shipped",
             hint="Try again when nothing writes to the workspace, or leave the file out (.trainyardignore).",
         )
         self.path = path
+        self.grew = grew

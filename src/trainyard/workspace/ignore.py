@@ -15,13 +15,12 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.wildmatch import NeverMatchesError, as_bytes_text, compile_pattern
 
 DOCKERIGNORE, TORCHXIGNORE, TRAINYARDIGNORE = ".dockerignore", ".torchxignore", ".trainyardignore"
-#: The group by which pathspec marks that a pattern matched a directory, not the path's last part.
-_DIRECTORY_GROUP = "ps_d"
 
 
 def read_lines(path: str) -> list[str] | None:
@@ -37,7 +36,7 @@ def read_lines(path: str) -> list[str] | None:
         return None
     except OSError as error:
         raise WorkspaceError(
-            f"cannot read {path}: {error.strerror}", hint="Mend its permissions, or remove it."
+            f"cannot read {path}: {error.strerror}", hint="Make it readable, or remove it."
         ) from error
     return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
@@ -53,7 +52,7 @@ class Verdict(Enum):
 
 
 class _Matcher(NamedTuple):
-    search: Callable[[str], re.Match[str] | None]
+    matches: Callable[[str], object]
     verdict: Verdict
     directories_only: bool
 
@@ -64,37 +63,36 @@ class GitRules:
     Args:
         lines: its lines.
         origin: its path, for messages.
-        strict: whether a pattern that does not parse is an error; Git itself ignores such.
+
+    Attributes:
+        notes: patterns that Git takes but that match nothing, each with its place and the reason.
     """
 
-    def __init__(self, lines: Sequence[str], origin: str, *, strict: bool = True) -> None:
+    def __init__(self, lines: Sequence[str], origin: str) -> None:
         matchers: list[_Matcher] = []
+        self.notes: list[str] = []
         self._named: list[str] = []
         for number, line in enumerate(lines, 1):
-            matcher = _git_matcher(line, f"{origin}:{number}", strict)
+            try:
+                matcher = _git_matcher(line)
+            except NeverMatchesError as error:
+                self.notes.append(f"{origin}:{number}: the pattern {line!r} matches nothing: {error}")
+                continue
             if matcher is None:
                 continue
             matchers.append(matcher)
             if matcher.verdict is Verdict.NAMED:
                 self._named.append(line.removeprefix("!").strip())
-        self._for_directories = [(m.search, m.verdict) for m in reversed(matchers)]
-        self._for_files = [(m.search, m.verdict) for m in reversed(matchers) if not m.directories_only]
+        self._for_directories = [(m.matches, m.verdict) for m in reversed(matchers)]
+        self._for_files = [(m.matches, m.verdict) for m in reversed(matchers) if not m.directories_only]
 
     def file(self, path: str) -> Verdict | None:
-        """Judge a file or link by the patterns that speak of itself; None if none does."""
-        for search, verdict in self._for_files:
-            match = search(path)
-            if match is not None and _is_whole(match):
-                return verdict
-        return None
+        """Judge a file or link by the patterns that match it; None if none does."""
+        return _last_verdict(self._for_files, path)
 
     def directory(self, path: str) -> Verdict | None:
-        """Judge a directory by the patterns that speak of itself; None if none does."""
-        for search, verdict in self._for_directories:
-            match = search(path)
-            if match is not None and _is_whole(match):
-                return verdict
-        return None
+        """Judge a directory by the patterns that match it; None if none does."""
+        return _last_verdict(self._for_directories, path)
 
     @property
     def names_something(self) -> bool:
@@ -112,62 +110,68 @@ class DockerRules:
     Args:
         lines: its lines.
         origin: its path, for messages.
+
+    Raises:
+        WorkspaceError: a line is not a pattern.
     """
 
     def __init__(self, lines: Sequence[str], origin: str) -> None:
-        from pathspec import PathSpec
-        from pathspec.pattern import RegexPattern
-
-        patterns = []
+        self._patterns: list[tuple[Callable[[str], object], bool]] = []
         for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or line.startswith("#"):
                 continue
-            exclude = not text.startswith("!")
+            excludes = not text.startswith("!")
             text = text.removeprefix("!").strip()
             regex = _docker_regex(text, f"{origin}:{number}")
             if regex is not None:
-                patterns.append(RegexPattern(regex, exclude))
-        self._spec: Any = PathSpec(patterns)
+                self._patterns.append((regex.match, excludes))
+        self._patterns.reverse()
         #: Whether something below an excluded directory may be in.
-        self.has_exceptions = any(not pattern.include for pattern in patterns)
+        self.has_exceptions = not all(excludes for _, excludes in self._patterns)
 
     def excludes(self, path: str) -> bool:
         """Tell whether a path is left out. Its parent directories need not have been asked."""
-        return self._spec.check_file(path).include is True
+        return next((excludes for matches, excludes in self._patterns if matches(path)), False)
 
 
-def _git_matcher(line: str, place: str, strict: bool) -> _Matcher | None:
-    """Return what a line says; None for a comment."""
-    from pathspec import GitIgnoreSpec
+def _last_verdict(matchers: Sequence[tuple[Callable[[str], object], Verdict]], path: str) -> Verdict | None:
+    path = as_bytes_text(path)
+    return next((verdict for matches, verdict in matchers if matches(path)), None)
 
-    text = line
-    while text.endswith(" ") and not text.endswith("\\ "):
-        text = text[:-1]
-    directories_only = text.endswith("/")
-    text = text.removesuffix("/") if directories_only else text
-    try:
-        if text == "!":
-            raise ValueError("there is nothing after the !")
-        pattern: Any = next(iter(GitIgnoreSpec.from_lines([text]).patterns), None)
-    except ValueError as error:
-        if not strict:
-            return None
-        raise WorkspaceError(
-            f"{place}: {line!r} is not a pattern of an ignore file",
-            hint="The syntax is that of .gitignore, see https://git-scm.com/docs/gitignore.",
-        ) from error
-    if pattern is None or pattern.include is None:
+
+def _git_matcher(line: str) -> _Matcher | None:
+    """Return what a line says; None for a comment or an empty line.
+
+    Raises:
+        NeverMatchesError: it is a pattern that no path can match.
+    """
+    text = _without_trailing_spaces(line)
+    if not text or text.startswith("#"):
         return None
+    negated = text.startswith("!")
+    text = text[1:] if negated else text
+    directories_only = text.endswith("/")
+    text = text[:-1] if directories_only else text
+    if not text:
+        raise NeverMatchesError("it names nothing")
     verdict = Verdict.OUT
-    if not pattern.include:
-        verdict = Verdict.NAMED if text.strip("!*/") else Verdict.BACK
-    return _Matcher(pattern.regex.search, verdict, directories_only)
+    if negated:
+        verdict = Verdict.NAMED if text.strip("*/") else Verdict.BACK
+    return _Matcher(compile_pattern(as_bytes_text(text)).fullmatch, verdict, directories_only)
 
 
-def _is_whole(match: re.Match[str]) -> bool:
-    """Tell whether a match is with the path itself, not with a directory above it."""
-    return match.groupdict().get(_DIRECTORY_GROUP) is None
+def _without_trailing_spaces(line: str) -> str:
+    """Remove the spaces at the end of a line, up to one that a backslash precedes."""
+    end = at = 0
+    while at < len(line):
+        if line[at] == "\\":
+            at += 1
+            end = at + 1
+        elif line[at] != " ":
+            end = at + 1
+        at += 1
+    return line[:end]
 
 
 def _leads_into(pattern: str, directory: str) -> bool:

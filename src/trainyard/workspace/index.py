@@ -118,7 +118,11 @@ def _remove(path: str) -> None:
 
 
 class ChangingFileError(Exception):
-    """A file was written to each time it was read."""
+    """A file was written to each time it was read. ``grew`` tells whether it only became longer."""
+
+    def __init__(self, path: str, *, grew: bool = False) -> None:
+        super().__init__(path)
+        self.grew = grew
 
 
 class NotAFileError(Exception):
@@ -148,4 +152,27 @@ def hash_file(path: str) -> tuple[str, os.stat_result, int]:
             after = os.fstat(descriptor)
             if key_of(before) == key_of(after):
                 return digest, before, began
-    raise ChangingFileError(path)
+    raise ChangingFileError(path, grew=after.st_size > before.st_size)
+
+
+def hash_beginning(path: str) -> tuple[str, os.stat_result]:
+    """Return the digest of what a growing file has now, and what the file was; its size is what was hashed.
+
+    Raises:
+        OSError: it cannot be read.
+        NotAFileError: it is not a regular file.
+        ChangingFileError: it became shorter meanwhile.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb", buffering=0) as file:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise NotAFileError(path)
+        digest, left = hashlib.sha256(), info.st_size
+        while left > 0:
+            chunk = file.read(min(left, 1 << 20))
+            if not chunk:
+                raise ChangingFileError(path)
+            digest.update(chunk)
+            left -= len(chunk)
+        return digest.hexdigest(), info

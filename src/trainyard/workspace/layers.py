@@ -79,7 +79,7 @@ class GitignoreLayer:
     def _add(self, base: str, path: str) -> None:
         lines = read_lines(path)
         if lines:
-            self._rules.append((base, GitRules(lines, path, strict=False)))
+            self._rules.append((base, GitRules(lines, path)))
             self._rules.sort(key=lambda pair: pair[0].count("/"))
 
 

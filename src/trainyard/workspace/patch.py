@@ -20,6 +20,7 @@ from trainyard.workspace.images.dockerfile import IMAGE_ARG
 from trainyard.workspace.images.imagecache import ImageCache
 from trainyard.workspace.images.making import LOCAL_REPOSITORY, Wanted, Way, make
 from trainyard.workspace.selection import Report
+from trainyard.workspace.snapshot import still_growing
 from trainyard.workspace.store import Store
 from trainyard.workspace.toolkit import ToolkitPlace, needs_toolkit
 
@@ -93,11 +94,16 @@ class ImageShipment:
             try:
                 pinned = self._make_all(progress)
                 break
-            except WorkspaceChangedError:
-                if attempt == ATTEMPTS or self._code.workspace.frozen:
+            except WorkspaceChangedError as error:
+                code = self._code
+                if attempt == ATTEMPTS or code.workspace.frozen or code.snapshot is None:
                     raise
-                progress.step("the workspace has changed; reading it anew")
-                self._code = Code(self._code.workspace, with_toolkit=self._code.toolkit is not None)
+                progress.step("the workspace has changed; reading it again")
+                self._code = Code(
+                    code.workspace,
+                    with_toolkit=code.toolkit is not None,
+                    growing=still_growing(code.snapshot, error, progress),
+                )
         if self._code.snapshot is not None:
             store = Store()
             store.put_manifest(self._code.snapshot.manifest)

@@ -143,19 +143,23 @@ class _Selector:
                 f"the workspace {root} is not a directory",
                 hint="Name the directory whose files the job needs: --workspace DIR",
             )
+        self._selection = Selection(self._root)
+        self._report = self._selection.report
         self._own = self._git_rules(TRAINYARDIGNORE)
         self._torchx = self._git_rules(TORCHXIGNORE)
         lines = ignore_file(self._root, DOCKERIGNORE)
         self._docker = DockerRules(lines, os.path.join(root, DOCKERIGNORE)) if lines else None
-        self._selection = Selection(self._root)
-        self._report = self._selection.report
         self._tasks: list[_Task] = []
         self._candidates: list[_Candidate] = []
         self._state = os.path.realpath(state_dir())
 
     def _git_rules(self, name: str) -> GitRules | None:
         lines = ignore_file(self._root, name)
-        return GitRules(lines, os.path.join(self._root, name)) if lines else None
+        if not lines:
+            return None
+        rules = GitRules(lines, os.path.join(self._root, name))
+        self._report.notes += rules.notes
+        return rules
 
     def run(self) -> Selection:
         self._tasks.append(_Task(self._root, "", self._first_layer()))

@@ -8,16 +8,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
-from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
+from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_beginning, hash_file
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report, Selection, select
 
 if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.progress import Progress
 
 CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.
@@ -32,11 +33,19 @@ class Snapshot:
     Attributes:
         manifest: its entries and fingerprint.
         report: what is to be said of it.
+        growing: absolute paths of files that are being appended to. They travel with what they had.
     """
 
-    def __init__(self, manifest: Manifest, report: Report, sources: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        report: Report,
+        sources: Mapping[str, str],
+        growing: frozenset[str] = frozenset(),
+    ) -> None:
         self.manifest = manifest
         self.report = report
+        self.growing = growing
         self._sources = sources
 
     def source(self, entry: Entry) -> str:
@@ -55,13 +64,15 @@ class Snapshot:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(descriptor, "rb", buffering=0) as file:
                 while True:
-                    chunk = file.read(CHUNK)
+                    chunk = file.read(min(CHUNK, left))
                     left -= len(chunk)
                     digest.update(chunk)
-                    if left < 0 or (not chunk and left > 0):
+                    if not chunk and left > 0:
                         raise WorkspaceChangedError(path)
-                    if left == 0 and (digest.hexdigest() != entry.digest or file.read(1)):
+                    if left == 0 and digest.hexdigest() != entry.digest:
                         raise WorkspaceChangedError(path)
+                    if left == 0 and path not in self.growing and file.read(1):
+                        raise WorkspaceChangedError(path, grew=True)
                     yield chunk
                     if left == 0:
                         return
@@ -69,17 +80,20 @@ class Snapshot:
             raise WorkspaceChangedError(path) from error
 
 
-def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) -> Snapshot:
+def snapshot(
+    workspace: Workspace, *, cache: bool = True, progress: Any = None, growing: Iterable[str] = ()
+) -> Snapshot:
     """Select and hash the files of a workspace; of a frozen one, find what was kept of it.
 
     Args:
         workspace: its projects. If nobody asked for it (``implicit``) it must look like a project.
         cache: whether to trust digests of files that have not changed since they were last read.
         progress: told of the steps, if given (`trainyard.workspace.progress`).
+        growing: absolute paths of files that are known to be appended to all the time.
 
     Raises:
-        WorkspaceError: a project is no directory, an ignore file does not parse, two projects have the same
-            path, no file is left, or an implicit workspace is the home directory or very large.
+        WorkspaceError: a project is not a directory, an ignore file does not parse, two projects have the
+            same path, no file is left, or an implicit workspace is the home directory or very large.
     """
     if workspace.frozen:
         from trainyard.workspace.store import Store
@@ -94,7 +108,7 @@ def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) 
     selections = {source: select(source) for source in places}
     if workspace.implicit:
         _check_implicit_size(selections)
-    return _taken(selections, places, cache=cache)
+    return _taken(selections, places, growing, cache=cache)
 
 
 def _places(workspace: Workspace) -> dict[str, str]:
@@ -140,17 +154,19 @@ def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
     )
 
 
-def _taken(selections: Mapping[str, Selection], places: Mapping[str, str], *, cache: bool) -> Snapshot:
-    report, merged = Report(), _Merged()
+def _taken(
+    selections: Mapping[str, Selection], places: Mapping[str, str], known: Iterable[str], *, cache: bool
+) -> Snapshot:
+    report, merged, growing = Report(), _Merged(), set(known)
     for source, selection in selections.items():
         prefix = f"{places[source]}/" if places[source] else ""
-        merged.add(source, prefix, _entries(selection, prefix, places, cache=cache))
+        merged.add(source, prefix, _entries(selection, prefix, places, growing, cache=cache))
         report.add(selection.report, prefix)
     report.problems.sort()
     manifest = Manifest(merged.entries.values())
     if manifest.files == 0:
         raise _nothing(list(places), report)
-    return Snapshot(manifest, report, merged.sources)
+    return Snapshot(manifest, report, merged.sources, frozenset(growing))
 
 
 class _Merged:
@@ -187,7 +203,9 @@ def _parents(prefix: str) -> list[Entry]:
     return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
 
 
-def _entries(selection: Selection, prefix: str, places: Mapping[str, str], *, cache: bool) -> list[Entry]:
+def _entries(
+    selection: Selection, prefix: str, places: Mapping[str, str], growing: set[str], *, cache: bool
+) -> list[Entry]:
     entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
     entries += _links(selection, prefix, places)
     index = Index(selection.root, enabled=cache)
@@ -198,19 +216,26 @@ def _entries(selection: Selection, prefix: str, places: Mapping[str, str], *, ca
             unknown.append(path)
         else:
             entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
-    entries += _hash(selection, prefix, unknown, index)
+    entries += _hash(selection, prefix, unknown, index, growing)
     index.save()
     return entries
 
 
-def _hash(selection: Selection, prefix: str, paths: list[str], index: Index) -> list[Entry]:
+def _hash(
+    selection: Selection, prefix: str, paths: list[str], index: Index, growing: set[str]
+) -> list[Entry]:
+    """Hash files. Those that grow all the time are hashed as they are now, and added to ``growing``."""
     entries = []
     for path, outcome in _hashed(selection.root, paths):
         if isinstance(outcome, str):
             selection.report.problems.append((path, outcome))
             continue
         digest, info, began = outcome
-        index.remember(path, info, digest, began)
+        if began is None:
+            growing.add(os.path.join(selection.root, path))
+            selection.report.notes.append(growth_note(prefix + path))
+        else:
+            index.remember(path, info, digest, began)
         entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
     return entries
 
@@ -231,13 +256,32 @@ def _hash_batch(root: str, paths: list[str]) -> list[tuple[str, Any]]:
     return [(path, _hash_one(os.path.join(root, path))) for path in paths]
 
 
+def still_growing(taken: Snapshot, error: WorkspaceChangedError, progress: Progress) -> frozenset[str]:
+    """Return what is known to grow, after a file of a snapshot was found changed while it was shipped."""
+    if not error.grew:
+        return taken.growing
+    progress.done(growth_note(error.path))
+    return taken.growing | {error.path}
+
+
+def growth_note(path: str) -> str:
+    """Say what becomes of a file that is being appended to."""
+    return f"{path} is being written to: the job gets what it has now"
+
+
 def _hash_one(path: str) -> Any:
+    """Return digest, stat result and start time (None if the file grows), or what is wrong with it."""
     try:
-        return hash_file(path)
+        try:
+            return hash_file(path)
+        except ChangingFileError as error:
+            if not error.grew:
+                raise
+            return (*hash_beginning(path), None)
     except ChangingFileError as error:
         raise WorkspaceChangedError(path) from error
     except NotAFileError:
-        return "was a file, and is none any more"
+        return "is not a file any more"
     except OSError as error:
         if error.errno == errno.ENOENT:
             return "was removed while the workspace was read"

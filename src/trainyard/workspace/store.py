@@ -33,7 +33,7 @@ from trainyard.errors import StateStoreError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
 from trainyard.workspace.manifest import Entry, Manifest
-from trainyard.workspace.tree import BLOB_TIME_NS, build
+from trainyard.workspace.tree import BLOB_TIME_NS, build, write_sparsely
 
 if TYPE_CHECKING:
     from trainyard.workspace.progress import Progress
@@ -289,9 +289,10 @@ class Store:
         temporary = _beside(path)
         with self._writing(temporary):
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb", buffering=0) as file:
+            with open(descriptor, "wb", buffering=0):
                 for chunk in snapshot.read(entry):
-                    _write_all(file.fileno(), chunk)
+                    write_sparsely(descriptor, chunk)
+                os.ftruncate(descriptor, entry.size)
                 os.fchmod(descriptor, entry.mode)
                 os.utime(descriptor, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
             os.replace(temporary, path)
@@ -358,12 +359,6 @@ def _make_directory(path: str, root: str) -> None:
     if not os.path.isdir(path):
         make_private_dir(root)
         os.makedirs(path, mode=0o700, exist_ok=True)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _names(directory: str) -> list[str]:

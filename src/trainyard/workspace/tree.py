@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainyard.errors import StateStoreError
@@ -23,6 +24,9 @@ _NO_CLONE = frozenset(
 )
 #: Modification time of stored and of shared files: 2001-09-09, 01:46:40 UTC.
 BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
+#: Zeros of this length, on its boundaries, become holes.
+_HOLE = 64 * 1024
+_ZEROS = bytes(_HOLE)
 _NO_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES})
 
 
@@ -127,11 +131,43 @@ def _link(blob: str, path: str) -> bool:
 def _copy(source: int, path: str, entry: Entry) -> None:
     target = _create(path, entry.mode)
     try:
-        left = entry.size
-        while left > 0:
-            sent = os.sendfile(target, source, entry.size - left, left)
-            if sent == 0:
-                raise StateStoreError(f"the stored content of {entry.path} is cut off")
-            left -= sent
+        if os.fstat(source).st_size < entry.size:
+            raise StateStoreError(f"the stored content of {entry.path} is cut off")
+        for start, end in _data_ranges(source, entry.size):
+            os.lseek(target, start, os.SEEK_SET)
+            while start < end:
+                sent = os.sendfile(target, source, start, end - start)
+                if sent == 0:
+                    raise StateStoreError(f"the stored content of {entry.path} is cut off")
+                start += sent
+        os.ftruncate(target, entry.size)
     finally:
         os.close(target)
+
+
+def _data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of what is not a hole."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(source, end, os.SEEK_DATA)
+            end = min(os.lseek(source, start, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole from here on
+                return
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            start, end = end, size  # the file system has no holes
+        yield start, end
+
+
+def write_sparsely(descriptor: int, content: bytes) -> None:
+    """Write to a new file, with holes for blocks of zeros. The caller sets the file's length at the end."""
+    view = memoryview(content)
+    for at in range(0, len(content), _HOLE):
+        block = view[at : at + _HOLE]
+        if content.startswith(_ZEROS[: len(block)], at):
+            os.lseek(descriptor, len(block), os.SEEK_CUR)
+            continue
+        while block:
+            block = block[os.write(descriptor, block) :]

@@ -27,15 +27,18 @@ class Code:
     Args:
         workspace: what travels; an empty one is nothing but the toolkit.
         with_toolkit: whether a role needs the toolkit.
+        growing: absolute paths of files that are known to be appended to all the time.
 
     Raises:
         WorkspaceError: the workspace cannot be read, or has no files.
         ConfigError: the toolkit is needed, and is not there.
     """
 
-    def __init__(self, workspace: Workspace, *, with_toolkit: bool) -> None:
+    def __init__(
+        self, workspace: Workspace, *, with_toolkit: bool, growing: frozenset[str] = frozenset()
+    ) -> None:
         self.workspace = workspace
-        self.snapshot = snapshot(workspace) if workspace else None
+        self.snapshot = snapshot(workspace, growing=growing) if workspace else None
         self.toolkit = toolkit_archive() if with_toolkit else None
         self.context = find_context(self.snapshot, workspace.projects) if self.snapshot else None
 

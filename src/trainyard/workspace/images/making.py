@@ -179,19 +179,18 @@ class _Making:
 
     def _pushed_digest(self, target: Reference, image: str) -> str:
         """Return the digest of what the registry has under the name, if that is this image; else ""."""
-        import json
-
         from trainyard.workspace.registry import RegistryClient, RegistryError
+        from trainyard.workspace.registry.documents import parse_object
 
         try:
             with RegistryClient(target.registry, patience=0) as client:
                 document = client.manifest(target.repository, target.selector)
+            if document is None:
+                return ""
+            config = parse_object(document.body, f"the manifest of {target}").get("config")
         except RegistryError:
             return ""  # the daemon may know better how to reach it, and says so if it does not
-        if document is None:
-            return ""
-        config = json.loads(document.body).get("config") or {}
-        return document.digest if config.get("digest") == image else ""
+        return document.digest if isinstance(config, dict) and config.get("digest") == image else ""
 
     def _in_registry(self) -> str:
         from trainyard.workspace.images.remote import RemoteOrder, patch_remotely

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from trainyard.workspace.registry import (
     append_layer,
     read_image,
 )
+from trainyard.workspace.registry.documents import check_config, check_manifest, parse_object
 from trainyard.workspace.registry.image import LONGEST_CONFIG
 from trainyard.workspace.registry.media import IMAGES
 
@@ -71,7 +71,7 @@ def patch_remotely(order: RemoteOrder, cache: ImageCache, progress: Progress) ->
     Raises:
         WorkspaceChangedError: a file is no longer what it was when it was hashed; nothing was pushed.
         ConfigError: the base cannot be built upon.
-        RegistryError: a registry refuses, or stays away.
+        RegistryError: a registry refuses, stays away, or sends what is not an image.
         BackendError: this machine's disk is full.
     """
     with RegistryClient(order.base.registry, progress=progress) as client:
@@ -95,8 +95,11 @@ def find_pushed(target: Reference, labels: Mapping[str, str], progress: Progress
         document = client.manifest(target.repository, target.selector)
         if document is None or document.media_type not in IMAGES:
             return ""
-        digest = json.loads(document.body)["config"]["digest"]
-        config = json.loads(client.read_blob(target.repository, digest, LONGEST_CONFIG))
+        manifest = parse_object(document.body, f"the manifest of {target}")
+        check_manifest(manifest, f"the manifest of {target}")
+        body = client.read_blob(target.repository, manifest["config"]["digest"], LONGEST_CONFIG)
+        config = parse_object(body, f"the configuration of {target}")
+        check_config(config, f"the configuration of {target}")
     has = (config.get("config") or {}).get("Labels") or {}
     same = all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT))
     return str(target.pinned(document.digest)) if same else ""

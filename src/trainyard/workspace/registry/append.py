@@ -230,7 +230,8 @@ class _Append:
         )
 
     def _of_base(self, descriptor: dict[str, Any]) -> Callable[[], object]:
-        digest, size = str(descriptor["digest"]), int(descriptor["size"])
+        digest: str = descriptor["digest"]
+        size: int = descriptor["size"]
         return lambda: self._destination.upload_blob(
             self._target.repository,
             lambda offset: self._source.open_blob(self._base.repository, digest, offset, scopes=self._pull),
@@ -244,10 +245,10 @@ class _Append:
 
 def _check(image: RegistryImage, layers: Sequence[LayerFile], config: dict[str, Any]) -> None:
     """Refuse what no runtime would start: as many layers in the configuration as in the manifest."""
-    wanted = [*image.config.get("rootfs", {}).get("diff_ids", ()), *(layer.diff_id for layer in layers)]
+    wanted = [*image.config["rootfs"]["diff_ids"], *(layer.diff_id for layer in layers)]
     if config.get("rootfs", {}).get("diff_ids") != wanted:
         raise ValueError("configure() did not put exactly the new layers on top of the base's")
-    if len(wanted) != len(image.manifest.get("layers") or ()) + len(layers):
+    if len(wanted) != len(image.manifest["layers"]) + len(layers):
         raise ConfigError(
             f"the image {image.reference} is damaged: its configuration and its manifest do not have"
             " the same number of layers"

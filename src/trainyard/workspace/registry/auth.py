@@ -219,7 +219,7 @@ class Authorizer:
             raise TokenServerError(f"the token server {server} answered {status}", status, headers)
         try:
             document = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise TokenServerError(f"the answer of the token server {server} is not JSON", 0, headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 from trainyard.workspace.registry.errors import RegistryError
@@ -10,7 +11,12 @@ from trainyard.workspace.registry.errors import RegistryError
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-_ALGORITHMS = {"sha256": 64, "sha512": 128}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+
+
+def is_digest(value: object) -> bool:
+    """Tell whether something is a digest that can be verified."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def digest_of(content: bytes) -> str:
@@ -24,10 +30,9 @@ def hasher(digest: str) -> _Hash:
     Raises:
         RegistryError: the digest is of no kind that can be verified.
     """
-    algorithm, _, value = digest.partition(":")
-    if len(value) != _ALGORITHMS.get(algorithm, -1):
+    if not is_digest(digest):
         raise RegistryError(f"{digest[:150]!r} is not a digest that can be verified (sha256 or sha512)")
-    return hashlib.new(algorithm)
+    return hashlib.new(digest.partition(":")[0])
 
 
 def matches(content: bytes, digest: str) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import platform as machine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.workspace.registry.documents import (
+    check_config,
+    check_index,
+    check_manifest,
+    parse_object,
+)
 from trainyard.workspace.registry.errors import RegistryError
 from trainyard.workspace.registry.media import CONFIGS, IMAGES, LISTS, OCI_INDEX, OCI_MANIFEST
 
@@ -73,70 +78,64 @@ def read_image(
         ConfigError: it is not there, is no image, or is not there for the platform.
         RegistryError: the registry refuses, or stays away.
     """
+    what = f"the manifest of {reference}"
     top = client.manifest(reference.repository, reference.selector, scopes=scopes)
     if top is None:
         raise ConfigError(
             f"there is no image {reference} in its registry",
             hint="Check the name and the tag, and that the image was pushed.",
         )
-    found, document = top, _parsed(top, reference)
-    kind = _kind(top, document)
+    found, document = top, parse_object(top.body, what)
+    kind = top_kind = _kind(top, document)
     if kind in LISTS:
+        check_index(document, what)
         entry = _choose(document, platform or own_platform(), reference)
         chosen = client.manifest(reference.repository, entry, scopes=scopes)
         if chosen is None:
             raise RegistryError(
                 f"the image {reference} is damaged: its registry has no manifest {entry}", status=404
             )
-        found, document = chosen, _parsed(chosen, reference)
+        found, document = chosen, parse_object(chosen.body, what)
         kind = _kind(chosen, document)
-    if kind not in IMAGES or document.get("config", {}).get("mediaType") not in CONFIGS:
+    if kind in IMAGES:
+        check_manifest(document, what)
+    if kind not in IMAGES or document["config"].get("mediaType") not in CONFIGS:
         raise ConfigError(
             f"{reference} is not an image that can be built upon ({_what(kind, document)})",
             hint="Use an image in the format of OCI, or of Docker (schema 2).",
         )
     config = _config(client, reference, document["config"], scopes)
     has = _platform_of(config)
-    if platform is not None and kind == _kind(top, _parsed(top, reference)) and not _fits(has, platform):
+    if platform is not None and kind == top_kind and not _fits(has, platform):
         raise ConfigError(f"the image {reference} is for {has}, not for {platform}")
     return RegistryImage(reference, found.digest, kind, document, config, has, top.digest)
-
-
-def _parsed(document: ManifestDocument, reference: Reference) -> dict[str, Any]:
-    try:
-        value = json.loads(document.body)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise RegistryError(f"the manifest of {reference} is not a JSON object")
-    return value
 
 
 def _kind(document: ManifestDocument, value: dict[str, Any]) -> str:
     """Return the media type: OCI's may be missing in the document, and a plain server may not know it."""
     known = LISTS | IMAGES
     for candidate in (value.get("mediaType"), document.media_type):
-        if candidate in known:
-            return str(candidate)
+        if isinstance(candidate, str) and candidate in known:
+            return candidate
     if value.get("schemaVersion") == 2 and "mediaType" not in value:
         return OCI_INDEX if "manifests" in value else OCI_MANIFEST
-    return str(value.get("mediaType") or document.media_type)
+    return str(value.get("mediaType") or document.media_type)[:200]
 
 
 def _what(kind: str, document: dict[str, Any]) -> str:
     if document.get("schemaVersion") == 1:
         return "its manifest is of the obsolete schema 1"
-    config = document.get("config", {}).get("mediaType", "")
+    config = document["config"].get("mediaType", "") if kind in IMAGES else ""
     return f"manifest {kind or 'of no known type'}" + (f", configuration {config}" if config else "")
 
 
 def _choose(index: dict[str, Any], platform: str, reference: Reference) -> str:
-    entries = [entry for entry in index.get("manifests") or () if isinstance(entry, dict)]
     there: list[str] = []
-    for entry in entries:
+    for entry in index["manifests"]:
         has = _platform_of(entry.get("platform") or {})
         if _fits(has, platform):
-            return str(entry["digest"])
+            digest: str = entry["digest"]
+            return digest
         if not has.startswith("unknown"):  # attestations
             there.append(has)
     others = ", ".join(sorted(set(there))) or "nothing"
@@ -159,13 +158,8 @@ def _fits(has: str, wanted: str) -> bool:
 def _config(
     client: RegistryClient, reference: Reference, descriptor: dict[str, Any], scopes: tuple[str, ...]
 ) -> dict[str, Any]:
-    body = client.read_blob(
-        reference.repository, str(descriptor.get("digest")), LONGEST_CONFIG, scopes=scopes
-    )
-    try:
-        value = json.loads(body)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise RegistryError(f"the configuration of {reference} is not a JSON object")
+    what = f"the configuration of {reference}"
+    body = client.read_blob(reference.repository, descriptor["digest"], LONGEST_CONFIG, scopes=scopes)
+    value = parse_object(body, what)
+    check_config(value, what)
     return value

@@ -70,7 +70,7 @@ def codes_and_words(body: bytes) -> tuple[set[str], str]:
     try:
         errors = json.loads(body)["errors"]
         entries = [entry for entry in errors if isinstance(entry, dict)]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return set(), ""
     words = []
     for entry in entries:

@@ -28,13 +28,15 @@ from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzi
 from trainyard.workspace.index import hash_file
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
-from trainyard.workspace.snapshot import Snapshot, snapshot
+from trainyard.workspace.snapshot import Snapshot, snapshot, still_growing
 from trainyard.workspace.store import Store
 from trainyard.workspace.toolkit import toolkit_archive
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from trainyard.specs.app import AppDef
+    from trainyard.workspace.errors import WorkspaceChangedError
+    from trainyard.workspace.progress import Progress
 
 #: Changed whenever the same files would be packed in another way.
 LAYOUT = 1
@@ -50,11 +52,13 @@ class Sources:
         workspace: its directories, and where each goes.
         files: further files: name in the archive -> path.
         program: the script that must be in it; "" for none.
+        growing: absolute paths of files that are known to be appended to all the time.
     """
 
     workspace: Workspace
     files: dict[str, str]
     program: str = ""
+    growing: frozenset[str] = frozenset()
 
     def read(self) -> Snapshot:
         """Select and hash everything.
@@ -63,7 +67,10 @@ class Sources:
             WorkspaceError: a directory cannot be read, or there is nothing in it.
             ConfigError: the script is not in it, or two things have the same name.
         """
-        taken = _earlier(self.workspace.frozen) if self.workspace.frozen else snapshot(self.workspace)
+        if self.workspace.frozen:
+            taken = _earlier(self.workspace.frozen)
+        else:
+            taken = snapshot(self.workspace, growing=self.growing)
         if self.files:
             taken = self._with_files(taken)
         _check_program(self.program, taken.manifest)
@@ -78,7 +85,7 @@ class Sources:
             digest, info, _ = hash_file(path)
             entries.append(Entry(name, "file", info.st_mode & 0o7777, info.st_size, digest))
             paths[name] = path
-        return Snapshot(Manifest(entries), taken.report, paths)
+        return Snapshot(Manifest(entries), taken.report, paths, taken.growing)
 
 
 class _Elsewhere(Snapshot):
@@ -201,10 +208,11 @@ class CodePackage:
         if self._clone is not None and self.snapshot is None:
             self.snapshot = self._read(self._clone.sources(progress))
 
-    def reread(self) -> bool:
-        """Read the files anew, since they have been changed; tells whether that can be."""
-        if self._sources is None or self._sources.workspace.frozen:
+    def reread(self, changed: WorkspaceChangedError, progress: Progress) -> bool:
+        """Read the files again, since one has been changed; tells whether that can be."""
+        if self._sources is None or self._sources.workspace.frozen or self.snapshot is None:
             return False
+        self._sources.growing = still_growing(self.snapshot, changed, progress)
         self.snapshot = self._read(self._sources)
         return True
 

@@ -159,11 +159,11 @@ def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progres
     for attempt in range(1, ATTEMPTS + 1):
         try:
             _upload(code, storage, uri, progress)
-        except WorkspaceChangedError:
+        except WorkspaceChangedError as error:
             planned = code.key
-            if attempt == ATTEMPTS or not code.reread():
+            if attempt == ATTEMPTS or not code.reread(error, progress):
                 raise
-            progress.step("the code has changed; reading it anew")
+            progress.step("the code has changed; reading it again")
             uri = uri.replace(planned, code.key)
         else:
             code.keep()
