@@ -51,10 +51,6 @@ class History:
                 connection.close()
             self._reader = self._writer = None
 
-    def __del__(self) -> None:
-        if self._pid == os.getpid():  # a connection of the parent must not be closed by its child
-            self.close()
-
     # ---- writing
 
     def add_intent(self, *, durable: bool = True, **columns: Any) -> str:
