@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+# argparse looks on the disk for translations of every text, of which there are none; and imports `locale` for it
+argparse._ = str  # type: ignore[attr-defined]
+
+
 def _formatter(prog: str) -> argparse.HelpFormatter:
     # argparse makes one for every option, and without a width each asks shutil, a slow import, for it
     width = min(terminal_columns(), 100)
