@@ -57,6 +57,17 @@ $(AWSCLI)/bin/aws:
 .PHONY: $(AWSCLI)
 $(AWSCLI): $(AWSCLI)/bin/aws
 
+# AWS's framework toolkits, which train with ours in the place of the one that they were made for. One folder
+# of packages: what they need besides is in our own environment.
+FRAMEWORKS := .venv-frameworks
+$(FRAMEWORKS)/.stamp:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target $(FRAMEWORKS) \
+	  'sagemaker-pytorch-training==3.0.0' 'sagemaker-tensorflow-training==20.5.0' \
+	  'sagemaker-mxnet-training==4.3.0' 'retrying==1.3.4' 'six==1.17.0' || { rm -rf $(FRAMEWORKS); exit 1; }
+	touch $@
+.PHONY: $(FRAMEWORKS)
+$(FRAMEWORKS): $(FRAMEWORKS)/.stamp
+
 bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)

@@ -72,6 +72,20 @@ def _awscli() -> str:
     return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
 
 
+FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
+
+
+def frameworks() -> str:
+    """Return the folder with AWS's framework toolkits; skips without them."""
+    need("frameworks")
+    return FRAMEWORKS
+
+
+def _frameworks() -> str:
+    folder = os.path.join(FRAMEWORKS, "sagemaker_pytorch_container")
+    return "" if os.path.isdir(folder) else f"{folder} is not there (make {os.path.basename(FRAMEWORKS)})"
+
+
 #: `aws logs tail` is in version 2 only, which no package index has; distributions do.
 AWSCLI2 = os.environ.get("TRAINYARD_AWSCLI2", "/usr/bin/aws")
 
@@ -96,6 +110,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "botocore": _module("botocore"),
     "docker": _docker,
     "fish": _program("fish"),
+    "frameworks": _frameworks,
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent / "src"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
 # Without arguments it trains: `python train.pyz` is all that a container has to say.
 MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
-# `sagemaker_training` and its elder under TRAINYARD_ALIASES=1: a zip file has no place for a .pth file.
+# `sagemaker_training` and its elder, unless TRAINYARD_ALIASES=0: a zip file has no place for a .pth file.
 ALIASED = ("sagemaker_containers", "sagemaker_training")
 STAND_IN = (
     b"import os\nfrom trainyard_toolkit.aliases import stand_in\n"

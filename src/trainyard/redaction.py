@@ -1,4 +1,4 @@
-"""Keeping secrets out of what is stored and shown. The one place that knows what looks like a secret.
+"""Keeping secrets out of what is stored and shown. What looks like a secret is in `secret_rules`.
 
 A secret is replaced by ``<redacted>``, or by ``<redacted:NAME>`` where the environment variable NAME is
 known to hold it: then `restore` can put it back later, from the environment of that time.
@@ -10,50 +10,44 @@ import os
 import re
 
 from trainyard.errors import ConfigError
+from trainyard.secret_rules import (
+    SHORTEST_URL_TOKEN,
+    SecretFilter,
+    is_secret_name,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+__all__ = [
+    "REDACTED",
+    "SHORTEST_URL_TOKEN",
+    "Redactor",
+    "is_secret_name",
+    "missing_secrets_error",
+    "redact_text",
+    "restore",
+]
+
 REDACTED = "<redacted>"
 SHORTEST_KNOWN_SECRET = 8
-SHORTEST_URL_TOKEN = 16
 #: A shorter one on the command line is as likely part of another word of a message.
 SHORTEST_GIVEN_SECRET = 4
+#: The variables in which `restore` looks for secrets that were given directly: with the option's name.
+PROVIDED = "TRAINYARD_SECRET_"
 
-# A name is secret when one of its words is; "tokenizer" and "max_tokens" are about text, not access.
-_WORDS = (
-    r"(?:auth|access|session|refresh|hf)?tokens?|[a-z]*secrets?|[a-z]*(?:passwords?|passwd|passphrases?)|"
-    r"pwd|credentials?|creds?|[a-z]*apikeys?|api[_-]keys?|access[_-]?keys?|secret[_-]?keys?|private[_-]?keys?|auth[_-]?keys?|"
-    r"account[_-]?keys?|sas|bearer|authorization|client[_-]?secret|connection[_-]?string|dsn"
-)
-_SECRET_NAME = re.compile(rf"(?:^|[_.\-])(?:{_WORDS})(?:$|[_.\-]\d*$|[_.\-](?:id|value|str|text)$)", re.I)
-_HARMLESS_NAME = re.compile(
-    r"(?:^|[_.\-])(?:max|min|num|n|pad|eos|bos|unk|mask|sep|cls|special|next|new|per|count|total)[_.\-]?tokens?"
-    r"(?:$|[_.\-])|tokens?[_.\-](?:id|count|len|length)$|(?:^|[_.\-])num[_.\-]|access[_.\-]?key[_.\-]id$",
+_MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
+#: What stands before a secret in a text: ``--password ``, ``"password": "``, ``-H "X-Api-Key: ``.
+_NAME_BEFORE = re.compile(
+    r"(?P<name>[A-Za-z_][\w.\-]*)\\*[\"']?\]?(?:[ \t]*(?:=>?|:)|,)?\s*(?:bearer |basic |token )?\\*[\"']?$",
     re.I,
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Neither may look at the same characters from every place anew: arguments can be long.
-_USERINFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,40}://)(?P<user>[^\s/?#'\"<>]+)@")
-_ASSIGNMENT = re.compile(r"(?<![A-Za-z0-9_.\-])[0-9.\-]*(?P<name>[A-Za-z_][\w.\-]*)(?P<sep>[\"']?\s*[=:]\s*)")
-# after "Authorization:" the kind of the credentials comes before them
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|(?:(?:bearer|basic|digest|token)\s+)?[^\s,;&'\"]+", re.I)
-# The name of a secret that AWS keeps, which is none itself.
-_REFERENCE = re.compile(r"(?:arn:aws[\w-]*:(?:secretsmanager|ssm):|ssm:)\S+")
-_MARKER = re.compile(r"<redacted(?::(?P<name>[^<>]+))?>")
+_LONGEST_PREFIX = 160
 
 
-def is_secret_name(name: str) -> bool:
-    """Tell whether a variable, option or field of this name holds a secret."""
-    if name == "PWD":
-        return False  # the shell's working directory
-    words = _CAMEL.sub("_", name.lstrip("-"))
-    return bool(_SECRET_NAME.search(words)) and not _HARMLESS_NAME.search(words)
-
-
-class Redactor:
+class Redactor(SecretFilter):
     """Replaces secrets in texts and in nested JSON values.
 
     Args:
@@ -68,66 +62,15 @@ class Redactor:
             for name, value in self._environ.items()
             if len(value) >= SHORTEST_KNOWN_SECRET and is_secret_name(name)
         }
-        # the longest first, so that a secret that contains another one is replaced whole
-        self._known = sorted(known.items(), key=lambda item: -len(item[0]))
-
-    def text(self, text: str) -> str:
-        """Return a text without the secrets in it: known values, URLs' user parts, ``password=...``."""
-        for value, name in self._known:
-            if value in text:
-                text = text.replace(value, f"<redacted:{name}>")
-        if "://" in text:
-            text = _USERINFO.sub(self._userinfo, text)
-        if "=" in text or ":" in text:
-            text = self._assignments(text)
-        return text
+        super().__init__(self._marker, known)
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a named value: replaced if the name is that of a secret, otherwise redacted within.
-
-        Numbers are left alone: ``max_tokens`` is one, a password is a text.
-        """
-        if is_secret_name(name) and not isinstance(value, (int, float)):
-            return self.secret(name, value)
-        return self.json(value)
-
-    def secret(self, name: str, value: Any) -> Any:
-        """Return what stands for a value that is a secret whatever it looks like."""
-        if isinstance(value, dict):
-            return {key: self.secret(str(key), item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.secret(name, item) for item in value]
-        if value is None or value == "" or isinstance(value, bool):
-            return value
-        if isinstance(value, str) and (_MARKER.fullmatch(value) or _REFERENCE.fullmatch(value)):
-            return value
-        return self._marker(name, str(value))
-
-    def json(self, value: Any) -> Any:
-        """Return nested JSON values without the secrets in them."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            # {"name": "HF_TOKEN", "value": "..."} is how manifests write variables
-            named = value.get("name") if "value" in value else None
-            own = named if isinstance(named, str) else "value"
-            return {key: self.value(own if key == "value" else str(key), item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return self.args(value)
-        return value
+        """Return a named value: replaced if the name is that of a secret, otherwise redacted within."""
+        return self.named(name, value)
 
     def args(self, args: Iterable[Any]) -> list[Any]:
-        """Return a list of arguments; what follows ``--some-token`` is a secret."""
-        result: list[Any] = []
-        flag = ""
-        for arg in args:
-            if flag and isinstance(arg, str) and not arg.startswith("--"):
-                result.append(self.secret(flag, arg))
-            else:
-                result.append(self.json(arg))
-            is_flag = isinstance(arg, str) and arg.startswith("-") and "=" not in arg
-            flag = arg.lstrip("-") if is_flag and is_secret_name(arg) else ""
-        return result
+        """Return a list of arguments without secrets; what follows ``--some-token`` is one."""
+        return self.words(args)
 
     def _marker(self, name: str, value: str) -> str:
         if self._environ.get(name) == value:
@@ -138,42 +81,16 @@ class Redactor:
         # a role's variable is most often given by one of the same name
         return f"<redacted:{name}>" if name.isidentifier() and name.isupper() else REDACTED
 
-    def _userinfo(self, match: re.Match[str]) -> str:
-        user, colon, password = match["user"].partition(":")
-        if not colon and len(user) < SHORTEST_URL_TOKEN:
-            return match[0]  # ssh://git@host
-        kept = f"{user}:" if colon else ""
-        hidden = password if colon else user
-        return f"{match['scheme']}{kept}{self._marker('', hidden)}@"
-
-    def _assignments(self, text: str) -> str:
-        parts, done = [], 0
-        for match in _ASSIGNMENT.finditer(text):
-            value = _VALUE.match(text, match.end())
-            if value is None or match.start("name") < done or not is_secret_name(match["name"]):
-                continue
-            quote = value[0][0] if value[0][0] in "'\"" else ""
-            bare = value[0][1:-1] if quote else value[0]
-            if bare and not _MARKER.search(bare) and not bare.startswith(("$", "//")):
-                parts += [text[done : match.end()], quote, self._marker(match["name"], bare), quote]
-                done = value.end()
-        return "".join(parts) + text[done:]
-
 
 def secrets_among(words: Iterable[str]) -> set[str]:
     """Return the secrets that a command line holds: what follows ``--token``, and ``TOKEN=``."""
     found: set[str] = set()
-    follows = False
-    for word in words:
-        if follows and not word.startswith("--"):
-            found.add(word)
-        follows = word.startswith("-") and "=" not in word and is_secret_name(word)
-        for match in _ASSIGNMENT.finditer(word):
-            value = _VALUE.match(word, match.end())
-            if value is not None and is_secret_name(match["name"]):
-                found.add(value[0].strip("'\""))
-            elif value is None and is_secret_name(match["name"]):  # a quote that is never closed
-                found.add(word[match.end() :].lstrip("'\""))
+
+    def collect(name: str, secret: str) -> str:
+        found.add(secret)
+        return ""
+
+    SecretFilter(collect).words(words)
     return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
@@ -182,25 +99,39 @@ def redact_text(text: str) -> str:
     return Redactor().text(text)
 
 
-def restore(value: Any, environ: Mapping[str, str], missing: set[str]) -> Any:
+def restore(value: Any, environ: Mapping[str, str], missing: set[str], label: str = "") -> Any:
     """Put secrets back into nested JSON values.
 
     Args:
         value: what `Redactor` made.
-        environ: where the secrets are looked up.
+        environ: where the secrets are looked up. One that was given directly, such as ``--api-key x``, is
+            ``TRAINYARD_SECRET_API_KEY``.
         missing: receives what cannot be put back: names of variables, or "" for a secret without a name.
+        label: the name of the value, if it is that of a secret.
     """
     if isinstance(value, str):
-        return _MARKER.sub(lambda match: _lookup(match, environ, missing), value)
+        return _MARKER.sub(lambda match: _lookup(match, environ, missing, label), value)
     if isinstance(value, dict):
-        return {key: restore(item, environ, missing) for key, item in value.items()}
+        return {key: restore(item, environ, missing, _label(key)) for key, item in value.items()}
     if isinstance(value, list):
-        return [restore(item, environ, missing) for item in value]
+        flags = ["", *(item if isinstance(item, str) and item.startswith("-") else "" for item in value)]
+        return [
+            restore(item, environ, missing, label or _label(flag))
+            for item, flag in zip(value, flags, strict=False)
+        ]
     return value
 
 
-def _lookup(match: re.Match[str], environ: Mapping[str, str], missing: set[str]) -> str:
+def _label(name: str) -> str:
+    return name.lstrip("-") if is_secret_name(name) else ""
+
+
+def _lookup(match: re.Match[str], environ: Mapping[str, str], missing: set[str], label: str) -> str:
     name = match["name"] or ""
+    if not name:
+        before = _NAME_BEFORE.search(match.string[max(match.start() - _LONGEST_PREFIX, 0) : match.start()])
+        label = (_label(before["name"]) if before else "") or label
+        name = PROVIDED + re.sub(r"\W", "_", label).upper() if label else ""
     if name in environ:
         return environ[name]
     missing.add(name)
@@ -210,13 +141,16 @@ def _lookup(match: re.Match[str], environ: Mapping[str, str], missing: set[str])
 def missing_secrets_error(what: str, missing: set[str]) -> ConfigError:
     """Describe that something cannot be repeated because of these secrets."""
     names = sorted(name for name in missing if name)
-    lost = [f"the environment variable {name} is not set" for name in names]
+    lost = [f"the environment variable {name} is not set" for name in names if not name.startswith(PROVIDED)]
+    given = [name.removeprefix(PROVIDED).lower() for name in names if name.startswith(PROVIDED)]
+    if given:
+        lost.append(f"{', '.join(given)} {'was' if len(given) == 1 else 'were'} given directly")
     if "" in missing:
         lost.append("one was given directly and is known by no name")
     exports = " ".join(f"{name}=..." for name in names)
     hint = f"Set them and try again: export {exports}" if names else ""
     if "" in missing:
-        hint = f"{hint} Submit the job anew with the secret, best through an environment variable.".strip()
+        hint = f"{hint} Submit the job again with the secret, best through an environment variable.".strip()
     return ConfigError(
         f"{what} held secrets, which are never stored, and they cannot be recovered: {'; '.join(lost)}",
         hint=hint,

@@ -1,10 +1,57 @@
-"""Text of others, made fit for a terminal."""
+"""Text of others, made fit for a terminal.
+
+Everything that the command line prints passes `render`, but for the lines of jobs' logs. So no escape
+sequence reaches a terminal that did not come from us: colours are put in by `coloured`, with marks that
+become escape sequences only there.
+"""
 
 from __future__ import annotations
 
+#: Around the number of a colour. Unicode keeps these two for use within a program.
+_BEGIN, _END = "\ufdd0", "\ufdd1"
+#: Colours, bold, faint, and the end of them.
+_COLOURS = ("", "0", "1", "2", *map(str, (*range(31, 37), *range(91, 97))))
+
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+# Those that reorder a line, break it, or are not seen at all. Joiners and marks of scripts are left.
+_CONTROLS |= {
+    code: f"\\u{code:04x}"
+    for code in (
+        *(0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, ord(_BEGIN), ord(_END)),
+        *range(0x2028, 0x202F),
+        *range(0x2060, 0x2070),
+        *range(0xFFF9, 0xFFFC),
+    )
+}
+_CONTROLS |= {code: f"\\U{code:08x}" for code in range(0xE0000, 0xE0080)}
+_CONTROLS_OF_LINES = {code: shown for code, shown in _CONTROLS.items() if chr(code) not in "\n\t"}
 
 
 def clean(text: str) -> str:
-    """Show control characters as escapes."""
+    """Show control characters, ends of lines among them, as escapes."""
     return text if text.isprintable() else text.translate(_CONTROLS)
+
+
+def clean_lines(text: str) -> str:
+    """Show control characters as escapes; ends of lines and tabs stay."""
+    return text if text.isprintable() else text.translate(_CONTROLS_OF_LINES)
+
+
+def coloured(text: str, colour: str) -> str:
+    """Return a text that `render` colours; the text itself may be of others."""
+    return f"{_BEGIN}{colour}{_END}{text}{_BEGIN}0{_END}"
+
+
+def render(text: str) -> str:
+    """Return lines as a terminal gets them: colours as escape sequences, no other control characters."""
+    if _BEGIN not in text:
+        return clean_lines(text)
+    first, *parts = text.split(_BEGIN)
+    shown = [clean_lines(first)]
+    for part in parts:
+        colour, end, rest = part.partition(_END)
+        if end and colour in _COLOURS:
+            shown.append(f"\x1b[{colour}m{clean_lines(rest)}")
+        else:
+            shown.append(clean_lines(_BEGIN + part))
+    return "".join(shown)

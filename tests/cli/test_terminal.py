@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from collections.abc import Callable
+
+import pytest
 
 from tests.cli.conftest import Cli, Terminal
 
@@ -140,3 +144,50 @@ def test_watching_ends_with_the_whole_status(cli: Cli, terminal: Open) -> None:
     assert shown.finish() == 0
     assert b"[39]" in shown.shown
     assert b" more" not in shown.shown
+
+
+#: A title, colours, the cursor, a bell, C1's own CSI, text that runs backwards, and lines of their own.
+HOSTILE = "a\x1b]0;pwned\x07\x1b[31m\x1b[2J\x9b31m\u202e\u2066\ufdd031\ufdd1\nState: SUCCEEDED\rerror: b"
+#: What we send ourselves: colours, erasing, going up.
+OURS = re.compile(rb"\x1b\[(?:[0-9]*[FJK]|(?:[012]|3[1-6]|9[1-6])m)|\r\n|\r(?=\x1b)")
+
+
+def check_harmless(shown: bytes) -> None:
+    rest = OURS.sub(b"\n", shown).decode()
+    assert rest.replace("\n", "").isprintable(), shown
+    lines = rest.splitlines()
+    assert not any(line.startswith(("State: SUCCEEDED", "error: b")) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("list",), ("wait",), ("describe",), ("log", "-"), ("run", "--dryrun", HOSTILE)]
+)
+def test_names_and_messages_of_others_do_nothing_to_the_terminal(
+    cli: Cli, terminal: Open, words: tuple[str, ...]
+) -> None:
+    cli.plugins()
+    handle = cli("run", "-s", "remote", "-cfg", "queue=q", "utils.echo").out.strip()
+    path = cli.remote_job(handle.rpartition("/")[2])
+    job = json.loads(path.read_text())
+    path.write_text(json.dumps({**job, "name": HOSTILE, "roles": {HOSTILE: 1}, "state": "FAILED"}))
+    shown = terminal(*words)
+    shown.finish()
+    assert shown.shown
+    check_harmless(shown.shown)
+
+
+@pytest.mark.parametrize("name", ["trainyard.toml", ".torchxconfig"])
+def test_names_in_a_hostile_configuration_do_nothing_to_the_terminal(
+    cli: Cli, terminal: Open, name: str
+) -> None:
+    key = json.dumps(HOSTILE)
+    texts = {
+        "trainyard.toml": f"[scheduler.{key}]\n{key} = {key}\n[{key}]\n",
+        ".torchxconfig": "[cli:list]\n" + HOSTILE.replace("\n", "") + " = 1\n",
+    }
+    (cli.directory / name).write_text(texts[name], newline="")
+    for words in (["list"], ["config", "show"], ["run", "utils.echo"], ["status", HOSTILE]):
+        shown = terminal(*words)
+        shown.finish()
+        check_harmless(shown.shown)
+    (cli.directory / name).unlink()

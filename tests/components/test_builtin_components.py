@@ -124,6 +124,28 @@ def test_sh_can_run_a_line_of_shell_and_fails_as_it_does(workplace: Path) -> Non
     assert (done.stdout, done.returncode) == ("hi\n", 3)
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("ls", "a b"), "exec ls 'a b'"),
+        (("A=1", "B=", "env"), "A=1 B= exec env"),
+        (("A=1 2", "env"), "exec 'A=1 2' env"),
+        (("exit", "3"), "exit 3"),
+        (("A=1",), "A=1"),
+    ],
+)
+def test_sh_becomes_the_program_where_there_is_one(words: tuple[str, ...], line: str) -> None:
+    assert utils.sh(*words).roles[0].args == ["-c", line]
+
+
+def test_sh_takes_more_than_fits_into_one_argument(workplace: Path) -> None:
+    words = [f"{k:06} $HOME" for k in range(20_000)]
+    role = utils.sh(
+        "A=1", sys.executable, "-c", "import os, sys; print(os.environ['A'], sys.argv[-1])", *words
+    )
+    assert run(role.roles[0], workplace).stdout == f"1 {words[-1]}\n"
+
+
 def test_sh_options() -> None:
     role = role_of(
         "utils.sh", "--env", "A=1", "--mounts", "type=bind,src=/a,dst=/b,readonly", "--h", "gpu.small",
@@ -413,6 +435,13 @@ def test_script(workplace: Path) -> None:
 
 
 # ---- from Python
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", ""])
+def test_channels_have_names_that_directories_can_have(name: str) -> None:
+    with pytest.raises(ConfigError, match="a channel cannot be named") as refused:
+        train.script(script="t.py", channel={name: "/data"})
+    assert "--channel training=DIRECTORY" in refused.value.hint
 
 
 def test_materialize_precedence() -> None:

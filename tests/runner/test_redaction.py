@@ -160,7 +160,7 @@ def test_restore_puts_back_what_the_environment_holds() -> None:
     text = str(missing_secrets_error("the job x", missing))
     assert "GONE is not set" in text
     assert "export GONE=..." in text
-    assert "Submit the job anew" in text
+    assert "Submit the job again" in text
 
 
 texts = st.text(alphabet=st.characters(blacklist_characters="<>", blacklist_categories=("Cs",)))

@@ -24,7 +24,7 @@ class Containers(FakeScheduler):
     is_local = True
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        return ToolkitPlace("/opt/t.pyz")
+        return ToolkitPlace(("python3", "/opt/t.pyz"))
 
 
 class Elsewhere(Containers):
@@ -86,9 +86,38 @@ def test_containers_of_this_machine_see_its_paths(tmp_path: Path, monkeypatch: p
     assert role.mounts == [BindMount("/data/set", "/data/set", True), BindMount(out, out, False)]
 
 
-def test_a_plain_script_needs_no_toolkit() -> None:
-    role, _ = started(script("--lr", "1", script="train.py"), FakeScheduler("s"))
-    assert (role.entrypoint, role.args) == ("python", ["train.py", "--lr", "1"])
+def test_a_script_runs_under_the_toolkit_unless_that_is_turned_off() -> None:
+    role, document = started(script("--lr", "1", script="train.py"), Elsewhere("s"))
+    assert (role.args, document["arguments"]) == (["/opt/t.pyz", "train"], ["--lr", "1"])
+    assert role.env["TRAINYARD_PYTHON"] == "python"
+    role, document = started(script("--lr", "1", script="train.py", toolkit=False), FakeScheduler("s"))
+    assert (role.entrypoint, role.args, document) == ("python", ["train.py", "--lr", "1"], {})
+
+
+@pytest.mark.parametrize(
+    ("first_line", "program"), [("#!/bin/bash -e", ["/bin/bash", "-e"]), ("echo", ["sh"]), (None, ["sh"])]
+)
+def test_a_shell_script_is_no_python(
+    first_line: str | None, program: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if first_line is not None:
+        Path("run.sh").write_text(f"{first_line}\n")
+    (role,) = script("a b", script="run.sh", toolkit=False).roles
+    assert [role.entrypoint, *role.args] == [*program, "run.sh", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"toolkit": False, "channel": {"a": "/d"}, "output": "/o"}, "channels and output cannot be had"),
+        ({"metric": {"a": "("}}, "'a': '\\(' is no regular expression: missing"),
+        ({"metric": {"a": "x"}}, "no parentheses"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        script(script="train.py", **asked)  # type: ignore[arg-type]
 
 
 def test_schedulers_that_carry_it_out_themselves_are_left_alone() -> None:

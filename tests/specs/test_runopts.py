@@ -228,6 +228,8 @@ def test_as_mapping() -> None:
         (dict[str, str], "a:b=c", {"a": "b=c"}),
         (dict[str, list[int]], "a=1,2,b=3", {"a": [1, 2], "b": [3]}),
         (list[dict[str, str]], '[{"Key": "a", "Value": "b"}]', [{"Key": "a", "Value": "b"}]),
+        (list[dict[str, str]], "loss=(.*);,acc=(.*)", [{"loss": "(.*);"}, {"acc": "(.*)"}]),
+        (dict[str, str], r'{"a": "x\"y;z"}', {"a": 'x"y;z'}),
         (Point, "x=1,y=2", Point(1, 2)),
         (Point, '{"x": 1}', Point(1, 0)),
         (int | str, "5", 5),

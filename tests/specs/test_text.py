@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +34,12 @@ from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
         ("URL=http://h/?x=1&y=2,b=c=d", {"URL": "http://h/?x=1&y=2", "b": "c=d"}),
         ("loss=loss = ([0-9]{1,3}),b=2", {"loss": "loss = ([0-9]{1,3})", "b": "2"}),
         ("a=s3://b/p?x:y", {"a": "s3://b/p?x:y"}),
+        (r'a={"b":"x\"y,c=1"},d=2', {"a": r'{"b":"x\"y,c=1"}', "d": "2"}),
+        (r'a=["x\\"],d=2', {"a": r'["x\\"]', "d": "2"}),
+        (r"a='x\',d=2", {"a": r"'x\'", "d": "2"}),
+        ("a=loss=(.*);,b=2", {"a": "loss=(.*);", "b": "2"}),
+        ("a=x; y z=1,b=2", {"a": "x; y z=1", "b": "2"}),
+        ("a=x; y=1", {"a": "x", "y": "1"}),
     ],
 )
 def test_pairs(text: str, pairs: dict[str, str]) -> None:
@@ -75,6 +84,10 @@ def test_items(text: str, items: list[str]) -> None:
     assert split_items(text) == items
 
 
+def test_a_semicolon_may_belong_to_the_items() -> None:
+    assert split_items("a;b,'c,d';e", ",") == ["a;b", "'c,d';e"]
+
+
 def test_unquote() -> None:
     assert [unquote(t) for t in ("'a'", '"a"', "a", "'", "'a\"", "''")] == ["a", "a", "a", "'", "'a\"", ""]
 
@@ -100,7 +113,25 @@ def test_values_with_equals_signs_come_back(values: dict[str, str]) -> None:
     assert parse_pairs(",".join(f"{key}={value}" for key, value in values.items())) == values
 
 
-@given(st.text("ab=,;'\"[]{} "))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(keys, st.lists(json_values, max_size=3) | st.dictionaries(st.text(), json_values)))
+def test_values_as_json_come_back(values: dict[str, Any]) -> None:
+    text = ",".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    assert {key: json.loads(value) for key, value in parse_pairs(text).items()} == values
+
+
+@given(st.dictionaries(keys, st.text("ab;.*() \\", min_size=1).map(lambda text: f"v{text}v")))
+def test_semicolons_in_values_come_back(values: dict[str, str]) -> None:
+    assert parse_pairs(",".join(f"{key}={value}" for key, value in values.items())) == values
+
+
+@given(st.text("ab=,;'\"[]{}\\ "))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     for parse in (parse_pairs, split_items):
         try:

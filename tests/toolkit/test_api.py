@@ -67,7 +67,7 @@ def test_entry_point_run_raises(tree: Tree, wait: bool) -> None:
             running = entry_point.run("", "train.py", [], wait={wait})
             running.wait()
         except errors.ExecuteUserScriptError as error:
-            assert error.return_code == 1 and "KeyError: 'missing column'" in str(error), error
+            assert error.exit_code == 1 and "KeyError: 'missing column'" in str(error), error
             assert error.details["exception"] == "KeyError"
         else:
             raise SystemExit("nothing was raised")
@@ -151,7 +151,7 @@ ALIASES = """
 from sagemaker_training import environment, entry_point, errors, files, mapping, intermediate_output
 import sagemaker_training.environment
 import sagemaker_containers
-from sagemaker_containers.beta.framework import encoders, worker
+from sagemaker_containers.beta.framework import encoders, modules, worker
 import trainyard_toolkit.environment
 assert environment is sagemaker_training.environment is trainyard_toolkit.environment
 assert sagemaker_containers.environment is environment
@@ -173,9 +173,9 @@ def test_aliases(installed: Path) -> None:
             check=False,
         )
 
-    done = run(TRAINYARD_ALIASES="1")
+    done = run()
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
-    assert "No module named 'sagemaker_training'" in run().stderr
+    assert "No module named 'sagemaker_training'" in run(TRAINYARD_ALIASES="0").stderr
 
 
 def test_aliases_never_hide_an_original(installed: Path, tmp_path: Path) -> None:
@@ -185,14 +185,25 @@ def test_aliases_never_hide_an_original(installed: Path, tmp_path: Path) -> None
         [
             str(installed / "bin/python"),
             "-c",
-            "import sagemaker_training; print(sagemaker_training.original)",
+            "import sagemaker_training as own; print(own.original); import sagemaker_training.params",
         ],
-        env=clean_environment(TRAINYARD_ALIASES="1", PYTHONPATH=str(tmp_path)),
+        env=clean_environment(PYTHONPATH=str(tmp_path)),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.stdout == "True\n", done.stderr
+    assert "No module named 'sagemaker_training.params'" in done.stderr
+
+
+def test_aliases_import_nothing_until_they_are_used(installed: Path) -> None:
+    """The ``.pth`` file is read by each Python of the environment."""
+    line = [str(installed / "bin/python"), "-c", "import sys; print(*sorted(sys.modules))"]
+    on, off = (
+        set(subprocess.check_output(line, text=True, env=clean_environment(TRAINYARD_ALIASES=value)).split())
+        for value in ("1", "0")
+    )
+    assert on == off
 
 
 def test_installed_size(installed: Path) -> None:
@@ -284,11 +295,30 @@ def empty(tmp_path: Path) -> Path:
 
 def test_aliases_of_the_zipapp(tree: Tree, zipapp: Path, empty: Path) -> None:
     tree.script(ALIASES)
-    done = train_zipapp(tree, empty, zipapp, TRAINYARD_ALIASES="1")
+    done = train_zipapp(tree, empty, zipapp)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
-    for env in ({}, {"TRAINYARD_ALIASES": "0"}):
-        assert train_zipapp(tree, empty, zipapp, **env).returncode == 1
-        assert tree.failure.startswith("ModuleNotFoundError: No module named 'sagemaker_training'")
+    assert train_zipapp(tree, empty, zipapp, TRAINYARD_ALIASES="0").returncode == 1
+    assert tree.failure.startswith("ModuleNotFoundError: No module named 'sagemaker_training'")
+
+
+def test_a_frameworks_function_under_the_zipapp(
+    tree: Tree, zipapp: Path, empty: Path, tmp_path: Path
+) -> None:
+    """Its names need neither a variable nor an installation."""
+    (tmp_path / "their_framework.py").write_text(
+        "from sagemaker_training import entry_point, environment, runner\n"
+        "def main():\n"
+        "    env = environment.Environment()\n"
+        "    entry_point.run(env.module_dir, env.user_entry_point, env.to_cmd_args(), env.to_env_vars(),\n"
+        "                    runner_type=runner.ProcessRunnerType)\n"
+    )
+    tree.script("from sagemaker_training import params; print(params.USER_PROGRAM_PARAM)")
+    env = {"SAGEMAKER_TRAINING_MODULE": "their_framework:main", "PYTHONPATH": str(tmp_path)}
+    done = train_zipapp(tree, empty, zipapp, **env)
+    assert (done.returncode, done.stdout) == (0, "sagemaker_program\n"), done.stderr
+    tree.script("raise KeyError('column')")
+    assert train_zipapp(tree, empty, zipapp, **env).returncode == 1
+    assert tree.failure.startswith("KeyError: 'column'")
 
 
 def test_aliases_of_the_zipapp_never_hide_an_original(tree: Tree, zipapp: Path, empty: Path) -> None:
@@ -306,5 +336,5 @@ def test_aliases_of_the_zipapp_never_hide_an_original(tree: Tree, zipapp: Path, 
         print(sagemaker_training.original, environment.value)
         """
     )
-    done = train_zipapp(tree, empty, zipapp, TRAINYARD_ALIASES="1")
+    done = train_zipapp(tree, empty, zipapp)
     assert (done.returncode, done.stdout) == (0, "True 7\n"), done.stderr

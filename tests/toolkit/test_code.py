@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
@@ -65,6 +66,62 @@ def test_hostile_archives_are_refused(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "deep/evil").exists()
     assert not Path("/tmp/evil-trainyard").exists()
+
+
+def bomb(path: Path, kind: str) -> Path:
+    """An archive of a few kB that takes 64 MiB, or says so."""
+    size = 64 << 20
+    info = member("pad")
+    info.size = size
+    if kind == "sparse file":
+        info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    content = b"\0" * size
+    if kind == "sparse file":  # one hole; its real size stands at 483, and the checksum at 148
+        header[483:495] = b"%011o\0" % size
+        content = b""
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    elif kind == "only a header":
+        content = b"short"
+    elif kind == "long header":
+        info.type = tarfile.XHDTYPE
+        header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    path.write_bytes(gzip.compress(bytes(header) + content + b"\0" * 1024))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["large file", "sparse file", "only a header", "long header"])
+@pytest.mark.parametrize("limit", ["size", "ratio"])
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, limit: str
+) -> None:
+    if limit == "size":
+        monkeypatch.setenv(archive.SIZE_VARIABLE, "1e6")
+    else:
+        monkeypatch.setattr(archive, "_FREE_OF_RATIO", 1 << 20)
+    path = bomb(tmp_path / "x.tar.gz", kind)
+    words = (
+        "a header claims" if kind == "long header" else "unpack to more than .* raise TRAINYARD_UNPACK_MAX"
+    )
+    with pytest.raises(CodeError, match=words):
+        archive.extract(str(path), str(tmp_path / "out"))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_limits_of_archives_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_FREE_OF_RATIO", 1 << 20)
+    monkeypatch.setenv(archive.RATIO_VARIABLE, "1e5")
+    archive.extract(str(bomb(tmp_path / "x.tar.gz", "large file")), str(tmp_path / "out"))
+    assert (tmp_path / "out/pad").stat().st_size == 64 << 20
+
+
+def test_an_archive_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    whole = make_tar(tmp_path / "x.tar.gz", (member("a"), b"1"), (member("b"), os.urandom(10_000)))
+    (tmp_path / "cut.tar.gz").write_bytes(whole.read_bytes()[:5000])
+    with pytest.raises(CodeError, match="Cannot unpack"):
+        archive.extract(str(tmp_path / "cut.tar.gz"), str(tmp_path / "out"))
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_good_archive_keeps_links_and_drops_special_bits(tmp_path: Path) -> None:
@@ -301,9 +358,16 @@ def test_failed_install_is_told_apart(tree: Tree) -> None:
     assert "no-such-package-of-ours" in tree.failure.splitlines()[0]
 
 
-def test_no_installer(tree: Tree, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("requirements.txt", "the packages of requirements.txt"),
+        ("setup.py", "the package in the code directory"),
+    ],
+)
+def test_no_installer(tree: Tree, tmp_path: Path, file: str, what: str) -> None:
     tree.script("pass")
-    (tree.base / "code/requirements.txt").write_text("x\n")
+    (tree.base / "code" / file).write_text("x\n")
     blocker = tmp_path / "sitecustomize.py"
     blocker.write_text(
         "import importlib.abc, sys\n"
@@ -315,6 +379,7 @@ def test_no_installer(tree: Tree, tmp_path: Path) -> None:
     )
     assert tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip").returncode == 1
     assert tree.report["class"] == "install_error"
+    assert tree.failure.startswith(f"Cannot install {what}: ")
     assert "has no pip" in tree.failure
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,11 @@ def test_document_from_a_file_and_code_from_a_folder(bare: Tree, tmp_path: Path)
         ({"metrics": [{"name": "x", "regex": "("}]}, "is wrong"),
         ({"metrics": [{"name": "x", "regex": "loss"}]}, "has no group"),
         ({"output": {"uri": "/tmp/x", "compression": "zip"}}, "gzip"),
+        ({"checkpoints": {"path": "/opt/ml/../x"}}, "an absolute path without '..'"),
+        ({"checkpoints": {"path": "here"}}, "an absolute path without '..'"),
+        ({"name": ".."}, "it cannot be '..'"),
+        ({"hosts": [".."]}, "A host cannot be named '..'"),
+        ({"hosts": ["a\n10.0.0.1 b"]}, "A host cannot be named"),
     ],
 )
 def test_mistakes_in_the_document(bare: Tree, document: dict[str, Any], words: str) -> None:
@@ -92,6 +98,54 @@ def test_malformed_and_missing_documents(bare: Tree) -> None:
     assert "not valid JSON" in bare.failure
     assert bare.train(TRAINYARD_JOB="/no/job.json").returncode == 2
     assert "no such file" in bare.failure
+
+
+def test_the_documents_program_wins_over_what_an_image_sets(bare: Tree) -> None:
+    bare.script("print('the script')")
+    image = {"SAGEMAKER_PROGRAM": "other.py", "SAGEMAKER_TRAINING_MODULE": "framework.training:main"}
+    assert run(bare, {}, **image).stdout == "the script\n"
+
+
+def test_a_folder_of_code_wins_over_what_an_image_holds(bare: Tree, tmp_path: Path) -> None:
+    bare.script("print('of the image')")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train.py").write_text("import os; print('own', os.getcwd())")
+    done = run(bare, {"code": str(tmp_path / "own")})
+    assert done.stdout == f"own {tmp_path / 'own'}\n"
+    assert done.stderr == ""
+
+
+def test_nothing_is_installed_where_that_is_not_wanted(bare: Tree) -> None:
+    bare.script("print('ran')")
+    (bare.base / "code/requirements.txt").write_text("no-such-package-at-all==1\n")
+    (bare.base / "code/setup.py").write_text("raise SystemExit('not to be run')\n")
+    done = run(bare, {}, TRAINYARD_INSTALLER="none")
+    assert (done.stdout, done.stderr, done.returncode) == ("ran\n", "", 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_writes_belongs_to_the_directories_owner(bare: Tree, tmp_path: Path) -> None:
+    """As where a container writes to directories of somebody's machine."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (bare.base / "model").mkdir(exist_ok=True)
+    for folder in (out, bare.base / "model"):
+        os.chown(folder, 4321, 4321)
+    bare.script("import os; d = os.environ['SM_MODEL_DIR'] + '/a'; os.mkdir(d); open(d + '/b', 'w').close()")
+    assert run(bare, {"output": {"uri": str(out)}}).returncode == 0
+    written = [bare.base / "model/a/b", out / "j1/output/model.tar.gz"]
+    assert [path.stat().st_uid for path in written] == [4321, 4321]
+
+
+def test_another_python_can_be_named_for_scripts(bare: Tree, tmp_path: Path) -> None:
+    own = tmp_path / "bin/own-python"
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\nMARK=own exec {sys.executable} "$@"\n')
+    own.chmod(0o755)
+    bare.script("import os; print(os.environ.get('MARK'))")
+    path = f"{own.parent}:{os.environ['PATH']}"
+    assert run(bare, {}, TRAINYARD_PYTHON="own-python", PATH=path).stdout == "own\n"
+    assert run(bare, {}, TRAINYARD_PYTHON="absent", PATH=path).stdout == "None\n"
 
 
 def test_time_limit(bare: Tree) -> None:

@@ -28,6 +28,7 @@ rank = os.environ["OMPI_COMM_WORLD_RANK"]
 size, host = os.environ["OMPI_COMM_WORLD_SIZE"], os.environ["SM_CURRENT_HOST"]
 line = f"rank {rank} of {size} on {host} {os.environ['SM_MODEL_DIR']} {os.getcwd()} {sys.argv[1:]}\\n"
 os.write(1, line.encode())
+open(f"/opt/ml/model/rank-{rank}", "w").close()  # which is this host's, also for ranks that sshd started
 """
 
 
@@ -64,6 +65,7 @@ def test_ranks_run_on_both_hosts_with_their_own_variables(hosts: Hosts) -> None:
         base = hosts.trees[host].base
         line = f"rank {rank} of 4 on {host} {base}/model {base}/code ['--note', \"it's $HOME\"]"
         assert f"[1,{rank}]<stdout>:{line}" in out
+        assert (base / f"model/rank-{rank}").exists()
     assert all(tree.succeeded for tree in hosts.trees.values())
     assert time.monotonic() - started < 25
     assert os.listdir(hosts.keys) == []  # no key outlives its job
@@ -133,14 +135,20 @@ def test_a_lost_host_fails_the_job(hosts: Hosts) -> None:
     assert "algo-2" in hosts.trees["algo-1"].failure
 
 
-def test_stop_reaches_every_rank(hosts: Hosts) -> None:
+def test_every_rank_saves_its_state_though_others_end_at_once(hosts: Hosts) -> None:
     script = """
         import os, signal, sys, time
         def save(number, frame):
-            path = os.path.join(os.environ["SM_MODEL_DIR"], "rank" + os.environ["OMPI_COMM_WORLD_RANK"])
-            open(path, "w").close()
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
+            note("saving")
+            time.sleep(rank)
+            note("saved")
+            sys.exit(3)
+        def note(word):
+            with open(os.environ["SM_MODEL_DIR"] + f"/rank{rank}", "a") as file:
+                file.write(word + " ")
+        rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+        if rank % 2:
+            signal.signal(signal.SIGTERM, save)
         os.makedirs(os.environ["SM_MODEL_DIR"], exist_ok=True)
         os.write(1, b"up\\n")
         while True:
@@ -157,8 +165,8 @@ def test_stop_reaches_every_rank(hosts: Hosts) -> None:
         process.send_signal(signal.SIGTERM)
     for process in processes.values():
         process.communicate(timeout=30)
-    for name, ranks in {"algo-1": ["rank0", "rank1"], "algo-2": ["rank2", "rank3"]}.items():
-        assert sorted(os.listdir(hosts.trees[name].base / "model")) == ranks
+    for name, rank in (("algo-1", 1), ("algo-2", 3)):
+        assert (hosts.trees[name].base / f"model/rank{rank}").read_text() == "saving saved "
         assert hosts.trees[name].report["outcome"] == "stopped"
 
 

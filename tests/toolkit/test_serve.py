@@ -116,6 +116,33 @@ def test_content_types_with_default_functions(served: Served) -> None:
     assert served.get("/invocations")[0] == 405
 
 
+def test_what_is_no_number_is_never_predicted_from(served: Served) -> None:
+    served.tree.script(MODEL, "inference.py")
+    served.start()
+    for body in (b"1,two\n3,4\n", b"1,,3\n", b"a\nb\n"):
+        status, answer = served.invoke(body, "text/csv")
+        assert status == 400, answer
+        assert "values that are no numbers" in json.loads(answer)["error-message"]
+    assert b"from 1 to 2 values" in served.invoke(b"1,2\n3\n", "text/csv")[1]
+    for body, kind in (
+        (b"1,2\n3\n", "text/csv"),
+        (b'"1,2', "text/csv"),
+        (b"1,\xff\n", "text/csv"),
+        (b"[1, null]", "application/json"),
+        (b"[[1, 2], [3]]", "application/json"),
+        (b"[" * 100_000, "application/json"),
+    ):
+        assert served.invoke(body, kind)[0] == 400, body[:20]
+    assert served.invoke(b"nan,1\n", "text/csv", "text/csv") == (200, b"nan\n2.0\n")  # it was sent
+
+
+def test_text_columns_reach_the_users_functions_as_text(served: Served) -> None:
+    words = "def predict_fn(data, model):\n    return [str(data.dtype.kind), *data.ravel().tolist()]\n"
+    served.tree.script(MODEL + words, "inference.py")
+    served.start()
+    assert served.invoke(b'red,"1,5"\nblue,\n', "text/csv") == (200, b'["U", "red", "1,5", "blue", ""]')
+
+
 def test_pickled_arrays_are_refused(served: Served) -> None:
     import numpy as np
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,6 @@ from .hosts import Hosts, require_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 RUN = """
 import os, sys
@@ -143,3 +144,41 @@ def test_ports_can_be_chosen(hosts: Hosts) -> None:
         assert code == 0, err
         assert out.startswith("[8123] --nnodes 3 " if i == 0 else "[] --nnodes 3 "), name
         assert f"--master_addr algo-1 --master_port 8456 --node_rank {i} " in out
+
+
+def test_hosts_learn_each_others_names_where_no_platform_gives_them(tmp_path: Path) -> None:
+    """A plain job, whose hosts nothing else brings together."""
+    require_hosts("netns")
+    script = """
+        import os, socket, time
+        me = os.environ["SM_CURRENT_HOST"]
+        addresses = {host: socket.gethostbyname(host) for host in ("algo-1", "algo-2")}
+        assert not any(address.startswith("127.") for address in addresses.values()), addresses
+        server = socket.create_server((me, 29501))
+        other = "algo-2" if me == "algo-1" else "algo-1"
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection((other, 29501), 20).close()
+            except OSError:
+                assert time.monotonic() < deadline
+            else:
+                break
+        server.accept()
+    """
+    with Hosts(tmp_path, ["algo-1", "algo-2"]) as hosts:
+        first = ""
+        for name, tree in hosts.trees.items():
+            names = Path(f"/etc/netns/{hosts.tag}-{name}/hosts")
+            first = first or names.read_text().split("\n")[1].split()[0]
+            names.write_text("127.0.0.1 localhost\n")
+            tree.script(script)
+        started = []
+        for name in hosts.names:
+            job = {"program": "train.py", "host_count": 2, "current_host": name}
+            address = "localhost" if name == "algo-1" else first
+            started.append(hosts.start(name, TRAINYARD_JOB=json.dumps(job), TORCHX_RANK0_HOST=address))
+        for process in started:
+            _, err = process.communicate(timeout=50)
+            assert process.returncode == 0, err
+        assert hosts.pids("algo-1") == hosts.pids("algo-2") == []

@@ -29,7 +29,7 @@ dist.destroy_process_group()
 """
 
 
-def _require_torch() -> str:
+def require_torch() -> str:
     import importlib.util
     import sys
 
@@ -42,7 +42,7 @@ def _require_torch() -> str:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    python = _require_torch()
+    python = require_torch()
     require_hosts("torch")
     with Hosts(tmp_path, ["algo-1", "algo-2"]) as made:
         for tree in made.trees.values():
@@ -83,7 +83,7 @@ def test_a_failing_rank_fails_both_hosts(hosts: Hosts) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_one_host(tree: Tree) -> None:
-    tree.python = _require_torch()
+    tree.python = require_torch()
     tree.script(SUM)
     tree.hyperparameters(
         sagemaker_torch_distributed_enabled="true", sagemaker_torch_distributed_processes_per_host="2"
@@ -98,7 +98,7 @@ def test_shell_scripts_are_refused(tree: Tree) -> None:
 
     if importlib.util.find_spec("torch") is None and not PYTHON:
         backend("torch", False, "torch is not installed")
-    tree.python = _require_torch()
+    tree.python = require_torch()
     tree.script("exit 0", "run.sh")
     tree.hyperparameters("run.sh", sagemaker_torch_distributed_enabled="true")
     assert tree.train(PYTHONPATH=SOURCE).returncode == 1

@@ -62,6 +62,82 @@ def test_torchruns_report_gives_the_rank_and_its_exit_code() -> None:
     assert (report.exit_code, report.fields["rank"], report.fields["signal"]) == (137, 3, "SIGKILL")
 
 
+RULER = "-" * 74 + "\n"
+EXITED = """mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [{name},1]
+  Exit code:    {code}
+"""
+KILLED = "mpirun noticed that process rank 1 with PID 0 on node h exited on signal 11 (Segmentation fault).\n"
+ABORTED = """MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 3.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+"""
+OF_OTHERS = "[1,0]<stderr>:rank 0 goes on\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "code"),
+    [
+        (
+            "[1,1]<stderr>:no data\n" + OF_OTHERS + RULER + EXITED.format(name="[9,1]", code=3) + RULER,
+            "t.py ended with exit code 3: no data",
+            3,
+        ),
+        (
+            "[p-7@1,1]<stderr>: no data\n" + RULER + EXITED.format(name="prterun-h-7@1", code=3) + RULER,
+            "t.py ended with exit code 3: no data",
+            3,
+        ),
+        (
+            RULER
+            + "Primary job  terminated normally\n"
+            + RULER
+            + RULER
+            + EXITED.format(name="[9,1]", code=3)
+            + RULER,
+            "t.py ended with exit code 3",
+            3,
+        ),
+        (OF_OTHERS + RULER + KILLED + RULER, "t.py was killed by SIGSEGV", 139),
+        (RULER + ABORTED + RULER + "[1,1]<stderr>:no data\n", "t.py ended with exit code 3: no data", 3),
+        (
+            "[1,0]<stderr>:"
+            + HEAD
+            + "[1,0]<stderr>:A: later\n[1,1]<stderr>:"
+            + HEAD
+            + "[1,1]<stderr>:B: first\n"
+            + RULER
+            + EXITED.format(name="[9,1]", code=1)
+            + RULER,
+            "B: first",
+            1,
+        ),
+        (
+            '[1,1]<stderr>:  File "t.py", line 1\n[1,1]<stderr>:    x = (\n[1,1]<stderr>:        ^\n'
+            "[1,1]<stderr>:SyntaxError: '(' was never closed\n"
+            + RULER
+            + EXITED.format(name="[9,1]", code=1)
+            + RULER,
+            "SyntaxError: '(' was never closed",
+            1,
+        ),
+    ],
+)
+def test_mpiruns_report_gives_the_rank_and_the_rank_its_reason(text: str, reason: str, code: int) -> None:
+    report = from_outcome(Outcome(128 + 11 if "SIGSEGV" in reason else code, text.encode()), "t.py")
+    assert (report.fields["reason"], report.exit_code, report.fields["rank"]) == (reason, code, 1)
+    assert "----" not in report.text()
+
+
+def test_an_error_of_ours_in_a_frameworks_code_keeps_its_class() -> None:
+    text = f"{HEAD}trainyard_toolkit.errors.InstallRequirementsError: Installing x failed\n"
+    report = from_outcome(Outcome(1, text.encode()), "t.py")
+    assert (report.fields["class"], report.fields["reason"]) == ("install_error", "Installing x failed")
+
+
 def test_a_worker_that_the_kernel_kills_makes_it_out_of_memory() -> None:
     stderr = f"{HEAD}RuntimeError: worker is gone\n".encode()
     report = from_outcome(Outcome(1, stderr), "train.py", memory_kills=1)

@@ -123,11 +123,16 @@ def test_names_that_are_not_utf8(checkout: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_checkout_of_somebody_else(checkout: Path) -> None:
+def test_a_checkout_of_somebody_else(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = chosen(checkout)
     for path in [checkout, *checkout.rglob("*")]:
         os.lchown(path, 65534, 65534)
     assert chosen(checkout) == expected
+    (note,) = select(str(checkout)).report.notes
+    assert f"it belongs to another user: git config --global --add safe.directory {checkout}" in note
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(checkout))
     assert select(str(checkout)).report.notes == []
 
 

@@ -264,6 +264,7 @@ def test_content_has_workspace_and_toolkit_with_all_parents() -> None:
         ("app/sub", "dir", 0o755, 0),
         ("app/sub/x", "file", 0o640, 0),
         ("opt", "dir", 0o711, 7),
+        ("opt/ml", "dir", 0o1777, 0),
         ("opt/trainyard", "dir", 0o755, 0),
         ("opt/trainyard/toolkit.pyz", "file", 0o755, 0),
     ]

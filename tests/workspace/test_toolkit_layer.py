@@ -57,11 +57,11 @@ def test_what_is_no_archive_is_refused(
     assert "trainyard-toolkit.pyz" in caught.value.hint
 
 
-def test_a_toolkit_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="not installed") as caught:
+def test_an_installation_without_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.__file__", str(tmp_path / "a/b/__init__.py"))
+    with pytest.raises(ConfigError, match="missing in") as caught:
         toolkit_archive()
-    assert "pip install trainyard-toolkit" in caught.value.hint
+    assert "Install trainyard again" in caught.value.hint
 
 
 def test_it_is_not_imported() -> None:
@@ -105,8 +105,9 @@ def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> N
     made = content_of(image)
     assert made[TOOLKIT_PATH[1:]][:4] == ("file", 0o755, 0, 0)
     place = shipper.toolkit_place(None)
-    assert place.archive == TOOLKIT_PATH
-    words = ["run", "--rm", "--env", f"TRAINYARD_JOB={JOB}", image, place.python, place.archive, "train"]
+    assert place.command[-1] == TOOLKIT_PATH
+    words = ["run", "--rm", "--user", "12345", "--env", f"TRAINYARD_JOB={JOB}", image]
+    words += [*place.command, "train"]
     assert b"trained with ['--lr', '1']" in docker(*words)
 
 
@@ -120,7 +121,7 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
     shipper.ship(info)
     image = info.request[0]
     made, before = content_of(image), content_of(python_image)
-    assert made.keys() - before.keys() == {"opt/trainyard", "opt/trainyard/toolkit.pyz"}
+    assert made.keys() - before.keys() == {"opt/ml", "opt/trainyard", "opt/trainyard/toolkit.pyz"}
     recording = Recording(engine)
     assert shipper.image(python_image, "", train=True) == image
     assert recording.changing == []

@@ -27,6 +27,7 @@ from trainyard.errors import (
     UsageError,
     did_you_mean,
 )
+from trainyard.terminal import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,10 +223,15 @@ def _set_up_logging(given: str | None) -> None:
         return
     import logging
 
-    logging.basicConfig(
-        level=int(level) if level.isdigit() else name,
-        format=paint("%(asctime)s %(name)s %(levelname)s", "2", sys.stderr) + " %(message)s",
+    class Formatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return render(super().format(record))
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        Formatter(paint("%(asctime)s %(name)s %(levelname)s", "2", sys.stderr) + " %(message)s")
     )
+    logging.basicConfig(level=int(level) if level.isdigit() else name, handlers=[handler])
 
 
 def _flush(code: int) -> int:

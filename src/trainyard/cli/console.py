@@ -6,7 +6,7 @@ import os
 import sys
 
 from trainyard.errors import BackendError
-from trainyard.terminal import clean
+from trainyard.terminal import clean, coloured, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ STATE_COLOURS = {
     "SUBMITTED": FAINT,
     "UNREACHABLE": MAGENTA,
 }
-
-# Control characters in names and messages would let a job draw on the terminal of whoever lists it.
 
 
 class OutputClosed(Exception):
@@ -64,8 +62,8 @@ def wants_colour(stream: TextIO | None) -> bool:
 
 
 def paint(text: str, colour: str, stream: TextIO | None) -> str:
-    """Colour a text if the stream wants that."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if colour and wants_colour(stream) else text
+    """Colour a text if the stream wants that; what is written by `out` and `note` alone shows it."""
+    return coloured(text, colour) if colour and wants_colour(stream) else text
 
 
 def paint_state(state: str, stream: TextIO | None) -> str:
@@ -74,13 +72,13 @@ def paint_state(state: str, stream: TextIO | None) -> str:
 
 
 def out(text: str = "") -> None:
-    """Print a line of the command's result on stdout, at once."""
-    _write(sys.stdout, text + "\n")
+    """Print a line of the command's result on stdout, at once. Control characters are shown as escapes."""
+    _write(sys.stdout, render(text) + "\n")
 
 
 def note(text: str = "") -> None:
-    """Print a line on stderr, where everything goes that is not the result."""
-    _write(sys.stderr, text + "\n")
+    """Print a line on stderr, where everything goes that is not the result. See `out`."""
+    _write(sys.stderr, render(text) + "\n")
 
 
 def _write(stream: TextIO | None, text: str) -> None:
@@ -95,14 +93,20 @@ def _write(stream: TextIO | None, text: str) -> None:
 
 def warn(text: str) -> None:
     """Print a warning."""
-    note(f"{paint('warning:', YELLOW, sys.stderr)} {text}")
+    note(f"{paint('warning:', YELLOW, sys.stderr)} {_indented(text)}")
 
 
 def show_error(error: TrainyardError) -> None:
     """Print an error and what to do about it, without the secrets that the command line holds."""
-    note(f"{paint('error:', RED, sys.stderr)} {without_secrets(error.message)}")
+    note(f"{paint('error:', RED, sys.stderr)} {_indented(without_secrets(error.message))}")
     if error.hint:
         note(_without_given_secrets(error.hint))
+
+
+def _indented(message: str) -> str:
+    """Indent what follows a message's first line: text of others cannot look like a message of ours."""
+    first, *rest = message.split("\n")
+    return "\n".join([first, *(line if line[:1] in ("", " ", "\t") else f"  {line}" for line in rest)])
 
 
 def without_secrets(text: str) -> str:

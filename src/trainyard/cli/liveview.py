@@ -8,7 +8,7 @@ import time
 from trainyard.cli.console import is_terminal, note, paint, paint_state, terminal_size
 from trainyard.cli.times import format_duration
 from trainyard.specs.status import NONE
-from trainyard.terminal import clean
+from trainyard.terminal import clean, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class Screen:
         room = max(height - 2, 1)
         if len(lines) > room:
             lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more"]
-        text = "".join(_cut(line, columns) + "\x1b[K\n" for line in lines)
+        # a line that was more than one would be counted wrong, and stay on the screen
+        shown = (render(line.replace("\n", " ").replace("\t", " ")) for line in lines)
+        text = "".join(_cut(line, columns) + "\x1b[K\n" for line in shown)
         up = f"\x1b[{self._drawn}F" if self._drawn else ""
         self._stream.write(f"{up}{text}\x1b[J")
         self._stream.flush()

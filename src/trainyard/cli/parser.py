@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-# argparse looks on the disk for translations of every text, of which there are none; and imports `locale` for it
+# argparse looks on the disk for a translation of every text, and imports `locale` for that; there are none
 argparse._ = str  # type: ignore[attr-defined]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trainyard.runner import Runner
     from trainyard.runner.config import Config, Setting
+    from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
 
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
@@ -57,6 +58,8 @@ class RunRequest:
         self.following = following_settings(config)
         configured: str | None = _value(settings, "workspace")
         self._workspace = configured if args.workspace is None else args.workspace
+        self._settings = settings
+        self._options: dict[str, Setting] = {}
         if not self.component:
             raise UsageError(
                 "there is nothing to run: no component was given",
@@ -98,6 +101,8 @@ class RunRequest:
         options = effective_options(
             self._config, self.scheduler, runner.scheduler_run_opts(self.scheduler), given
         )
+        self._options = options
+        self._check_what_travels(runner.scheduler_run_opts(self.scheduler))
         return {
             "component": self.component,
             "component_args": self._args.component_args,
@@ -106,6 +111,22 @@ class RunRequest:
             "workspace": self._travelling(runner),
             "parent_run_id": self._args.parent_run_id,
         }
+
+    def _check_what_travels(self, opts: runopts) -> None:
+        from trainyard.cli.projectchoices import refuse_data_outside, refuse_workspace_outside
+
+        setting = self._settings.get("workspace")
+        if self._args.workspace is None and setting is not None and setting.project:
+            refuse_workspace_outside(setting)
+        refuse_data_outside(self._options, opts, self._defaults())
+
+    def announce(self, runner: Runner) -> None:
+        """Say where code and data go, as far as a project's file chose it; after `arguments`."""
+        from trainyard.cli.projectchoices import announce
+
+        scheduler = runner.scheduler(self.scheduler)
+        chosen = None if self._args.scheduler or scheduler.is_local else self._settings.get("scheduler")
+        announce((self.scheduler, chosen), self._options, scheduler.run_opts(), self._defaults())
 
     def _travelling(self, runner: Runner) -> Workspace:
         """Return what goes with the job: by default the current directory, where the scheduler ships code."""
@@ -169,7 +190,7 @@ def _read(stream: TextIO | None) -> dict[str, Any]:
 
     try:
         data = json.loads(stream.read() if stream is not None else "")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"--stdin: this is not JSON: {error}",
             hint='Example: {"component_name": "utils.echo", "scheduler": "local_cwd", "scheduler_args": {}}',

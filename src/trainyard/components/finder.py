@@ -219,9 +219,9 @@ def _plain_script(path: str) -> Component:
 
     if not os.path.isfile(os.path.expanduser(path)):
         raise _no_file(path)
-    if not path.endswith(".py"):
+    if not path.endswith((".py", ".sh")):
         raise ComponentNotFoundException(
-            f"{path} is no Python script",
+            f"{path} is neither a Python nor a shell script (.py, .sh)",
             hint=f"For other programs: trainyard run utils.binary --entrypoint {path} -- ARGUMENTS",
         )
     return Component(path, train.script, origin="script", config_name="train.script", preset={"script": path})

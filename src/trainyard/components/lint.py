@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import ComponentValidationException, did_you_mean
+from trainyard.ordinary import read_ordinary
 
 if TYPE_CHECKING:
     from trainyard.components.parameters import Parameter
@@ -48,10 +49,11 @@ class SourceFile:
         self.module = ast.Module(body=[], type_ignores=[])
         self.message: LinterMessage | None = None
         try:
-            with open(path, "rb") as file:
-                self.module = ast.parse(file.read(), path)
+            self.module = ast.parse(read_ordinary(path), path)
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
+        except (RecursionError, MemoryError):
+            self.message = LinterMessage("SourceFile", "it does not parse: it is nested too deeply", 0, 0)
         except (SyntaxError, ValueError) as error:
             line, char = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
             text = getattr(error, "msg", str(error))

@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ComponentNotFoundException, ConfigError, TrainyardError
@@ -63,6 +64,8 @@ def load_file(path: str) -> ModuleType:
         stat = os.stat(path)
     except OSError as error:
         raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
+    if not S_ISREG(stat.st_mode):
+        raise ComponentNotFoundException(f"cannot read {path}: it is not an ordinary file")
     stamp = (stat.st_mtime_ns, stat.st_size)
     if path in _loaded and _loaded[path][0] == stamp:
         return _loaded[path][1]

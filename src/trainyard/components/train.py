@@ -10,6 +10,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import resource
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import METADATA_KEY, TOOLKIT_KEY
 
 
 def script(
@@ -32,15 +33,16 @@ def script(
     distribution: Literal["none", "torchrun", "mpi"] = "none",
     nproc: int = 1,
     mpi_options: str = "",
+    toolkit: bool = True,
 ) -> AppDef:
-    """Run a Python script. ``trainyard run ./train.py --lr 0.1`` is short for it.
+    """Run a Python or shell script. ``trainyard run ./train.py --lr 0.1`` is short for it.
 
-    With channels, an output, checkpoints, metrics or a distribution the script runs under the toolkit, which
-    gives it SM_* variables, /opt/ml and the other hosts.
+    The script runs under the toolkit, which gives it SM_* variables, a directory for its model, its data and
+    the other hosts, and reports why it failed.
 
     Args:
         script_args: arguments of the script
-        script: the script
+        script: the script, such as train.py or run.sh
         name: name of the job; the script's unless given
         image: image to run in
         h: named resource, which stands for cpu, gpu and memMB
@@ -58,6 +60,7 @@ def script(
         distribution: how the replicas work together
         nproc: processes on each replica, with a distribution
         mpi_options: further options of mpirun
+        toolkit: whether it runs under the toolkit; false starts the script by itself
     """
     script = _in_project(script)
     stem = os.path.splitext(os.path.basename(script))[0] or "script"
@@ -66,26 +69,39 @@ def script(
             "nproc and mpi_options mean nothing without a distribution",
             hint="Add --distribution torchrun or --distribution mpi.",
         )
+    for key in channel or {}:
+        if not key or "/" in key or key in (".", ".."):
+            raise ConfigError(
+                f"a channel cannot be named {key!r}: its name is that of a directory",
+                hint="Name it for what it holds, such as --channel training=DIRECTORY.",
+            )
+    wanted: dict[str, Any] = {
+        "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
+        "output": {"uri": _absolute(output)} if output else {},
+        "checkpoints": {"uri": _absolute(checkpoints)} if checkpoints else {},
+        "metrics": [_metric(key, regex) for key, regex in (metric or {}).items()],
+        "distribution": _distribution(distribution, nproc, mpi_options),
+    }
+    asked = [key for key, value in wanted.items() if value]
+    if asked and not toolkit:
+        raise ConfigError(
+            f"{' and '.join(asked)} cannot be had with toolkit=false: it is the toolkit that sees to them",
+            hint=f"Leave --toolkit=false out, or {' and '.join(asked)}.",
+        )
+    program = _program(script)
     role = Role(
         stem,
         image,
-        entrypoint="python",
-        args=[script, *script_args],
+        entrypoint=program[0],
+        args=[*program[1:], *script_args],
         env=dict(env or {}),
         num_replicas=num_replicas,
         max_retries=max_retries,
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         mounts=parse_mounts(mounts or []),
     )
-    wanted: dict[str, Any] = {
-        "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
-        "output": {"uri": _absolute(output)} if output else {},
-        "checkpoints": {"uri": _absolute(checkpoints)} if checkpoints else {},
-        "metrics": [{"name": key, "regex": regex} for key, regex in (metric or {}).items()],
-        "distribution": _distribution(distribution, nproc, mpi_options),
-    }
-    if any(wanted.values()):
-        role.metadata["train"] = {
+    if toolkit:
+        role.metadata[METADATA_KEY] = {
             "version": 1,
             "name": macros.app_id,
             "program": script,
@@ -93,6 +109,8 @@ def script(
             "host_count": num_replicas,
             **{key: value for key, value in wanted.items() if value},
         }
+    else:
+        role.metadata[TOOLKIT_KEY] = False
     return AppDef(name=name or stem, roles=[role])
 
 
@@ -102,6 +120,34 @@ def _in_project(script: str) -> str:
         return script
     path = os.path.relpath(script)
     return script if path.startswith(os.pardir) else path
+
+
+def _program(script: str) -> list[str]:
+    """Return how a script is run by itself: by Python; ``*.sh`` by what its first line names, or ``sh``."""
+    if not script.endswith(".sh"):
+        return ["python", script]
+    try:
+        with open(script, encoding="utf-8", errors="replace") as file:
+            line = file.readline(256)
+    except OSError:  # it may be in the image
+        line = ""
+    words = line[2:].split() if line.startswith("#!") else []
+    return [*(words or ["sh"]), script]
+
+
+def _metric(name: str, regex: str) -> dict[str, str]:
+    import re
+
+    example = "An example: --metric 'loss=loss: ([0-9.]+)'"
+    try:
+        groups = re.compile(regex).groups
+    except re.error as error:
+        raise ConfigError(
+            f"metric {name!r}: {regex!r} is no regular expression: {error}", hint=example
+        ) from None
+    if not groups:
+        raise ConfigError(f"metric {name!r}: {regex!r} has no parentheses around the value", hint=example)
+    return {"name": name, "regex": regex}
 
 
 def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,6 +20,37 @@ def _single(name: str, role: Role) -> AppDef:
 
 def _small() -> Resource:
     return Resource(cpu=1, gpu=0, memMB=1024)
+
+
+#: Words that a shell carries out itself, or that mean something to it: there is no program to become.
+_SHELL_WORDS = frozenset(
+    """
+    ! . : [ [[ ]] alias bg bind break builtin caller case cd chdir command compgen complete compopt continue
+    coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for
+    function getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
+    readarray readonly return select set shift shopt source suspend test then time times trap true type
+    typeset ulimit umask unalias unset until wait while { }
+    """.split()
+)
+#: An assignment before a command: its value is not quoted, or it would be the command's name.
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[\w@%+=:,./-]*", re.ASCII)
+#: The kernel takes no longer argument than 128 KiB; macros may lengthen this one.
+LONGEST_LINE = 120 * 1024
+
+
+def shell_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments of ``sh`` that run a command without expanding anything in it.
+
+    The shell becomes the program (exec) where there is one to become, so that signals reach it and its exit
+    code is the replica's. A command too long for one argument goes as arguments of its own.
+    """
+    first = next((k for k, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
+    becomes = ["exec"] if first < len(words) and words[first] not in _SHELL_WORDS else []
+    before = [*words[:first], *becomes]
+    line = " ".join([*before, *map(shlex.quote, words[first:])])
+    if len(line.encode("utf-8", "surrogateescape")) <= LONGEST_LINE:
+        return ["-c", line]
+    return ["-c", " ".join([*before, '"$@"']), "sh", *words[first:]]
 
 
 def _with_log_level(env: dict[str, str] | None) -> dict[str, str]:
@@ -86,7 +118,7 @@ def sh(
         "sh",
         image,
         entrypoint=entrypoint or "sh",
-        args=list(args) if entrypoint else ["-c", shlex.join(args)],
+        args=list(args) if entrypoint else shell_arguments(args),
         env=_with_log_level(env),
         num_replicas=num_replicas,
         max_retries=max_retries,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from trainyard.docker.endpoint import docker_config_dir
 from trainyard.errors import ConfigError
+from trainyard.ordinary import read_ordinary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,15 +118,14 @@ def _home(env: Mapping[str, str]) -> str:
 
 def _read_config(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            config = json.loads(file.read() or b"{}")
+        config = json.loads(read_ordinary(path, special=path.startswith(("/dev/", "/proc/"))) or b"{}")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise CredentialsError(
             f"cannot read the registries' credentials in {path}: {error.strerror}"
         ) from error
-    except ValueError as error:  # the text may hold secrets: it is not shown
+    except (ValueError, RecursionError) as error:  # the text may hold secrets: it is not shown
         raise CredentialsError(
             f"{path} is not JSON", hint="Mend the file, or log in again: docker login"
         ) from error

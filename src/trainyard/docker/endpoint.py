@@ -166,11 +166,12 @@ def _home(env: Mapping[str, str]) -> str:
 def _read_json(path: str) -> dict[str, Any]:
     import json
 
+    from trainyard.ordinary import read_ordinary
+
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+        data = json.loads(read_ordinary(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}", hint="Mend or remove it.") from None
     return data if isinstance(data, dict) else {}

@@ -19,3 +19,7 @@ class EngineUnavailableError(BackendError):
 
 class EngineForbiddenError(EngineUnavailableError, AccessError):
     """This user may not speak to the daemon."""
+
+
+class NoSubnetLeftError(BackendError):
+    """All addresses for networks are in use: those of other jobs become free with their ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard.errors import UnknownAppException
+from trainyard.specs.training import METADATA_KEY, specification
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
         | {
             key: value
             for name, role in roles.items()
-            for field, nested in role.items()
+            for field, nested in _without_command(role).items()
             if field not in ("name", "args", "env", "entrypoint")
             for key, value in _flat(f"{name}: {field}", nested).items()
         },
@@ -154,6 +155,13 @@ def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
             **{f"image of {role}": image for role, image in (record.images or {}).items()},
         },
     }
+
+
+def _without_command(role: dict[str, Any]) -> dict[str, Any]:
+    """Return a role without what its training specification repeats of its command and replicas."""
+    spec = specification(role["metadata"])
+    own = {key: spec[key] for key in spec if key not in ("program", "arguments", "host_count")}
+    return {**role, "metadata": {**role["metadata"], METADATA_KEY: own}} if spec else role
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ environment variables ``TRAINYARD_*``; the command line. Every value knows where
 from __future__ import annotations
 
 import os
+import warnings
 
 from trainyard.errors import ConfigError, InvalidRunConfigException, did_you_mean
 from trainyard.paths import config_dir
@@ -19,7 +20,6 @@ from trainyard.runner.config_sources import (
     TOML,
     Setting,
     Source,
-    find_upwards,
     read_ini,
     read_toml,
 )
@@ -168,7 +168,9 @@ def _ini_sources(
         if not home and os.path.realpath(directory) != os.path.realpath(user_home):
             places = {directory: directory}
         for place in places.values():
-            yield read_ini(os.path.join(place, ".torchxconfig"))
+            path = os.path.join(place, ".torchxconfig")
+            if home or _is_trusted(path, directory):
+                yield read_ini(path, found=not home)
     elif named and not home:
         source = read_ini(os.path.expanduser(named))
         if source is None:
@@ -180,14 +182,44 @@ def _ini_sources(
 
 
 def _project_sources(directory: str) -> list[Source]:
-    for place in find_upwards(directory):
-        found = [
-            read_toml(os.path.join(place, "pyproject.toml"), ("tool", "trainyard")),
-            read_toml(os.path.join(place, "trainyard.toml")),
-        ]
+    from trainyard.trust import search_places
+
+    for place in search_places(directory):
+        found = []
+        for name, below in (("pyproject.toml", ("tool", "trainyard")), ("trainyard.toml", ())):
+            path = os.path.join(place, name)
+            if os.path.lexists(path) and _is_trusted(path, directory, below):
+                found.append(read_toml(path, below, found=True))
         if any(found):
             return [source for source in found if source is not None]
     return []
+
+
+def _is_trusted(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
+    """Tell whether a file that was found may be used, and say on stderr if not."""
+    from trainyard.trust import why_not_trusted
+
+    reason = why_not_trusted(path, directory)
+    if not reason:
+        return True
+    if _speaks_of_us(path, below):
+        warnings.warn(
+            f"{path} was left out: {reason}. To use it: "
+            f"git config --global --add safe.directory {os.path.dirname(path)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return False
+
+
+def _speaks_of_us(path: str, below: tuple[str, ...]) -> bool:
+    """Tell whether a file would have been used; a pyproject.toml most often says nothing to us."""
+    from trainyard.ordinary import read_ordinary
+
+    try:
+        return not below or below[-1].encode() in read_ordinary(path)
+    except OSError:
+        return False
 
 
 def _check_shape(source: Source) -> None:
@@ -260,7 +292,7 @@ def effective_options(
             raise InvalidRunConfigException(
                 f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=did_you_mean(key, known)
             )
-        result[name] = Setting(_convert(name, opt, setting), setting.origin, setting.kind)
+        result[name] = Setting(_convert(name, opt, setting), setting.origin, setting.kind, setting.project)
     return result
 
 
@@ -300,7 +332,7 @@ def _checked_run_setting(key: str, setting: Setting) -> Setting:
     wanted = RUN_KEYS.get(key)
     value = setting.value
     if wanted is bool and isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
-        return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind)
+        return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind, setting.project)
     if wanted is not None and not isinstance(value, wanted):
         kind = "true or false" if wanted is bool else "a text"
         raise ConfigError(f"{setting.origin}: {key} is {value!r}, but must be {kind}")

@@ -16,6 +16,8 @@ INI = "ini"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+#: Levels of tables and lists that a file may have.
+DEEPEST = 32
 
 
 class Setting:
@@ -24,14 +26,18 @@ class Setting:
     Attributes:
         value: the value: of TOML's type, a text from other sources.
         kind: "toml", "ini", "environment", "command line" or "default".
+        project: the directory of the project whose file it stands in; "" if the user said it.
     """
 
-    __slots__ = ("_origin", "kind", "value")
+    __slots__ = ("_origin", "kind", "project", "value")
 
-    def __init__(self, value: Any, origin: str | Callable[[], str], kind: str = COMMAND_LINE) -> None:
+    def __init__(
+        self, value: Any, origin: str | Callable[[], str], kind: str = COMMAND_LINE, project: str = ""
+    ) -> None:
         self.value = value
         self._origin = origin
         self.kind = kind
+        self.project = project
 
     @property
     def origin(self) -> str:
@@ -59,11 +65,18 @@ class Source:
         path: the file.
         kind: "toml" or "ini".
         tables: its content: tables within tables, values at the ends.
+        project: the directory it was found in; "" for a file of the user's.
     """
 
     def __init__(
-        self, path: str, kind: str, tables: Mapping[str, Any], line_of: Callable[[tuple[str, ...]], int]
+        self,
+        path: str,
+        kind: str,
+        tables: Mapping[str, Any],
+        line_of: Callable[[tuple[str, ...]], int],
+        project: str = "",
     ) -> None:
+        self.project = project
         self.path = path
         self.kind = kind
         self.tables = tables
@@ -78,20 +91,21 @@ class Source:
         value: Any = self.tables
         for key in keys:
             value = value[key]
-        return Setting(value, lambda: self.origin(*keys), self.kind)
+        return Setting(value, lambda: self.origin(*keys), self.kind, self.project)
 
 
-def read_toml(path: str, below: tuple[str, ...] = ()) -> Source | None:
+def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) -> Source | None:
     """Read a TOML file; None if there is none, or if it lacks the table that is asked for.
 
     Args:
         path: the file.
         below: the table that is wanted, such as ``("tool", "trainyard")``.
+        found: whether the file was found in a project rather than named, so that it has to be ordinary.
 
     Raises:
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
     """
-    text = _read(path)
+    text = _read(path, special=not found)
     # tomllib is not cheap to import: a pyproject.toml of which nothing is wanted shall not need it
     if text is None or (below and below[-1] not in text):
         return None
@@ -101,11 +115,31 @@ def read_toml(path: str, below: tuple[str, ...] = ()) -> Source | None:
         tables: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _malformed(path, text, error) from None
+    except (RecursionError, ValueError) as error:  # a number of thousands of digits, say
+        problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{path}: this TOML cannot be read: {problem}", hint="Correct the file.") from None
     for key in below:
         tables = tables.get(key)
         if not isinstance(tables, dict):
             return None
-    return Source(path, TOML, tables, _TomlLines(text, below))
+    if _is_deep(tables):
+        raise ConfigError(f"{path}: this TOML is nested too deeply", hint="Correct the file.")
+    return Source(path, TOML, tables, _TomlLines(text, below), os.path.dirname(path) if found else "")
+
+
+def _is_deep(tables: dict[str, Any]) -> bool:
+    """Tell whether tables are nested deeper than anything means; most of what reads them calls itself."""
+    level: list[Any] = [tables]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _malformed(path: str, text: str, error: Exception) -> ConfigError:
@@ -158,7 +192,7 @@ def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
         pending += line + "\n"
         try:
             statement = tomllib.loads(pending)
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             continue
         if statement:
             yield begun, pending.lstrip().startswith("["), statement
@@ -172,8 +206,8 @@ def _paths(tables: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield from ((key, *path) for path in _paths(value))
 
 
-def read_ini(path: str) -> Source | None:
-    """Read a ``.torchxconfig``; None if there is none.
+def read_ini(path: str, *, found: bool = False) -> Source | None:
+    """Read a ``.torchxconfig``; None if there is none. See `read_toml`.
 
     Keys keep their case; ``#`` and ``;`` begin comments at the start of a line only; an indented line goes
     on with the value above it.
@@ -181,7 +215,7 @@ def read_ini(path: str) -> Source | None:
     Raises:
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
     """
-    text = _read(path)
+    text = _read(path, special=not found)
     if text is None:
         return None
     tables: dict[str, dict[str, str]] = {}
@@ -201,7 +235,8 @@ def read_ini(path: str) -> Source | None:
             key, value = _ini_pair(path, number, line, section)
             tables[section][key] = value
             places[section, key] = number
-    return Source(path, INI, tables, lambda keys: places.get(keys, 1))
+    project = os.path.dirname(path) if found else ""
+    return Source(path, INI, tables, lambda keys: places.get(keys, 1), project)
 
 
 def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str]:
@@ -218,15 +253,12 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
     return line[:cut].strip(), line[cut + 1 :].strip()
 
 
-def _read(path: str) -> str | None:
+def _read(path: str, *, special: bool) -> str | None:
+    from trainyard.ordinary import read_ordinary
+
     try:
-        if _would_block(path):
-            raise ConfigError(
-                f"cannot read the configuration file {path}: it is a fifo, a socket or a device",
-                hint="Move it away; a configuration file is an ordinary file.",
-            )
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        # a shell's <(...) is a pipe below /dev or /proc, and meant so
+        return read_ordinary(path, special=special and path.startswith(("/dev/", "/proc/"))).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:
@@ -235,23 +267,6 @@ def _read(path: str) -> str | None:
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"cannot read the configuration file {path}: {error.strerror}", hint="Mend its permissions."
+            f"cannot read the configuration file {path}: {error.strerror}",
+            hint="Make it an ordinary file that you may read, or remove it.",
         ) from None
-
-
-def _would_block(path: str) -> bool:
-    """Tell whether opening a file could wait for ever. What is named below /dev and /proc is meant so."""
-    import stat
-
-    mode = os.stat(path).st_mode
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.startswith(("/dev/", "/proc/")))
-
-
-def find_upwards(directory: str) -> list[str]:
-    """Return a directory and those above it, the nearest first."""
-    path = os.path.abspath(directory)
-    found = [path]
-    while os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-        found.append(path)
-    return found

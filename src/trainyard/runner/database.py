@@ -15,6 +15,8 @@ from trainyard.runner.migrations import MIGRATIONS, migrate, version
 # Long enough for hundreds of processes that submit at the same time, each of which holds the lock for a
 # few milliseconds.
 BUSY_SECONDS = 60.0
+#: What the files beside the database may take, in bytes.
+LEAST_ROOM = 1 << 20
 
 
 def open_for_writing(path: str) -> sqlite3.Connection:
@@ -144,9 +146,19 @@ def _too_new(path: str, number: int) -> StateStoreError:
     )
 
 
+def _is_full(directory: str) -> bool:
+    try:
+        facts = os.statvfs(directory)
+    except OSError:
+        return False
+    return facts.f_bavail * facts.f_frsize < LEAST_ROOM
+
+
 def _explain(attempt: str, path: str, error: sqlite3.DatabaseError) -> StateStoreError:
     text = str(error)
     directory = os.path.dirname(path)
+    if "I/O" in text and _is_full(directory):  # SQLite needs more files than the database
+        text = "the disk is full"
     if "full" in text:
         hint = f"Free space on the disk of {directory}, or set TRAINYARD_HOME to a directory on another one."
     elif "readonly" in text or "read-only" in text or "unable to open" in text:

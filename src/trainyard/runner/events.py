@@ -142,9 +142,12 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
         handler(event)
     except Exception as error:
         _failed.add(name)
+        from trainyard.redaction import redact_text
+        from trainyard.terminal import clean_lines
+
+        said = redact_text(f"{type(error).__name__}: {error}")
         print(  # noqa: T201 - the one way to tell that cannot fail the job too
-            f"trainyard: the event receiver {name!r} failed and is not called again: "
-            f"{type(error).__name__}: {error}",
+            f"trainyard: the event receiver {name!r} failed and is not called again: {clean_lines(said)}",
             file=sys.stderr,
         )
 

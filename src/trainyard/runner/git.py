@@ -26,18 +26,28 @@ class GitProbe:
         self._deadline = time.monotonic() + seconds
         self._output: Any = None
         self._process: subprocess.Popen[bytes] | None = None
-        if not _in_repository(directory):
+        top = _repository_of(directory)
+        if not top:
             return
         import subprocess
         import tempfile
 
+        from trainyard.gitcommand import GitConfigUnreadable, reading_environment, without_filters
+
+        # within a submodule Git would obey that one's configuration
         command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
+        command += ["--ignore-submodules=dirty", "--no-renames"]
+        try:
+            environ = reading_environment(without_filters(directory, top))
+        except GitConfigUnreadable:
+            return
         try:
             # a file rather than a pipe: nobody has to read along, however many files have changed
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.DEVNULL,
@@ -99,15 +109,13 @@ class GitProbe:
         self._output = self._process = None
 
 
-def _in_repository(directory: str) -> bool:
-    """Tell whether it is worth starting git at all."""
-    if "GIT_DIR" in os.environ:
-        return True
+def _repository_of(directory: str) -> str:
+    """Return the top of the checkout that a directory is in; "" outside of any."""
     path = os.path.realpath(directory)
     while True:
-        if os.path.exists(os.path.join(path, ".git")):
-            return True
+        if os.path.lexists(os.path.join(path, ".git")):
+            return path
         parent = os.path.dirname(path)
         if parent == path:
-            return False
+            return ""
         path = parent

@@ -222,7 +222,20 @@ class JobAccess(Session):
                 self._require(app_handle, scheduler, parsed.app_id)
             scheduler.delete(parsed.app_id)
             if record is not None:
-                self.history.mark_deleted(app_handle)
+                self._mark_deleted(app_handle)
+
+    def _mark_deleted(self, app_handle: AppHandle) -> None:
+        """Leave a removed job out of lists. That it is gone stands, whatever becomes of its row."""
+        try:
+            self.history.mark_deleted(app_handle)
+        except StateStoreError as error:
+            import warnings
+
+            warnings.warn(
+                f"{app_handle} is deleted, but stays in lists for now: {error.message}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     # ---- logs
 

@@ -35,6 +35,7 @@ class DescribeAppResponse(Record):
         "metadata",
         "msg",
         "num_restarts",
+        "results",
         "roles",
         "roles_statuses",
         "state",
@@ -53,6 +54,7 @@ class DescribeAppResponse(Record):
         metadata: Mapping[str, str] | None = None,
         roles_statuses: Sequence[RoleStatus] = (),
         roles: Sequence[Role] = (),
+        results: str | None = None,
     ) -> None:
         self.app_id = app_id
         self.state = state
@@ -63,6 +65,7 @@ class DescribeAppResponse(Record):
         self.metadata = dict(metadata or {})
         self.roles_statuses = list(roles_statuses)
         self.roles = list(roles)
+        self.results = results
 
     def to_status(self) -> AppStatus:
         """Return the status part."""
@@ -73,6 +76,7 @@ class DescribeAppResponse(Record):
             self.structured_error_msg,
             self.ui_url,
             self.roles_statuses,
+            self.results,
         )
 
 
@@ -129,12 +133,13 @@ class Leftover(Record):
         age: seconds since it was of use.
         size: bytes that it takes; 0 where nobody knows.
         app_id: the job that left it; "" if that cannot be told, or there were several.
+        results: whether it holds results of the job: a model, say.
         shared: whether others leave such things at the same place. Then it is the user's own only if the
             history knows the job or the code.
         fingerprint: the code that it holds; "" if it holds none.
     """
 
-    __slots__ = ("age", "app_id", "fingerprint", "id", "name", "shared", "size")
+    __slots__ = ("age", "app_id", "fingerprint", "id", "name", "results", "shared", "size")
 
     def __init__(
         self,
@@ -143,6 +148,7 @@ class Leftover(Record):
         age: float,
         size: int = 0,
         app_id: str = "",
+        results: bool = False,
         *,
         shared: bool = False,
         fingerprint: str = "",
@@ -152,6 +158,7 @@ class Leftover(Record):
         self.age = age
         self.size = size
         self.app_id = app_id
+        self.results = results
         self.shared = shared
         self.fingerprint = fingerprint
 

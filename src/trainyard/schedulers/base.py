@@ -170,6 +170,13 @@ class Scheduler(ABC, Generic[T]):
         """Return where a role's replicas will find the toolkit; None if it cannot be brought to them."""
         return None
 
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Look whether the job would be taken at all, before its code is sent anywhere: a call or two.
+
+        Raises:
+            TrainyardError: it would not: there are no credentials, say, or no such queue.
+        """
+
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Bring a job's code to where it will run, and put into the request what it has come to be there.
 
@@ -184,6 +191,7 @@ class Scheduler(ABC, Generic[T]):
         from trainyard.workspace.shipment import replace_references
 
         progress = progress or Silent()
+        self.check_before_shipping(info, progress)
         for warning in info.shipment.report.warnings():
             progress.done(warning)
         references = info.shipment.ship(progress)

@@ -98,9 +98,10 @@ def is_container_type(tp: Any) -> bool:
 def from_text(tp: Any, text: str) -> Any:
     """Convert what a person typed.
 
-    Lists and tuples are written ``a,b``, dicts ``k=v,k2=v2`` (or ``k:v;k2:v2``), dataclasses
-    ``field=value,...``; every container also as JSON. An empty text is None for a container that may be
-    None, otherwise the empty container.
+    Lists and tuples are written ``a,b`` (or ``a;b``), dicts ``k=v,k2=v2`` (or ``k:v;k2:v2``), dataclasses
+    ``field=value,...``; every container also as JSON. The items of a list of dicts or dataclasses are
+    separated by ``,`` alone. An empty text is None for a container that may be None, otherwise the empty
+    container.
 
     Raises:
         DecodeError: the text does not fit the type.
@@ -136,12 +137,15 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
     if text.lstrip()[:1] in ("[", "{"):
         try:
             return from_value(tp, json.loads(text))
-        except json.JSONDecodeError as error:
-            raise DecodeError(f"{text!r} is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise DecodeError(f"{text[:200]!r} is not JSON: {error}") from None
     args = get_args(tp)
     if kind is list:
         item = args[0] if args else str
-        return [_at(f"item {i}", from_text, item, part) for i, part in enumerate(split_items(text), 1)]
+        holds_pairs = is_dict_type(item) or dataclasses.is_dataclass(bare_type(item))
+        # values of pairs are texts that hold any ";", such as regular expressions
+        parts = split_items(text, ",") if holds_pairs else split_items(text)
+        return [_at(f"item {i}", from_text, item, part) for i, part in enumerate(parts, 1)]
     if kind is tuple:
         parts = split_items(text)
         return tuple(

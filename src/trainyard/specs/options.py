@@ -35,6 +35,7 @@ class runopt:
         is_required: whether somebody must give one.
         help: what it does, in a sentence.
         secret: whether its value is kept out of logs, dry runs and the history.
+        sends: "to" if it says where code or data go, "from" if it names files of this machine that go there.
     """
 
     default: CfgVal
@@ -42,6 +43,7 @@ class runopt:
     is_required: bool
     help: str
     secret: bool = False
+    sends: str = ""
 
     @property
     def opt_type_name(self) -> str:
@@ -62,11 +64,18 @@ class runopt:
 
 
 def option(
-    help: str, *, default: Any = dataclasses.MISSING, factory: Any = dataclasses.MISSING, secret: bool = False
+    help: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    factory: Any = dataclasses.MISSING,
+    secret: bool = False,
+    sends: str = "",
 ) -> Any:
-    """Declare a field of an options dataclass. Without a default the option is required."""
+    """Declare a field of an options dataclass; see `runopt`. Without a default the option is required."""
     return dataclasses.field(  # type: ignore[call-overload,unused-ignore]
-        default=default, default_factory=factory, metadata={"help": help, "secret": secret}
+        default=default,
+        default_factory=factory,
+        metadata={"help": help, "secret": secret, "sends": sends},
     )
 
 
@@ -92,6 +101,7 @@ class runopts:
                 required,
                 field.metadata.get("help", ""),
                 field.metadata.get("secret", False),
+                field.metadata.get("sends", ""),
             )
         return result
 
@@ -212,7 +222,7 @@ class runopts:
         """
         try:
             data = json.loads(json_repr)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
         if not isinstance(data, dict):
             raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")

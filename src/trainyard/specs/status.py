@@ -175,9 +175,11 @@ class AppStatus(Record):
         structured_error_msg: JSON text of the first failing replica's error file; ``<NONE>`` without one.
         ui_url: where a browser shows the job.
         roles: states of the replicas, by role.
+        results: where its model, other results and failure report are: a directory of this machine or a URI;
+            None where the scheduler does not know.
     """
 
-    __slots__ = ("msg", "num_restarts", "roles", "state", "structured_error_msg", "ui_url")
+    __slots__ = ("msg", "num_restarts", "results", "roles", "state", "structured_error_msg", "ui_url")
 
     def __init__(
         self,
@@ -187,6 +189,7 @@ class AppStatus(Record):
         structured_error_msg: str = NONE,
         ui_url: str | None = None,
         roles: Sequence[RoleStatus] = (),
+        results: str | None = None,
     ) -> None:
         self.state = state
         self.num_restarts = num_restarts
@@ -194,6 +197,7 @@ class AppStatus(Record):
         self.structured_error_msg = structured_error_msg
         self.ui_url = ui_url
         self.roles = list(roles)
+        self.results = results
 
     def is_terminal(self) -> bool:
         """Tell whether the job has ended."""
@@ -223,6 +227,7 @@ class AppStatus(Record):
             "msg": self.msg,
             "structured_error_msg": self.structured_error_msg,
             "url": self.ui_url,
+            "results": self.results,
         }
 
     @classmethod
@@ -235,6 +240,7 @@ class AppStatus(Record):
             data["structured_error_msg"],
             data["url"],
             [RoleStatus.from_json(role) for role in data["roles"]],
+            data.get("results"),
         )
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:

@@ -35,13 +35,15 @@ def detail_lines(status: AppStatus, filter_roles: Iterable[str] | None = None) -
     lines = []
     for role in status.roles:
         if wanted is None or role.role in wanted:
-            lines.append(f"Role {role.role}:")
+            lines.append(f"Role {clean(role.role)}:")
             lines += [line for replica in role.replicas for line in _replica_lines(replica)]
     shown = any(replica.structured_error_msg != NONE for replica in status.replicas())
     if not shown and status.structured_error_msg != NONE:
         lines += error_lines(status.structured_error_msg)
+    if status.results:
+        lines.append(f"Results: {clean(status.results)}")
     if status.ui_url:
-        lines.append(f"URL: {status.ui_url}")
+        lines.append(f"URL: {clean(status.ui_url)}")
     return lines
 
 
@@ -55,7 +57,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.started_at is not None:
         facts.append(_duration((replica.ended_at or time.time()) - replica.started_at))
     if replica.hostname:
-        facts.append(f"on {replica.hostname}")
+        facts.append(f"on {clean(replica.hostname)}")
     if replica.reason:
         facts.append(clean(replica.reason))
     detail = f" ({', '.join(facts)})" if facts else ""

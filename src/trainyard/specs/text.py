@@ -1,9 +1,10 @@
 """The one grammar of ``key=value`` lists: ``-cfg`` options, dict arguments and ``.torchxconfig`` values.
 
 Both ``,`` and ``;`` separate pairs and the items of a list; the last one before the next ``=`` separates
-pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". An ``=`` without a separator before it belongs to
-the value: ``URL=http://h?a=1`` is one pair. Quotes protect separators, and so do the brackets of a value that
-begins with ``[`` or ``{`` (JSON).
+pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". A ``;`` separates pairs only if a name and ``=``
+follow it; every other ``;`` belongs to the value, as in ``LOSS=loss=(.*);``. An ``=`` without a separator
+before it belongs to the value: ``URL=http://h?a=1`` is one pair. Quotes protect separators, and so do the
+brackets of a value that begins with ``[`` or ``{`` (JSON, with its backslash escapes).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from trainyard.errors import OptionParseError
 
 _DELIMITERS = ",;"
+_NAME_SIGNS = str.maketrans("", "", "_-./:")
 _EXAMPLE = "Example: queue=gpu,tags='a=b,c=d',items=x,y (quote a value that holds both ',' and '=')."
 
 
@@ -34,7 +36,7 @@ def parse_pairs(text: str) -> dict[str, str]:
         key_start = end = len(text)
         for following in equals[index + 1 :]:
             between = [d for d in delimiters if position < d < following]
-            if between:
+            if between and (text[between[-1]] == "," or _is_name(text[between[-1] + 1 : following])):
                 end = between[-1]
                 key_start = end + 1
                 break
@@ -63,13 +65,18 @@ def parse_dict(text: str) -> dict[str, str]:
     return pairs
 
 
-def split_items(text: str) -> list[str]:
+def split_items(text: str, separators: str = _DELIMITERS) -> list[str]:
     """Split ``a,b;c`` into its items, unquoted; empty items are left out.
+
+    Args:
+        text: the items.
+        separators: which of ``,`` and ``;`` separate them; the other belongs to the items.
 
     Raises:
         OptionParseError: a quote is open.
     """
-    _, delimiters = _scan(text)
+    _, found = _scan(text)
+    delimiters = [position for position in found if text[position] in separators]
     bounds = [-1, *delimiters, len(text)]
     items = [text[bounds[i] + 1 : bounds[i + 1]].strip() for i in range(len(bounds) - 1)]
     return [unquote(item) for item in items if item]
@@ -82,13 +89,21 @@ def unquote(text: str) -> str:
     return text
 
 
+def _is_name(text: str) -> bool:
+    """Tell whether a text is a plain name of a pair: letters, digits and ``_-./:``."""
+    return text.strip().translate(_NAME_SIGNS).isalnum()
+
+
 def _scan(text: str) -> tuple[list[int], list[int]]:
     """Return the positions of the unprotected ``=`` and of the unprotected delimiters."""
     equals: list[int] = []
     delimiters: list[int] = []
-    quote, opened, depth, previous = "", 0, 0, "="
+    quote, opened, depth, previous, is_escaped = "", 0, 0, "=", False
     for position, char in enumerate(text):
-        if quote:
+        if is_escaped:
+            is_escaped = False
+        elif quote:
+            is_escaped = char == "\\" and depth > 0  # of a string in JSON
             quote = "" if char == quote else quote
         elif char in "'\"" and (depth or previous in "=,;:"):  # not the apostrophe in "don't"
             quote, opened = char, position

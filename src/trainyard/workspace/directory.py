@@ -168,6 +168,15 @@ def program_problem(manifest: Manifest, program: str) -> str:
         manifest: of the workspace.
         program: its path, relative to the working directory.
     """
+    return _file_problem(manifest, program, is_executed=True)
+
+
+def script_problem(manifest: Manifest, script: str) -> str:
+    """Return what is wrong with a script that a workspace is to have for some program; "" if nothing is."""
+    return _file_problem(manifest, script, is_executed=False)
+
+
+def _file_problem(manifest: Manifest, program: str, *, is_executed: bool) -> str:
     path = posixpath.normpath(program)
     for _ in range(_MOST_LINKS):
         resolved = _resolve_parents(manifest, path)
@@ -177,9 +186,11 @@ def program_problem(manifest: Manifest, program: str) -> str:
         if entry.kind == "dir":
             return f"{program} is a directory"
         if entry.kind == "file":
-            return "" if entry.mode & 0o111 else f"{program} is not executable (chmod +x?)"
+            runs = not is_executed or entry.mode & 0o111
+            return "" if runs else f"{program} is not executable (chmod +x?)"
         if posixpath.isabs(entry.target):
-            return "" if os.access(entry.target, os.X_OK) else f"{program} points to {entry.target}"
+            wanted = os.X_OK if is_executed else os.R_OK
+            return "" if os.access(entry.target, wanted) else f"{program} points to {entry.target}"
         path = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), entry.target))
     return f"{program} is a link to itself"
 

@@ -6,29 +6,11 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-# Only reading: neither a hook nor the owner of the checkout can do us harm, and no lock is taken.
-_COMMAND = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.directory=*"]
+from trainyard.gitcommand import reading_environment
+
 _LIST = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-#: Set while a hook runs; they would make Git look elsewhere.
-_REPOSITORY_VARIABLES = frozenset(
-    {
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_COMMON_DIR",
-        "GIT_CONFIG",
-        "GIT_DIR",
-        "GIT_GRAFT_FILE",
-        "GIT_IMPLICIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_INTERNAL_SUPER_PREFIX",
-        "GIT_LITERAL_PATHSPECS",
-        "GIT_NAMESPACE",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_PREFIX",
-        "GIT_REPLACE_REF_BASE",
-        "GIT_SHALLOW_FILE",
-        "GIT_WORK_TREE",
-    }
-)
+#: A checkout in which Git takes longer is a trap: an ignore file that is a FIFO, say.
+LONGEST_SECONDS = 120.0
 
 
 class GitFailed(Exception):
@@ -72,21 +54,26 @@ def ignored(directory: str, paths: Sequence[str]) -> set[str]:
 
 
 def _run(directory: str, words: list[str], given: bytes = b"", accepted: Sequence[int] = (0,)) -> bytes:
-    environ = {key: value for key, value in os.environ.items() if key not in _REPOSITORY_VARIABLES}
     try:
         done = subprocess.run(
-            [*_COMMAND, *words],
+            ["git", "--no-optional-locks", *words],
             cwd=directory,
-            env={**environ, "LC_ALL": "C"},
+            env=reading_environment(),
             input=given,
             capture_output=True,
             check=False,
+            timeout=LONGEST_SECONDS,
         )
     except FileNotFoundError as error:
         raise GitFailed("git is not installed") from error
     except OSError as error:
         raise GitFailed(f"git cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(f"git did not answer within {LONGEST_SECONDS:.0f} s") from error
     if done.returncode not in accepted:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        if lines and "dubious ownership" in lines[0]:
+            top = checkout_of(directory) or directory
+            raise GitFailed(f"it belongs to another user: git config --global --add safe.directory {top}")
         raise GitFailed(lines[0] if lines else f"git ended with {done.returncode}")
     return done.stdout

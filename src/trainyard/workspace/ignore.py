@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from trainyard.ordinary import read_ordinary
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.wildmatch import NeverMatchesError, as_bytes_text, compile_pattern
 
@@ -30,13 +31,13 @@ def read_lines(path: str) -> list[str] | None:
         WorkspaceError: there is one that cannot be read. To go on without it could ship a secret.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read().decode("utf-8", "surrogateescape")
+        text = read_ordinary(path).decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise WorkspaceError(
-            f"cannot read {path}: {error.strerror}", hint="Make it readable, or remove it."
+            f"cannot read {path}: {error.strerror}",
+            hint="Make it an ordinary file that you may read, or remove it.",
         ) from error
     return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
 

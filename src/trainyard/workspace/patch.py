@@ -42,7 +42,9 @@ class DockerWorkspaceOpts:
     """Options of every scheduler that puts code into images. Options of schedulers inherit them."""
 
     image_repo: str | None = option(
-        "repository that images with the job's code are pushed to, such as ghcr.io/me/jobs", default=None
+        "repository that images with the job's code are pushed to, such as ghcr.io/me/jobs",
+        default=None,
+        sends="to",
     )
     quiet: bool = option("show the output of image builds only if they fail", default=False)
 
@@ -312,6 +314,13 @@ class DockerWorkspaceMixin:
 
 def _check_image(role: Role, code: Code) -> None:
     if role.image and role.image != NO_IMAGE:
+        from trainyard.workspace.registry import image_problem
+
+        problem = image_problem(role.image)
+        if problem:
+            raise ConfigError(
+                f"role {role.name!r}: {problem}", hint="Right: python:3.12, ghcr.io/me/train:v1"
+            )
         return
     if code.context is not None and IMAGE_ARG not in code.context.text:
         return

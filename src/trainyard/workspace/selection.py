@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trainyard.paths import state_dir
+from trainyard.trust import why_not_trusted
 from trainyard.workspace import git
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.ignore import (
@@ -157,7 +158,13 @@ class _Selector:
         lines = ignore_file(self._root, name)
         if not lines:
             return None
-        rules = GitRules(lines, os.path.join(self._root, name))
+        path = os.path.join(self._root, name)
+        reason = why_not_trusted(path, self._root)
+        if reason and any(line.startswith("!") for line in lines):
+            # it may keep files back, but brings none along that would stay here otherwise
+            lines = ["" if line.startswith("!") else line for line in lines]
+            self._report.notes.append(f"the patterns with ! of {path} do not count: {reason}")
+        rules = GitRules(lines, path)
         self._report.notes += rules.notes
         return rules
 

@@ -12,9 +12,10 @@ from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from tests.registry.server import RegistryServer, logged_in, registry
 from tests.workspace.machines import base, code, docker, engine
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, TrainyardError
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
 from trainyard.specs.workspace import Workspace
+from trainyard.workspace.registry import Reference, RegistryClient
 
 __all__ = ["base", "code", "engine", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")
@@ -66,3 +67,30 @@ def test_code_that_was_asked_for_needs_a_repository(
     implied = Workspace({str(code): ""}, implicit=True)
     sent = submitted_image(still, scheduler, "any:1", cfg={}, workspace=implied)
     assert sent == "any:1"
+
+
+@pytest.mark.parametrize(
+    ("queue", "problem"),
+    [("nosuch", "there is no queue nosuch"), ("off", "takes no jobs: it is DISABLED"), ("queue", "expired")],
+)
+def test_nothing_is_pushed_where_the_queue_or_the_credentials_do_not_hold(
+    still: FakeAws,
+    scheduler: AWSBatchScheduler,
+    image: str,
+    logged_in: RegistryServer,
+    code: Path,
+    queue: str,
+    problem: str,
+) -> None:
+    still.batch.add_queue("off", state="DISABLED")
+    if problem == "expired":
+        still.faults.add("DescribeJobQueues", "expired_token", times=None)
+    repo = f"{logged_in.host}/jobs/{uuid.uuid4().hex[:10]}"
+    cfg = {"queue": queue, "image_repo": repo, "quiet": True}
+    info = scheduler.submit_dryrun(app(role(image=image)), cfg, str(code))
+    with pytest.raises(TrainyardError, match=problem):
+        scheduler.ship(info)
+    assert still.count("DescribeJobQueues") == len(still.calls) == 1
+    planned = Reference.parse(info.request.job_def["containerProperties"]["image"])
+    with RegistryClient(planned.registry) as client:
+        assert client.manifest_digest(planned.repository, planned.selector) is None

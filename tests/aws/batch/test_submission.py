@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
+from trainyard.components.train import script
+from trainyard.runner.training import start_toolkits
 from trainyard.schedulers.aws.batch import submission
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
@@ -183,3 +187,23 @@ def test_region_of_a_queues_arn(still: FakeAws) -> None:
     assert response is not None
     assert scheduler.list({"queue": queue})[0].app_id == app_id
     scheduler.close()
+
+
+@pytest.mark.parametrize(
+    ("output", "lost"), [("", "/opt/ml/model"), ("/out", "/out"), ("/mnt/out", ""), ("s3://bucket/p", "")]
+)
+def test_results_of_a_script_are_where_it_is_said_or_lost_with_a_word(
+    still: FakeAws, scheduler: AWSBatchScheduler, output: str, lost: str
+) -> None:
+    mounts = ["type=bind", "src=/efs", "dst=/mnt"]
+    job = script(script="train.py", image="me/train:1", output=output, mounts=mounts)
+    start_toolkits(job, scheduler)
+    info = scheduler.submit_dryrun(job, {**CFG, "image_repo": "me/jobs"})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        app_id = scheduler.schedule(info)
+    assert [f"writes to {lost} is lost" in str(warning.message) for warning in said] == [True] * bool(lost)
+    response = scheduler.describe(app_id)
+    assert response is not None
+    expected = f"{output}/{app_id.partition(':')[2]}/output" if output else None
+    assert response.to_status().results == expected

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.aws.fake.batch import Batch
 from tests.aws.fake.jobs import Job, arn
+from tests.aws.fake.service_jobs import ServiceJob, ServiceJobs
 from tests.aws.fake.wire import ApiError
 
 Params = dict[str, Any]
@@ -21,8 +22,9 @@ def _refuse(message: str) -> ApiError:
 class BatchApi:
     """One method for each operation."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, services: ServiceJobs) -> None:
         self._batch = batch
+        self._services = services
 
     # ---- definitions
 
@@ -147,6 +149,41 @@ class BatchApi:
             self._batch.stop(job, params["reason"], terminate=False)
         return {}
 
+    # ---- service jobs
+
+    def submit_service_job(self, params: Params) -> Params:
+        if not _NAME.fullmatch(params["jobName"]):
+            raise _refuse(f"Job name should match valid pattern: {params['jobName']}")
+        queue = self._queue(params["jobQueue"])
+        if queue.get("jobQueueType") != "SAGEMAKER_TRAINING":
+            raise _refuse(f"JobQueue {queue['jobQueueArn']} is not of the type SAGEMAKER_TRAINING")
+        _check_service_job(params, queue)
+        job = self._services.submit(queue["jobQueueArn"], params)
+        return {"jobName": job.name, "jobId": job.id, "jobArn": job.arn}
+
+    def describe_service_job(self, params: Params) -> Params:
+        return self._service_job(params["jobId"]).detail()
+
+    def list_service_jobs(self, params: Params) -> Params:
+        filters = params.get("filters", [])
+        if len(filters) > 1:
+            raise _refuse("only one filter can be used at a time")
+        if "jobQueue" not in params:
+            raise _refuse("jobQueue must be given")
+        queue = self._queue(params["jobQueue"])["jobQueueArn"]
+        now = self._batch.now()
+        jobs = [job for job in self._services.jobs.values() if job.queue == queue and job.visible_at <= now]
+        if filters:
+            jobs = [job for job in jobs if _fits(job, filters[0])]
+        else:
+            jobs = [job for job in jobs if job.status == params.get("jobStatus", "RUNNING")]
+        jobs.reverse()  # the newest first
+        return _page("jobSummaryList", jobs, params, 100, ServiceJob.summary)
+
+    def terminate_service_job(self, params: Params) -> Params:
+        self._services.terminate(self._service_job(params["jobId"]), params["reason"])
+        return {}
+
     # ---- tags
 
     def list_tags_for_resource(self, params: Params) -> Params:
@@ -162,10 +199,18 @@ class BatchApi:
         job = self._batch.jobs.get(job_id.rpartition("/")[2] if job_id.startswith("arn:") else job_id)
         return job if job is not None and job.visible_at <= self._batch.now() else None
 
+    def _service_job(self, text: str) -> ServiceJob:
+        job = self._services.jobs.get(text.rpartition("/")[2])
+        if job is None or job.visible_at > self._batch.now():
+            raise _refuse(f"Service job {text} does not exist")
+        return job
+
     def _tags(self, resource: str) -> dict[str, str]:
         kind, _, name = resource.rpartition(":batch:")[2].partition(":")[2].partition(":")[2].partition("/")
         if kind == "job" and name in self._batch.jobs:
             return dict_of(self._batch.jobs[name].request, "tags")
+        if kind == "service-job" and name in self._services.jobs:
+            return dict_of(self._services.jobs[name].request, "tags")
         if kind == "job-definition":
             return dict_of(self._definition(resource), "tags")
         if kind == "job-queue" and name in self._batch.queues:
@@ -202,11 +247,26 @@ def _is_named(definition: dict[str, Any], wanted: list[str]) -> bool:
     return any(text in wanted for text in names)
 
 
-def _fits(job: Job, job_filter: dict[str, Any]) -> bool:
+def _check_service_job(params: Params, queue: dict[str, Any]) -> None:
+    share, quota = params.get("shareIdentifier"), params.get("quotaShareName")
+    if bool(share) != bool(queue.get("schedulingPolicyArn")):
+        raise _refuse("shareIdentifier is for job queues with a fair-share policy, which need one")
+    if bool(quota) != bool(queue.get("quotaShares")):
+        raise _refuse("quotaShareName is for job queues with quota shares, which need one")
+    if quota and quota not in queue["quotaShares"]:
+        raise _refuse(f"quota share {quota} does not exist")
+    strategy = params.get("retryStrategy", {"attempts": 1})
+    if not 1 <= strategy["attempts"] <= 10 or len(strategy.get("evaluateOnExit", [])) > 5:
+        raise _refuse("retryStrategy: 1 to 10 attempts, and at most 5 rules")
+    if not 0 <= params.get("schedulingPriority", 0) <= 9999:
+        raise _refuse("schedulingPriority must be between 0 and 9999")
+
+
+def _fits(job: Job | ServiceJob, job_filter: dict[str, Any]) -> bool:
     name, values = job_filter["name"], job_filter["values"]
     if name == "JOB_NAME":
         return any(_matches(job.name, value) for value in values)
-    if name == "JOB_DEFINITION":
+    if name == "JOB_DEFINITION" and isinstance(job, Job):
         full: str = job.definition["jobDefinitionArn"]
         short = full.rpartition("/")[2]
         return any(_matches(short.partition(":")[0], v) or v in (short, full) for v in values)

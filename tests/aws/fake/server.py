@@ -17,6 +17,7 @@ from tests.aws.fake.batch_api import BatchApi
 from tests.aws.fake.faults import BREAKS, Faults, error_of
 from tests.aws.fake.identity import Identity
 from tests.aws.fake.logs import Logs
+from tests.aws.fake.service_jobs import ServiceJobs
 from tests.aws.fake.wire import ApiError, WrongAnswerError
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -40,7 +41,7 @@ class FakeAws:
 
     Attributes:
         url: what clients are pointed to, as by ``AWS_ENDPOINT_URL``.
-        batch, logs, identity: the services' state, which tests look at and change.
+        batch, services, logs, identity: the services' state, which tests look at and change.
         faults: what goes wrong, see `Faults.add`.
         calls: every request so far.
         defects: answers that botocore's model does not allow, and crashes: a test must find none.
@@ -50,12 +51,13 @@ class FakeAws:
         self.now = now
         self.logs = Logs(now)
         self.batch = Batch(self.logs, now)
+        self.services = ServiceJobs(now)
         self.identity = Identity()
         self.faults = Faults()
         self.calls: list[Call] = []
         self.defects: list[str] = []
         self._apis: dict[str, Any] = {
-            "batch": BatchApi(self.batch),
+            "batch": BatchApi(self.batch, self.services),
             "logs": self.logs,
             "sts": self.identity,
             "iam": self.identity,

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PATIENCE = 50
 ROLE = "arn:aws:iam::123456789012:role/Training"
 GROUP = "/aws/sagemaker/TrainingJobs"
+SIGNED = (
+    "AWS4-HMAC-SHA256 Credential=K/20260101/us-west-2/sagemaker/aws4_request, SignedHeaders=host, Signature=0"
+)
 START = 'exec python3 "${SAGEMAKER_BASE_DIR:-/opt/ml}/input/data/script/train.py" "$@"'
 PREAMBLE = "import json, os, signal, sys, time\nBASE = os.environ.get('SAGEMAKER_BASE_DIR', '/opt/ml')\n"
 PREAMBLE += (

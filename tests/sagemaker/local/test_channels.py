@@ -30,14 +30,15 @@ def test_file_channels_from_s3(jobs: Jobs, processes: str, bucket: Bucket) -> No
     bucket.put("data/a.csv", b"a")
     bucket.put("data/deep/b.csv", b"b")
     bucket.put("data/deep/", b"")
-    bucket.put("data2/no.csv", b"no")
+    bucket.put("data2/more.csv", b"more")
     bucket.put("parts/part-1", b"1")
     bucket.put("parts/part-2", b"2")
     bucket.put("list", json.dumps([{"prefix": bucket.uri("data/")}, "a.csv", "deep/b.csv"]).encode())
     ended = jobs.run(
         TELL,
         channels=[
-            file_channel("folder", bucket.uri("data")),
+            file_channel("folder", bucket.uri("data/")),
+            file_channel("prefix", bucket.uri("data")),
             file_channel("one", bucket.uri("data/a.csv")),
             file_channel("parts", bucket.uri("parts/part-")),
             file_channel("listed", bucket.uri("list"), S3DataType="ManifestFile"),
@@ -46,6 +47,7 @@ def test_file_channels_from_s3(jobs: Jobs, processes: str, bucket: Bucket) -> No
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
     assert told(jobs, ended["TrainingJobName"])["algo-1"] == {
         "folder": {"a.csv": "a", "deep/b.csv": "b"},
+        "prefix": {"a.csv": "a", "deep/b.csv": "b", "data2/more.csv": "more"},
         "one": {"a.csv": "a"},
         "parts": {"part-1": "1", "part-2": "2"},
         "listed": {"a.csv": "a", "deep/b.csv": "b"},

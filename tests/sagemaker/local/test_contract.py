@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from .conftest import Bucket, Jobs
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 from tests.toolkit.image import docker
 
 from .conftest import file_channel, leftovers
+from .test_distributed import path_without
 
 SHOW = """
 found = {}
@@ -216,3 +220,40 @@ while not os.path.exists(BASE + '/output/go'):
     assert ended["Environment"]["PLAIN"] == "kept"
     assert secret not in json.dumps(ended, default=str)
     assert leftovers(home) == []
+
+
+BY_NAME = """
+import socket
+assert all(socket.gethostbyname(host) for host in CONFIG['hosts']), CONFIG
+assert socket.gethostname() == HOST and socket.gethostbyname(HOST) != '127.0.0.1'
+assert json.load(open('/opt/ml/input/config/resourceconfig.json')) == CONFIG
+print('from', sorted(os.listdir('/kept/checkpoints')), flush=True)
+for place in ('/opt/ml/model/', '/opt/ml/output/data/', '/kept/checkpoints/'):
+    with open(place + HOST, 'w') as file:
+        file.write(HOST)
+"""
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_what_scripts_know_by_heart(jobs: Jobs, mode: str, hosts: int, tmp_path: Path) -> None:
+    """Paths below /opt/ml, checkpoints anywhere, every host's name: on processes as in containers."""
+    config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/kept/checkpoints"}
+    names = [f"algo-{number + 1}" for number in range(hosts)]
+    for found in ([], names):
+        ended = jobs.run(BY_NAME, hosts=hosts, CheckpointConfig=config)
+        assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
+        assert jobs.artifact(ended["TrainingJobName"]) == {name: name.encode() for name in names}
+        assert jobs.lines(ended["TrainingJobName"]) == [f"from {found}"]
+    assert not os.path.exists("/kept")
+
+
+def test_what_processes_cannot_have_without_namespaces_is_said(
+    jobs: Jobs, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", path_without(tmp_path, "unshare"))
+    name = jobs.run("print('started')")["TrainingJobName"]
+    assert "/opt/ml is not this host's own here: this user cannot make namespaces" in jobs.lines(name)[0]
+    config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": "/kept/checkpoints"}
+    ended = jobs.run("print('started')", CheckpointConfig=config)
+    assert ended["TrainingJobStatus"] == "Failed"
+    assert "cannot show the checkpoints at /kept/checkpoints" in ended["FailureReason"]

@@ -20,7 +20,7 @@ import pytest
 from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import NOT_DESCRIBED
 from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint, is_own_peer
 
-from .conftest import ROLE, file_channel
+from .conftest import ROLE, SIGNED, file_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,24 +48,43 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+PATTERN = "failed to satisfy constraint: Member must satisfy regular expression pattern: "
+LENGTH = "Member must have length less than or equal to"
+MOST = "Member must have value less than or equal to"
+MAP_VALUE = "Map value must satisfy constraint:"
 # The fourteen mistakes that the SDK lets pass, and rules between members.
 MISTAKES = {
-    "name with underscore": (put("TrainingJobName", value="a_b"), "TrainingJobName"),
-    "long name": (put("TrainingJobName", value="a" * 64), "TrainingJobName"),
-    "instance type": (put("ResourceConfig", "InstanceType", value="ml.p4.24xlarge"), "InstanceType"),
-    "input mode": (put("AlgorithmSpecification", "TrainingInputMode", value="file"), "TrainingInputMode"),
-    "long hyperparameter": (put("HyperParameters", value={"a": "x" * 2501}), "HyperParameters"),
-    "many hyperparameters": (put("HyperParameters", value={f"h{i}": "1" for i in range(101)}), "101"),
-    "variable's name": (put("Environment", value={"A-B": "1"}), "Environment"),
-    "long variable": (put("Environment", value={"A": "x" * 513}), "Environment"),
-    "retries": (put("RetryStrategy", value={"MaximumRetryAttempts": 31}), "MaximumRetryAttempts"),
-    "warm pool": (put("ResourceConfig", "KeepAlivePeriodInSeconds", value=21601), "KeepAlive"),
-    "tags": (put("Tags", value=[{"Key": str(i), "Value": "v"} for i in range(51)]), "Tags"),
-    "output": (put("OutputDataConfig", "S3OutputPath", value="bucket/prefix"), "S3OutputPath"),
-    "role": (put("RoleArn", value="MyRoleNameThatIsLongEnough"), "RoleArn"),
+    "name with underscore": (
+        put("TrainingJobName", value="a_b"),
+        f"Value 'a_b' at 'trainingJobName' {PATTERN}",
+    ),
+    "long name": (put("TrainingJobName", value="a" * 64), f"{LENGTH} 63"),
+    "instance type": (
+        put("ResourceConfig", "InstanceType", value="ml.p4.24xlarge"),
+        "'resourceConfig.instanceType'",
+    ),
+    "input mode": (
+        put("AlgorithmSpecification", "TrainingInputMode", value="file"),
+        "enum value set: [Pipe, File, FastFile]",
+    ),
+    "long hyperparameter": (put("HyperParameters", value={"a": "x" * 2501}), f"{MAP_VALUE} [{LENGTH} 2500"),
+    "many hyperparameters": (
+        put("HyperParameters", value={f"h{i}": "1" for i in range(101)}),
+        f"{LENGTH} 100",
+    ),
+    "variable's name": (put("Environment", value={"A-B": "1"}), "Map keys must satisfy constraint: ["),
+    "long variable": (put("Environment", value={"A": "x" * 513}), f"{MAP_VALUE} [{LENGTH} 512"),
+    "retries": (put("RetryStrategy", value={"MaximumRetryAttempts": 31}), f"{MOST} 30"),
+    "warm pool": (put("ResourceConfig", "KeepAlivePeriodInSeconds", value=21601), f"{MOST} 21600"),
+    "tags": (put("Tags", value=[{"Key": str(i), "Value": "v"} for i in range(51)]), "Value at 'tags' failed"),
+    "output": (
+        put("OutputDataConfig", "S3OutputPath", value="bucket/prefix"),
+        "'outputDataConfig.s3OutputPath'",
+    ),
+    "role": (put("RoleArn", value="MyRoleNameThatIsLongEnough"), "'roleArn'"),
     "groups": (
         put("VpcConfig", value={"Subnets": ["s-1"], "SecurityGroupIds": [f"sg-{i}" for i in range(6)]}),
-        "Sec",
+        "'vpcConfig.securityGroupIds'",
     ),
     "spot without wait": (put("EnableManagedSpotTraining", value=True), "MaxWaitTimeInSeconds is required"),
     "wait without spot": (put("StoppingCondition", "MaxWaitTimeInSeconds", value=9999), "is not"),
@@ -108,7 +127,10 @@ MISTAKES = {
         put("AlgorithmSpecification", "MetricDefinitions", value=[{"Name": "m", "Regex": "("}]),
         "regular expression",
     ),
-    "long argument": (put("AlgorithmSpecification", "ContainerArguments", value=["x" * 257]), "257"),
+    "long argument": (
+        put("AlgorithmSpecification", "ContainerArguments", value=["x" * 257]),
+        "Arguments.1.member'",
+    ),
 }
 
 
@@ -179,7 +201,7 @@ def test_a_description_holds_the_request(jobs: Jobs, processes: str) -> None:
     )
     answer = jobs.sagemaker.create_training_job(**request)
     name = request["TrainingJobName"]
-    assert answer["TrainingJobArn"] == f"arn:aws:sagemaker:us-west-2:000000000000:training-job/{name}"
+    assert answer["TrainingJobArn"] == f"arn:aws:sagemaker:us-west-2:123456789012:training-job/{name}"
     described = jobs.end(name)
     assert holds(described, request)
     assert described["CreationTime"].tzinfo is not None
@@ -310,6 +332,7 @@ def test_the_wire_format(endpoint: Endpoint) -> None:
 
     def post(target: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], Any]:
         sent = {"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.1", **headers}
+        sent["Authorization"] = SIGNED
         request = urllib.request.Request(endpoint.url, body, sent)
         try:
             with urllib.request.urlopen(request) as answer:
@@ -332,7 +355,7 @@ def test_the_wire_format(endpoint: Endpoint) -> None:
         },
     )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
-    assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "ValidationException"
+    assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "SerializationException"
     assert post("SageMaker.ListTrainingJobs", b"{}", Host="evil.example")[0] == 403
     with urllib.request.urlopen(endpoint.url) as answer:
         assert answer.status == 200

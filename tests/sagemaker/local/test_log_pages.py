@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import tracemalloc
 from collections.abc import Iterator
@@ -211,7 +212,7 @@ def test_streams_in_order_of_their_last_event(made: Made) -> None:
     assert hosts(descending=True) == [f"algo-{i}" for i in (4, 3, 2, 1)]
     assert hosts(orderBy="LastEventTime") == [f"algo-{i}" for i in (4, 2, 3, 1)]
     assert hosts(orderBy="LastEventTime", descending=True) == [f"algo-{i}" for i in (1, 3, 2, 4)]
-    identifier = "arn:aws:logs:us-west-2:000000000000:log-group:" + GROUP
+    identifier = "arn:aws:logs:us-west-2:123456789012:log-group:" + GROUP
     rows = made.client.describe_log_streams(logGroupIdentifier=identifier, limit=1)["logStreams"]
     assert (rows[0]["firstEventTimestamp"], rows[0]["lastEventTimestamp"]) == (T, T + 30)
     assert rows[0]["arn"].startswith(f"{identifier}:log-stream:{made.name}/algo-1-")
@@ -223,13 +224,17 @@ def test_what_logs_refuse(made: Made) -> None:
     wrong: list[tuple[Any, dict[str, Any], str]] = [
         (client.describe_log_streams, {"orderBy": "LastEventTime", "logStreamNamePrefix": "x"}, "order by"),
         (client.describe_log_streams, {"nextToken": "x"}, "nextToken is invalid"),
-        (client.describe_log_streams, {"limit": 51}, "51 is more than 50"),
+        (
+            client.describe_log_streams,
+            {"limit": 51},
+            "'51' at 'limit' .* less than or equal to 50",
+        ),
         (client.filter_log_events, {"logStreamNames": [stream], "logStreamNamePrefix": "x"}, "both"),
         (client.filter_log_events, {"nextToken": "1/x/y"}, "nextToken is invalid"),
         (client.filter_log_events, {"startFromHead": False}, "startFromHead"),
-        (client.filter_log_events, {"filterPattern": "{ $.a = 1 }"}, "JSON"),
+        (client.filter_log_events, {"filterPattern": "{ $.a }"}, "operator is missing"),
         (client.get_log_events, {"logStreamName": stream, "nextToken": "f/\u0661"}, "nextToken is invalid"),
-        (client.get_log_events, {"logStreamName": stream, "limit": 10_001}, "is more than"),
+        (client.get_log_events, {"logStreamName": stream, "limit": 10_001}, "less than or equal to 10000"),
     ]
     for call, arguments, words in wrong:
         with pytest.raises(client.exceptions.InvalidParameterException, match=words):
@@ -282,8 +287,70 @@ def test_filter_patterns(pattern: str, expected: list[str]) -> None:
     assert [line for line in PATTERNS[0][1] if matches(line)] == expected
 
 
+EVENTS = [
+    {"level": "ERROR", "step": 1, "user": {"id": 7, "name.x": "a"}, "tags": ["x", "y"], "ok": True},
+    {"level": "WARN", "step": 20, "user": None, "tags": [], "ok": False},
+    {"level": "ERROR: late", "step": "20", "items": [{"n": 1}, {"n": 5}], "loss": 1.5e-3},
+]
+JSON_PATTERNS = [
+    ('{ $.level = "ERROR" }', [0]),
+    ("{ $.level = ERROR* }", [0, 2]),
+    ('{ $.level = "*R*" }', [0, 1, 2]),
+    ('{ $.level != "ERROR" }', [1, 2]),
+    ("{ $.level = %^E.*R$% }", [0]),
+    ("{ $.step >= 1 }", [0, 1]),
+    ("{ $.step = 20 }", [1, 2]),
+    ('{ $.level = "ERROR" && $.step > 5 }', []),
+    ('{ $.level = "ERROR" || $.step > 5 }', [0, 1]),
+    ("{ ($.step = 1 || $.step = 20) && $.ok IS FALSE }", [1]),
+    ("{ $.step = 1 || $.step = 20 && $.ok IS FALSE }", [0, 1]),
+    ("{ $.loss < 2e-3 }", [2]),
+    ("{ $.loss < .0015 }", []),
+    ("{ $.user IS NULL }", [1]),
+    ("{ $.user NOT EXISTS }", [2]),
+    ("{ $.user.id = 7 }", [0]),
+    ("{ $.user['name.x'] = \"a\" }", [0]),
+    ("{ $.ok IS TRUE }", [0]),
+    ('{ $.tags[1] = "y" }', [0]),
+    ('{ $.tags[2] = "y" }', []),
+    ('{ $.tags[*] = "y" }', [0]),
+    ("{ $.items[*].n > 4 }", [2]),
+    ("{$.items[0].n=1}", [2]),
+    ("{ $.missing != 1 }", []),
+]
+
+
+@pytest.mark.parametrize(("pattern", "expected"), JSON_PATTERNS)
+def test_filter_patterns_for_json(pattern: str, expected: list[int]) -> None:
+    matches = matcher(pattern)
+    lines = [json.dumps(event) for event in EVENTS]
+    assert [number for number, line in enumerate(lines) if matches(line)] == expected
+    assert not any(map(matches, ["ERROR", "", "{", "[1]", "3", "null"]))
+
+
 @pytest.mark.parametrize(
-    "pattern", ["{ $.x = 1 }", "[a, b]", '"open', "%open", "%(a)%", "%[%", '"a"b', "-", "a ? b", "%a%%b%"]
+    "pattern",
+    [
+        *(
+            "{",
+            "{}",
+            "{ $ = 1 }",
+            "{ $.a }",
+            "{ $.a = }",
+            "{ $.a > x }",
+            "{ ($.a = 1 }",
+            "{ $.a = 1 $.b = 2 }",
+        ),
+        *("{ $.a = %(% }", "{ a = 1 }", "{ $.a = 1 ) }", "{ $.a && $.b }", "{" + "(" * 1000 + "}"),
+    ],
+)
+def test_filter_patterns_for_json_that_are_refused(pattern: str) -> None:
+    with pytest.raises(ApiError, match="Invalid filter pattern"):
+        matcher(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["{ $.x ~ 1 }", "[a, b]", '"open', "%open", "%(a)%", "%[%", '"a"b', "-", "a ? b", "%a%%b%"]
 )
 def test_filter_patterns_that_are_refused(pattern: str) -> None:
     with pytest.raises(ApiError, match="Invalid filter pattern") as error:
@@ -291,7 +358,13 @@ def test_filter_patterns_that_are_refused(pattern: str) -> None:
     assert error.value.code == "InvalidParameterException"
 
 
-@given(st.text(max_size=30), st.text(max_size=30))
+TERMS = st.sampled_from([*'(){}=<>*%$.[]1a"', "$.a", "&&", "||", " IS NULL", " NOT EXISTS", "!=", "[0]", " "])
+
+
+@given(
+    st.text(max_size=30) | st.lists(TERMS, max_size=12).map(lambda terms: "{" + "".join(terms) + "}"),
+    st.text(max_size=30) | st.sampled_from(['{"a": 1}', '{"a": ["1", {"a": null}]}']),
+)
 def test_any_pattern_is_understood_or_refused(pattern: str, message: str) -> None:
     try:
         matches = matcher(pattern)

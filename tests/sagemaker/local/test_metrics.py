@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor
 
+from .conftest import SIGNED
+
 if TYPE_CHECKING:
     from .conftest import Jobs
 
@@ -89,6 +91,7 @@ def test_other_protocols(endpoint: Any) -> None:
 
     def post(path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent["Authorization"] = SIGNED
         line = http.client.HTTPConnection("127.0.0.1", endpoint.server_address[1], timeout=30)
         with contextlib.closing(line):
             line.request("POST", path, body, sent)

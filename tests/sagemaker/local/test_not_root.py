@@ -89,13 +89,14 @@ def test_processes_know_each_others_names(place: Path) -> None:
         pytest.skip("no namespaces for users here")
     script = (
         "import socket; assert socket.gethostname() in ('algo-1', 'algo-2');"
-        "assert socket.gethostbyname('algo-2').startswith('127.')"
+        "assert socket.gethostbyname('algo-2').startswith('127.');"
+        "open('/opt/ml/model/m', 'w').close(); open('/opt/ml/input/config/resourceconfig.json').close()"
     )
     request = request_of("none", script, place)
     request["ResourceConfig"]["InstanceCount"] = 2
     done = as_somebody(place, PYTHON, "-c", RUN, json.dumps(request), "well", mode="never")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[:2] == ["Completed", ""]
+    assert json.loads(done.stdout)[:2] == ["Completed", ""], done.stdout
 
 
 def request_of(image: str, work: str, place: Path) -> dict[str, Any]:

@@ -204,6 +204,26 @@ time.sleep(600)
         jobs.sagemaker.stop_training_job(TrainingJobName=name)
 
 
+def test_what_a_stopped_process_has_started_saves_its_state(jobs: Jobs, processes: str) -> None:
+    saver = """
+import signal, sys, time
+def stop(*_):
+    open(sys.argv[1], 'a').write('saving ')
+    time.sleep(1)
+    open(sys.argv[1], 'a').write('saved')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print('up', flush=True)
+time.sleep(600)
+"""
+    line = f"[sys.executable, '-c', {saver!r}, BASE + '/model/notes']"
+    name = jobs.start(f"import subprocess; subprocess.run({line})")
+    jobs.says(name, "up")
+    jobs.sagemaker.stop_training_job(TrainingJobName=name)
+    assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
+    assert jobs.artifact(name) == {"notes": b"saving saved"}
+
+
 def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
     """Before the runner has done anything at all: stopped, not failed."""
     names = [jobs.start("time.sleep(600)") for _ in range(4)]

@@ -232,3 +232,29 @@ def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
     assert gone.returncode == 0, gone.stderr
     assert list((home / "state/sagemaker").iterdir()) == []
     assert list((home / "state/sagemaker-code").iterdir()) == []
+
+
+def test_what_only_aws_can_do_is_named_once(processes: str, tmp_path: Path, bucket: Bucket) -> None:
+    (tmp_path / "train.py").write_text("import os\nprint('job', os.environ['TORCHX_JOB_ID'])\n")
+    given = {
+        "batch_queue": "gpu",
+        "batch_priority": 1,
+        "tensorboard_output_config": {"s3_output_path": "s3://board/x"},
+        "mlflow_config": {
+            "resource_arn": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/one",
+        },
+    }
+    options = [word for key, value in given.items() for word in ("-cfg", f"{key}={_text(value)}")]
+    words = ["run", "--detach", "-s", "sagemaker_local", *options, "train.script", "--script", "train.py"]
+    done = trainyard(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = "on this machine these options do nothing: batch_queue, mlflow_config, tensorboard_output_config"
+    assert done.stderr.count(said) == 1
+    handle = done.stdout.split()[-1]
+    assert trainyard("wait", handle).returncode == 0
+    assert "gpu:" not in handle
+    assert f"job {handle}\n" in trainyard("log", handle).stdout
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

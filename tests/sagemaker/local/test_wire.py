@@ -23,16 +23,13 @@ import pytest
 from trainyard.errors import BackendError, UsageError
 from trainyard.schedulers.aws.sagemaker_local.endpoint.server import LARGEST_REQUEST, Endpoint
 
-from .conftest import until
+from .conftest import SIGNED, until
 
 if TYPE_CHECKING:
     from .conftest import Jobs
 
 LIST = "SageMaker.ListTrainingJobs"
 JSON = "application/x-amz-json-1.1"
-SIGNED = (
-    "AWS4-HMAC-SHA256 Credential=K/20260101/eu-west-1/sagemaker/aws4_request, SignedHeaders=host, Signature=0"
-)
 
 
 @pytest.fixture
@@ -47,7 +44,10 @@ def say(
     line: http.client.HTTPConnection, target: str | None = LIST, body: bytes = b"{}", **headers: str
 ) -> tuple[int, Any]:
     """Say something, and check that the answer has the service's form."""
-    sent = {"Content-Type": JSON, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    sent = {"Content-Type": JSON, "Authorization": SIGNED}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    if not sent["Authorization"]:
+        del sent["Authorization"]
     if target is not None:
         sent["X-Amz-Target"] = target
     method = sent.pop("Method", "POST")
@@ -75,7 +75,8 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "deep": ({"body": b'{"a":' * 100_000}, 400, "SerializationException"),
     "long number": ({"body": b'{"MaxResults": ' + b"1" * 5000 + b"}"}, 400, "SerializationException"),
     "unknown member": ({"body": b'{"Max": 1}'}, 400, "ValidationException"),
-    "infinite": ({"body": b'{"MaxResults": 1e999}'}, 400, "ValidationException"),
+    "infinite": ({"body": b'{"MaxResults": 1e999}'}, 400, "SerializationException"),
+    "not signed": ({"Authorization": ""}, 403, "MissingAuthenticationTokenException"),
     "signature version 2": ({"Authorization": "AWS K:sig"}, 400, "IncompleteSignatureException"),
     "signature 4a": (
         {"Authorization": SIGNED.replace("HMAC", "ECDSA-P256")},

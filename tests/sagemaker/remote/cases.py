@@ -19,7 +19,7 @@ OUR_GROUPS = [{"name": name, "type": kind, "count": count} for name, kind, count
 #: Why a place differs.
 CODE_MODE = "the code comes as files, also where the data comes in another mode"
 NO_PLAN = "SDK 2.230 does not know training plans"
-PROCESSES = "sagemaker-training takes one process per GPU; the toolkit as many as are asked for"
+OWN_IMAGE = "with a compiler the SDK takes no image but its own"
 SERIES = "the PyTorch estimator turns them on by its framework version; here they are as the option says"
 
 
@@ -38,13 +38,98 @@ class Case:
     arguments: list[str] = field(default_factory=list)
     region: str = "us-east-1"
     train: dict[str, Any] = field(default_factory=dict)
-    framework: bool = False
+    framework: str = ""
+    program: str = "train.py"
     differs: dict[str, str] = field(default_factory=dict)
 
 
 def _channel(uri: str, **settings: Any) -> dict[str, dict[str, Any]]:
     return {"training": {"s3_data": uri, **settings}}
 
+
+def _distribution(name: str, distribution: dict[str, Any], framework: str, **options: Any) -> Case:
+    """A case of the option that the SDK has too."""
+    without: tuple[str, ...] = ("instance_type", "instance_count") if "instance_groups" in options else ()
+    differs = {_SERIES: SERIES}
+    if framework.endswith("compiler"):
+        without, differs = ("image_uri",), {**differs, "AlgorithmSpecification.TrainingImage": OWN_IMAGE}
+    return Case(
+        f"distribution: {name}",
+        {"distribution": distribution, **options},
+        {"instance_groups": GROUPS} if "instance_groups" in options else {},
+        without=without,
+        framework=framework,
+        differs=differs,
+    )
+
+
+ENABLED = {"enabled": True}
+TWO_P4 = {"instance_count": 2, "instance_type": "ml.p4d.24xlarge"}
+TRAINIUM = {"instance_count": 2, "instance_type": "ml.trn1.32xlarge"}
+IN_GROUPS = {"instance_groups": OUR_GROUPS, "instance_type": None}
+#: The option ``distribution``, with the SDK's estimator that takes it, and further options.
+DISTRIBUTIONS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+    ("torch_distributed", {"torch_distributed": ENABLED}, "PyTorch", TWO_P4),
+    ("torch_distributed off", {"torch_distributed": {"enabled": False}}, "PyTorch", TWO_P4),
+    ("torch_distributed on Trainium", {"torch_distributed": ENABLED}, "PyTorch", TRAINIUM),
+    ("pytorchddp", {"pytorchddp": ENABLED}, "PyTorch", TWO_P4),
+    ("pytorchddp, options", {"pytorchddp": {**ENABLED, "custom_mpi_options": "-x A"}}, "PyTorch", TWO_P4),
+    ("smdataparallel", {"smdistributed": {"dataparallel": ENABLED}}, "PyTorch", TWO_P4),
+    (
+        "smdataparallel with options",
+        {"smdistributed": {"dataparallel": {**ENABLED, "custom_mpi_options": "-verbose"}}},
+        "PyTorch",
+        TWO_P4,
+    ),
+    ("smdataparallel off", {"smdistributed": {"dataparallel": {"enabled": False}}}, "PyTorch", TWO_P4),
+    (
+        "smdataparallel by torchrun",
+        {"torch_distributed": ENABLED, "smdistributed": {"dataparallel": ENABLED}},
+        "PyTorch",
+        TWO_P4,
+    ),
+    (
+        "smmodelparallel",
+        {
+            "smdistributed": {"modelparallel": {**ENABLED, "parameters": {"partitions": 2, "ddp": True}}},
+            "mpi": {**ENABLED, "processes_per_host": 8},
+        },
+        "PyTorch",
+        TWO_P4,
+    ),
+    ("mpi", {"mpi": {**ENABLED, "processes_per_host": 4, "custom_mpi_options": "-x A"}}, "PyTorch", {}),
+    ("mpi, nothing else", {"mpi": ENABLED}, "PyTorch", {}),
+    ("mpi on a group", {"mpi": ENABLED, "instance_groups": ["b"]}, "PyTorch", IN_GROUPS),
+    (
+        "smdataparallel on a group",
+        {"smdistributed": {"dataparallel": ENABLED}, "instance_groups": ["b"]},
+        "PyTorch",
+        IN_GROUPS,
+    ),
+    ("parameter server", {"parameter_server": ENABLED}, "TensorFlow", {"instance_count": 2}),
+    ("MWMS", {"multi_worker_mirrored_strategy": ENABLED}, "TensorFlow", {"instance_count": 2}),
+    (
+        "pytorchxla",
+        {"pytorchxla": ENABLED},
+        "PyTorch with compiler",
+        {
+            "instance_count": 2,
+            "instance_type": "ml.p3.16xlarge",
+            "hyperparameters": {
+                "sagemaker_training_compiler_enabled": True,
+                "sagemaker_training_compiler_debug_mode": False,
+            },
+        },
+    ),
+    ("mpi of TensorFlow", {"mpi": {**ENABLED, "processes_per_host": 2}}, "TensorFlow", {}),
+]
+CUSTOM_RULE = {
+    "name": "mine",
+    "image_uri": "registry/rules:1",
+    "instance_type": "ml.t3.medium",
+    "volume_size_in_gb": 10,
+    "rule_parameters": {"rule_to_invoke": "Mine", "threshold": "1"},
+}
 
 CASES = [
     Case("nothing but what must be"),
@@ -206,7 +291,7 @@ CASES = [
         },
         train={"distribution": {"kind": "mpi", "processes_per_host": 4, "mpi_options": "-x A"}},
         options={"instance_count": 2},
-        framework=True,
+        framework="PyTorch",
         differs={_SERIES: SERIES},
     ),
     Case(
@@ -214,11 +299,60 @@ CASES = [
         sdk={"distribution": {"torch_distributed": {"enabled": True}}},
         train={"distribution": {"kind": "torchrun", "processes_per_host": 4}},
         options={"instance_count": 2},
-        framework=True,
-        differs={
-            _SERIES: SERIES,
-            "HyperParameters.sagemaker_torch_distributed_processes_per_host": PROCESSES,
+        framework="PyTorch",
+        differs={_SERIES: SERIES},
+    ),
+    *[
+        _distribution(name, distribution, framework, **options)
+        for name, distribution, framework, options in DISTRIBUTIONS
+    ],
+    Case("a shell script", program="run.sh"),
+    Case(
+        "hyperparameters of SageMaker's toolkits",
+        {
+            "hyperparameters": {
+                "sagemaker_parameter_server_enabled": True,
+                "sagemaker_s3_output": "s3://b/x",
+                "sagemaker_mpi_num_of_processes_per_host": 4,
+            }
         },
+    ),
+    Case(
+        "debugger with parameters and collections",
+        {
+            "debugger_hook_config": {
+                "hook_parameters": {"save_interval": "100"},
+                "collection_configs": [{"name": "losses", "parameters": {"save_interval": "10"}}],
+            }
+        },
+    ),
+    Case(
+        "debugger with a place of its own",
+        {
+            "debugger_hook_config": {
+                "s3_output_path": "s3://tensors/x",
+                "container_local_output_path": "/opt/ml/tensors",
+            }
+        },
+    ),
+    Case("debugger rules", {"debugger_rules": [{"name": "VanishingGradient"}, CUSTOM_RULE]}),
+    Case(
+        "profiler",
+        {"profiler_config": {"s3_output_path": "s3://profile/x", "system_monitor_interval_millis": 1000}},
+    ),
+    Case("profiler rules", {"profiler_rules": [{"name": "ProfilerReport"}]}),
+    Case(
+        "TensorBoard",
+        {
+            "tensorboard_output_config": {
+                "s3_output_path": "s3://board/x",
+                "container_local_output_path": "/opt/ml/board",
+            }
+        },
+    ),
+    Case(
+        "experiment",
+        {"experiment_config": {"ExperimentName": "e", "TrialName": "t", "TrialComponentDisplayName": "c"}},
     ),
     Case(
         "everything at once",

@@ -150,7 +150,8 @@ def test_the_callers_policy_holds_every_call_of_a_jobs_life(
     rights = {"s3:HeadObject": "s3:GetObject", "s3:HeadBucket": "s3:ListBucket"}
     needed = {rights.get(name, name) for name in made} - {"sts:GetCallerIdentity"}
     assert {"sagemaker:CreateTrainingJob", "s3:PutObject", "iam:GetRole", f"iam:{SIMULATE}"} <= needed
-    assert needed - allowed == set()
+    # `list` looks for queues if it may, and does without if it may not
+    assert needed - allowed <= {"batch:DescribeJobQueues"}
     assert "iam:PassRole" in allowed
 
 

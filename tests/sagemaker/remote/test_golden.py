@@ -15,6 +15,7 @@ from trainyard.components.train import script
 from trainyard.components.utils import echo
 from trainyard.runner.injection import inject
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role
 
@@ -30,7 +31,8 @@ TRAINING = {
     "checkpoints": "s3://checkpoints/team",
     "metric": {"loss": "loss=([0-9.]+)"},
 }
-EVERYTHING = {
+PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
+EVERYTHING: dict[str, Any] = {
     "keep_alive_period_in_seconds": 600,
     "volume_size": 100,
     "volume_kms_key": "alias/disk",
@@ -49,8 +51,10 @@ EVERYTHING = {
     "checkpoint_local_path": "/opt/ml/saved",
     "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
     "enable_sagemaker_metrics": True,
-    "debugger_hook_config": False,
-    "disable_profiler": True,
+    "debugger_hook_config": {
+        "hook_parameters": {"save_interval": 100},
+        "collection_configurations": [{"name": "losses"}],
+    },
     "subnets": ["subnet-1"],
     "security_group_ids": ["sg-1"],
     "encrypt_inter_container_traffic": True,
@@ -64,6 +68,26 @@ EVERYTHING = {
     "container_log_level": 10,
     "code_location": "s3://code/place",
     "enable_infra_check": True,
+    "debugger_rules": [{"name": "Overfit", "rule_parameters": {"patience": 5}}],
+    "profiler_config": {"profiling_interval_in_milliseconds": 500, "profiling_parameters": {"a": "b"}},
+    "profiler_rules": [{"name": "ProfilerReport"}],
+    "tensorboard_output_config": {"s3_output_path": "s3://board/x"},
+    "experiment_config": {"experiment_name": "e", "trial_name": "t", "run_name": "r"},
+    "instance_placement_config": {
+        "enable_multiple_jobs": True,
+        "placement_specifications": [{"ultra_server_id": "us-1", "instance_count": 1}],
+    },
+    "training_plan": PLAN,
+    "training_plan_extension": "tpeo-1",
+    "mlflow_config": {
+        "resource_arn": "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one",
+        "experiment_name": "e",
+        "run_name": "r",
+    },
+    "model_package_config": {
+        "model_package_group_arn": "arn:aws:sagemaker:us-east-1:123456789012:model-package-group/g",
+    },
+    "distribution": {"parameter_server": {"enabled": True}},
     "tags": [{"Key": "team", "Value": "ml"}],
     "base_job_name": "Nightly run",
 }
@@ -105,6 +129,27 @@ CASES: dict[str, tuple[AppDef, dict[str, Any], PlannedCode | None]] = {
         PlannedCode("d" * 40, "s3://code/x/mine.tar.gz"),
     ),
     "everything": (script(script="train.py", image="i"), EVERYTHING, CODE),
+    "preferences": (
+        script(script="train.py", image="i"),
+        {
+            "instance_type": None,
+            "instance_preferences": [
+                {"type": "ml.p5.48xlarge", "count": 2, "training_plan_arns": [PLAN]},
+                {"type": "ml.p4d.24xlarge", "count": 4},
+            ],
+        },
+        CODE,
+    ),
+    "preferences_of_one_count": (
+        script(script="run.sh", image="i", num_replicas=2, distribution="torchrun", nproc=8),
+        {"instance_type": None, "instance_preferences": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]},
+        CODE,
+    ),
+    "queued": (
+        script(script="train.py", image="i", max_retries=2),
+        {"batch_queue": "gpu", "batch_share_identifier": "team", "batch_priority": 3, "batch_timeout": 600},
+        CODE,
+    ),
 }
 
 
@@ -126,7 +171,9 @@ def made(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = json.dumps(made(name, monkeypatch).job_def, indent=2) + "\n"
+    job = made(name, monkeypatch)
+    request = {**job.submission, "serviceRequestPayload": job.job_def} if job.submission else job.job_def
+    text = json.dumps(request, indent=2) + "\n"
     path = GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
@@ -147,7 +194,7 @@ def test_everything_is_every_option() -> None:
 
     others = {
         *BASE, "instance_count", "instance_groups", "region", "profile", "use_spot_instances", "max_wait",
-        "training_plan", "model_channel_name", "output_path", "source_dir", "git_config", "dependencies",
-        "toolkit", "image_repo", "quiet",
+        "model_channel_name", "instance_preferences", "disable_profiler", "output_path", "source_dir",
+        "git_config", "dependencies", "toolkit", "image_repo", "quiet", "batch_queue", *QUEUE_OPTIONS,
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(AWSSageMakerOpts)} == others | set(EVERYTHING)

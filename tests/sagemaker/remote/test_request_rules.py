@@ -21,6 +21,10 @@ GROUPS = [{"name": "a", "type": "ml.m5.large", "count": 1}, {"name": "b", "type"
 VPC = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]}
 LUSTRE = "fsx://fs-0123456789abcdef0/fsx/data"
 
+PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
+PREFERENCES = {"instance_type": None, "instance_preferences": ["ml.m5.large"]}
+PLACED = {"enable_multiple_jobs": True}
+
 #: Options, what is said of them, and what the endpoint says of the request.
 RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
@@ -118,7 +122,19 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
             f"checkpoint_local_path is {path}, where the platform puts the job's own input",
             f"LocalPath is {path}, where the platform puts the job's own input",
         )
-        for path in ("/opt/ml/input", "/opt/ml/input/data/c", "/opt/ml/", "//opt", "/")
+        for path in ("/opt/ml/input", "/opt/ml/./input/data/c", "/opt/ml/", "//opt", "/")
+    ),
+    (
+        "checkpoints outside",
+        {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "/opt/ml/../../x"},
+        "checkpoint_local_path is '/opt/ml/../../x', it must not hold '..'",
+        "LocalPath is '/opt/ml/../../x', it must not hold '..'",
+    ),
+    (
+        "channels outside",
+        {"channels": {"..": "s3://b/d"}},
+        "a channel cannot be named '..': its name is that of a directory",
+        "a channel cannot be named '..': its name is that of a directory",
     ),
     (
         "checkpoints nowhere",
@@ -131,6 +147,77 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
         {"tags": [{"Key": "aws:team", "Value": "x"}]},
         "the tag 'aws:team' begins with aws:, which is AWS's own",
         "the tag 'aws:team' begins with aws:, which is AWS's own",
+    ),
+    *(
+        (
+            f"preferences and {member}",
+            {**PREFERENCES, **more},
+            f"instance_preferences and {option} are both given, which exclude each other",
+            f"InstancePreferences and {member} are both given, which exclude each other",
+        )
+        for member, option, more in (
+            (
+                "EnableManagedSpotTraining",
+                "use_spot_instances",
+                {"use_spot_instances": True, "max_wait": 90000},
+            ),
+            ("InstancePlacementConfig", "instance_placement_config", {"instance_placement_config": PLACED}),
+        )
+    ),
+    (
+        "a type twice",
+        {"instance_type": None, "instance_preferences": ["ml.m5.large", "ml.m5.large"]},
+        "instance_preferences has ml.m5.large twice",
+        "InstancePreferences has ml.m5.large twice",
+    ),
+    (
+        "some counts",
+        {
+            "instance_type": None,
+            "instance_preferences": [{"type": "ml.m5.large", "count": 1}, "ml.c5.xlarge"],
+        },
+        "instance_preferences: some have an InstanceCount and some have not",
+        "InstancePreferences: some have an InstanceCount and some have not",
+    ),
+    (
+        "a count of none",
+        {"instance_type": None, "instance_preferences": [{"type": "ml.m5.large", "count": 0}]},
+        "instance_preferences: an InstanceCount is less than 1",
+        "InstancePreferences: an InstanceCount is less than 1",
+    ),
+    (
+        "two kinds of plans",
+        {
+            "instance_type": None,
+            "instance_preferences": [{"type": "ml.m5.large", "training_plan_arns": PLAN}],
+            "training_plan": PLAN,
+        },
+        "instance_preferences have TrainingPlanArns, so training_plan cannot be given too",
+        "InstancePreferences have TrainingPlanArns, so TrainingPlanArn cannot be given too",
+    ),
+    (
+        "more places than instances",
+        {"instance_placement_config": {"placement_specifications": [{"instance_count": 2}]}},
+        "instance_placement_config places 2 instances, and the job has 1",
+        "InstancePlacementConfig places 2 instances, and the job has 1",
+    ),
+    (
+        "intervals of the profiler",
+        {"profiler_config": {"profiling_interval_in_milliseconds": 300}},
+        "profiler_config: the interval is 300 ms, it must be one of 100, 200, 500, 1000, 5000, 60000",
+        "ProfilerConfig: the interval is 300 ms, it must be one of 100, 200, 500, 1000, 5000, 60000",
+    ),
+    (
+        "rules of one name",
+        {"debugger_rules": [{"name": "a"}], "profiler_rules": [{"name": "a"}]},
+        "debugger_rules and profiler_rules: two rules are named 'a'",
+        "DebugRuleConfigurations and ProfilerRuleConfigurations: two rules are named 'a'",
+    ),
+    (
+        "collections of one name",
+        {"debugger_hook_config": {"collection_configs": [{"name": "a"}, {"name": "a"}]}},
+        "debugger_hook_config: two collections are named 'a'",
+        "DebugHookConfig: two collections are named 'a'",
     ),
 ]
 
@@ -171,6 +258,15 @@ ALLOWED: list[dict[str, Any]] = [
     {"output_path": "s3://results--use1-az4--x-s3/x"},
     {"output_path": "s3://results--x-s3-not/x", "output_kms_key": "k"},
     {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "/opt/ml/inputs"},
+    {
+        "instance_type": None,
+        "instance_preferences": [
+            {"type": "ml.m5.large", "count": 1, "training_plan_arns": PLAN},
+            {"type": "ml.c5.xlarge", "count": 2},
+        ],
+    },
+    {"profiler_config": {"profiling_interval_in_milliseconds": 60000}},
+    {"debugger_rules": [{"name": "a"}], "profiler_rules": [{"name": "b"}]},
 ]
 
 
@@ -180,6 +276,14 @@ def test_what_is_beside_a_rule_is_let_through(options: dict[str, Any]) -> None:
     request = settle(made(options), {"<account>": "123456789012"})
     check_request(request)
     assert request_rules.problems_of(request) == []
+
+
+@pytest.mark.parametrize("member", ["DebugHookConfig", "TensorBoardOutputConfig"])
+def test_no_directory_of_a_feature_leaves_the_jobs_own(member: str) -> None:
+    request = {**made({}), member: {"S3OutputPath": "s3://b/o", "LocalPath": "/opt/ml/../x"}}
+    assert request_rules.problems_of(request) == [
+        f"LocalPath of {member} is '/opt/ml/../x', it must not hold '..'"
+    ]
 
 
 def test_the_launchers_own_channels_go_to_all_groups_where_others_name_theirs() -> None:

@@ -14,11 +14,22 @@ from tests import backends
 from tests.sagemaker.remote.cases import CASES, ROLE, Case
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role
 
 ACCOUNT = "123456789012"
 BUCKET = re.compile(r"s3://[^/\"]+/")
+#: What this version of the SDK has no argument for.
+NOT_OF_THE_SDK = (
+    "batch_queue",
+    *QUEUE_OPTIONS,
+    "training_plan_extension",
+    "instance_preferences",
+    "instance_placement_config",
+    "mlflow_config",
+    "model_package_config",
+)
 SCRIPT = Path(__file__).with_name("sdk_requests.py")
 
 
@@ -28,6 +39,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
     python = backends.sagemaker_sdk()
     source = tmp_path_factory.mktemp("code")
     (source / "train.py").write_text("print(1)\n")
+    (source / "run.sh").write_text("echo 1\n")
     words = json.dumps([_sdk_arguments(case, str(source)) for case in CASES])
     done = subprocess.run([python, str(SCRIPT)], input=words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -40,7 +52,7 @@ def _sdk_arguments(case: Case, source: str) -> dict[str, Any]:
         "role": ROLE,
         "instance_type": "ml.c5.xlarge",
         "instance_count": 1,
-        "entry_point": "train.py",
+        "entry_point": case.program,
         "source_dir": source,
         "image_uri": "registry/image:1",
         **case.options,
@@ -48,6 +60,10 @@ def _sdk_arguments(case: Case, source: str) -> dict[str, Any]:
     }
     if case.framework:
         kwargs |= {"framework_version": "2.1.0", "py_version": "py310"}
+    if case.framework.endswith("compiler"):
+        kwargs |= {"framework_version": "1.13.1", "py_version": "py39"}
+    if case.framework == "TensorFlow":
+        kwargs |= {"framework_version": "2.12.0", "model_dir": False}
     for name in (*case.without, "channels"):
         kwargs.pop(name, None)
     return {"kwargs": kwargs, "inputs": case.inputs, "region": case.region, "framework": case.framework}
@@ -56,8 +72,8 @@ def _sdk_arguments(case: Case, source: str) -> dict[str, Any]:
 def ours(case: Case) -> dict[str, Any]:
     options = {"role": ROLE, "instance_type": "ml.c5.xlarge", "toolkit": False, **case.options}
     role = Role("train", "registry/image:1", entrypoint="python", args=["train.py", *case.arguments])
-    if case.train:
-        role.metadata["train"] = {"program": "train.py", **case.train}
+    if case.train or case.program != "train.py":
+        role.metadata["train"] = {"program": case.program, **case.train}
     source = str(options.get("source_dir", ""))
     code = PlannedCode(archive=source) if source.startswith("s3://") else PlannedCode("c" * 40)
     job = make_job(AppDef("train", [role]), AWSSageMakerOpts(**options), code=code, region=case.region)
@@ -113,6 +129,7 @@ def test_every_option_of_the_table_is_compared() -> None:
 
     # profile and region choose the account's endpoint; the rest is in tests of its own
     apart = {"profile", "region", "max_pending", "toolkit", "git_config", "dependencies"}
+    apart |= set(NOT_OF_THE_SDK)
     compared = {name for case in CASES for name in case.options} | {"role", "instance_type"}
     assert {field.name for field in dataclasses.fields(AWSSageMakerOpts)} - compared == apart
     assert len(CASES) >= 40

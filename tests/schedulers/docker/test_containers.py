@@ -43,6 +43,18 @@ def test_names_within_the_network(jobs):
     assert jobs.log(app_id, "worker")[1:] == [f"found {name}\n" for name in names]
 
 
+@pytest.mark.parametrize(("network", "count"), [(None, 1), ("none", 1), ("host", 2)])
+def test_hosts_of_a_training_job_have_names_also_without_a_network_of_their_own(jobs, network, count):
+    script = "grep -o '^127.* algo-[12]' /etc/hosts || sed -n 's/\\talgo/ algo/p' /etc/hosts"
+    app_id, response = jobs.run(
+        jobs.role(script, num_replicas=count, metadata={"train": {}}), network=network
+    )
+    assert response.state == AppState.SUCCEEDED, response
+    addresses = dict(line.split()[::-1] for line in jobs.log(app_id))
+    assert list(addresses) == [f"algo-{number + 1}" for number in range(count)]
+    assert len(set(addresses.values())) == count
+
+
 def test_single_replica_needs_no_network(jobs):
     script = "hostname; echo $$TORCHX_RANK0_HOST; grep -q $$TORCHX_RANK0_HOST /etc/hosts && echo known"
     app_id, response = jobs.run(script)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from trainyard.cli.app import run_command_line
+from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.runner.history import History
@@ -24,13 +25,22 @@ from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
 
 
 def test_cancel_gives_time_and_says_who(jobs):
-    app_id = jobs.submit("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done")
-    jobs.wait_for_line(app_id)
+    script = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    app_id = jobs.submit(*utils.sh("sh", "-c", script, image=jobs.image).roles)
+    jobs.wait_for_line(app_id, "sh")
     jobs.scheduler.cancel(app_id)
     response = jobs.end_of(app_id)
     assert response.state == AppState.CANCELLED
     assert "cancelled by" in response.msg
-    assert jobs.log(app_id) == ["up\n", "saved\n"]
+    assert jobs.log(app_id, "sh") == ["up\n", "saved\n"]
+
+
+def test_stopped_watcher_is_continued(jobs):
+    app_id = jobs.submit(jobs.role("echo up; exec sleep 600", num_replicas=2), grace_period=1)
+    jobs.wait_for_line(app_id, k=1)
+    os.kill(watcher_pid(app_id), signal.SIGSTOP)
+    jobs.scheduler.cancel(app_id)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
 def test_what_does_not_listen_is_killed(jobs):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
+from trainyard.processes import identify
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.machine import documents
 from trainyard.specs import NONE, AppState, RetryPolicy
@@ -46,6 +47,45 @@ def test_replicas_die_even_if_nobody_looks(jobs):
     jobs.kill(app_id, "guard", "supervisor")
     wait_until(lambda: members(app_id) == [], "the end of all that the replicas had started")
     wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the job's end")
+
+
+@pytest.mark.parametrize(
+    ("script", "count"),
+    [
+        ("env -i {} & echo up; wait", 1),
+        ("(env -i {} &); echo up; sleep 300", 1),
+        ("sh -c 'env -i setsid {} >/dev/null 2>&1 & wait' & echo up; wait", 1),
+        ("env -i setsid {} & echo up; exec env -i {}", 2),
+    ],
+)
+def test_processes_without_the_jobs_environment_die_with_their_keepers(jobs, script, count, tmp_path):
+    child, pids = tmp_path / "child", tmp_path / "pids"
+    child.write_text(f"#!/bin/sh\necho $$ >> {pids}; exec sleep 300\n")
+    child.chmod(0o755)
+    app_id = jobs.submit(role(script.format(child, child)))
+    jobs.wait_for_line(app_id)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == count, "the children")
+    jobs.kill(app_id, "guard", "supervisor")
+    wait_until(lambda: not any(identify(int(pid)) for pid in pids.read_text().split()), "their end")
+
+
+def test_stopped_supervisor_is_named_and_continued_by_a_cancellation(jobs):
+    app_id = jobs.submit(role("echo up; exec sleep 300"))
+    jobs.wait_for_line(app_id)
+    supervisor = jobs.state(app_id)["supervisor"][0]
+    os.kill(supervisor, signal.SIGSTOP)
+    wait_until(lambda: "stopped" in jobs.scheduler.describe(app_id).msg, "word of it")
+    assert f"kill -CONT {supervisor}" in jobs.scheduler.describe(app_id).msg
+    jobs.scheduler.cancel(app_id)
+    assert jobs.end_of(app_id).state == AppState.CANCELLED
+
+
+def test_stopped_guard_ends_the_job_of_a_killed_supervisor(jobs):
+    app_id = jobs.submit(role("echo up; exec sleep 300"))
+    jobs.wait_for_line(app_id)
+    os.kill(jobs.state(app_id)["guard"][0], signal.SIGSTOP)
+    jobs.kill(app_id, "supervisor")
+    assert jobs.end_of(app_id).state == AppState.FAILED
 
 
 def test_job_goes_on_without_its_guard(jobs):

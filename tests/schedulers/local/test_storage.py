@@ -7,6 +7,7 @@ import time
 import pytest
 
 from trainyard.errors import StateStoreError
+from trainyard.runner import get_runner
 from trainyard.schedulers.local import gc
 from trainyard.schedulers.local.store import JobDir
 from trainyard.specs import AppState
@@ -45,6 +46,29 @@ def test_full_disk_refuses_the_job_and_leaves_nothing(jobs, small_disk, monkeypa
     with pytest.raises(StateStoreError, match="No space left"):
         jobs.submit(role("exit 0"))
     assert [row.state for row in jobs.scheduler.list()] == [AppState.SUCCEEDED]
+
+
+@needs_root
+def test_history_on_a_full_disk(small_disk, monkeypatch):
+    """What looks and what removes works; what begins a job says why it cannot."""
+    monkeypatch.setenv("TRAINYARD_HOME", str(small_disk))
+    with get_runner("test") as runner:
+        over, running = (
+            runner.run_component("utils.sh", words, "local_cwd") for words in (["true"], ["sleep", "300"])
+        )
+        runner.wait(over)
+    held = ["cp", "--archive", "--link", JobDir.of(over.rpartition("/")[2]).path, str(small_disk / "held")]
+    subprocess.run(held, check=True)  # so that removing the job makes no room
+    with get_runner("test") as runner:
+        subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/filler"], check=False, capture_output=True)
+        assert {row.app_handle for row in runner.list("local_cwd")} == {over, running}
+        with pytest.raises(StateStoreError, match=r"the disk is full|No space left"):
+            runner.run_component("utils.sh", ["true"], "local_cwd")
+        with pytest.warns(RuntimeWarning, match="is deleted, but stays in lists"):
+            runner.delete(over)
+        assert runner.status(over).state == AppState.SUCCEEDED, "as last seen"
+        runner.cancel(running)
+        assert runner.wait(running).state == AppState.CANCELLED
 
 
 @needs_root

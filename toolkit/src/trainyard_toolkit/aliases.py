@@ -1,65 +1,91 @@
-"""Serves this package under the predecessors' names, where they are not installed and it is asked for.
+"""Serves the predecessors' import names from this package, where they are not installed.
 
-``TRAINYARD_ALIASES=1`` switches it on: a ``.pth`` file of the wheel then calls :func:`install` at the start
-of each Python of that environment. The finder stands last in line: an installed original is always found
-first. The zipapp has no ``.pth`` file; it carries stand-ins, in a folder of its own on the PYTHONPATH of the
-script, that call :func:`stand_in`.
+In an environment with the wheel a ``.pth`` file puts a finder at the end of the import system's list at the
+start of each Python, unless ``TRAINYARD_ALIASES=0``; it imports this module when one of the names is asked for.
+Standing last in line, it finds nothing that is installed; and the modules of an original are never ours. The zipapp has
+no ``.pth`` file; it carries stand-ins, in a folder of its own on the PYTHONPATH of the script, that call
+:func:`stand_in`.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
-import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import types
+    from collections.abc import Mapping, Sequence
+    from importlib.machinery import ModuleSpec
 
-# What the predecessors call a module, where it is not what we call it.
-_PREFIXES = ("sagemaker_containers.beta.framework", "sagemaker_containers", "sagemaker_training")
-_RENAMED = {
-    "_" + name: name
-    for name in ("errors", "files", "mapping", "runner", "entry_point_type", "intermediate_output")
-}
-_RENAMED.update(
-    _env="environment", env="environment", _trainer="train", trainer="train", modules="entry_point"
+OURS = "trainyard_toolkit."
+_CORE = ("entry_point", "environment", "errors", "files", "intermediate_output", "mapping", "runner")
+_PREDECESSOR = (
+    "functions",
+    "logging_config",
+    "modules",
+    "params",
+    "record_pb2",
+    "recordio",
+    "timeout",
+    "trainer",
 )
-_SERVING = ("encoders", "decoders", "transformer", "worker", "content_types", "server")
+_RUNNERS = ("mpi", "process", "pytorch_xla", "smdataparallel", "torch_distributed")
+# Name of the predecessors' module -> name of ours.
+_MODULES = {name: OURS + name for name in _CORE}
+_MODULES.update((name, f"{OURS}predecessor.{name}") for name in _PREDECESSOR)
+_MODULES.update((name, f"{OURS}predecessor.{name}_runner") for name in _RUNNERS)
+_MODULES.update(
+    content_types=OURS + "serving.content_types",
+    encoders=OURS + "predecessor.arrays",
+    _entry_point_type=OURS + "entry_point_type",
+)
+# The elder predecessor hid its modules behind an underscore, and gave some other names to the public.
+_ELDER = {**_MODULES, **{"_" + name: module for name, module in _MODULES.items()}}
+_ELDER.update(
+    _env=OURS + "environment",
+    env=OURS + "environment",
+    logging=OURS + "predecessor.logging_config",
+    _logging=OURS + "predecessor.logging_config",
+    _entry_point_type=OURS + "entry_point_type",
+    entry_point_type=OURS + "entry_point_type",
+)
+_ELDER.update((name, f"{OURS}serving.{name}") for name in ("decoders", "server", "transformer", "worker"))
+_PACKAGES: dict[str, Mapping[str, str]] = {
+    "sagemaker_training": _MODULES,
+    "sagemaker_training.cli": {"train": OURS + "predecessor.trainer"},
+    "sagemaker_containers": _ELDER,
+    "sagemaker_containers.beta": {},
+    "sagemaker_containers.beta.framework": _ELDER,
+}
 
 
-class Finder(importlib.abc.MetaPathFinder):
+class Finder:
     """Finds ``sagemaker_training.X`` and ``sagemaker_containers.beta.framework.X`` here."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         """A spec for a name of ours, or None."""
-        if name in (*_PREFIXES, "sagemaker_containers.beta"):
-            return importlib.machinery.ModuleSpec(name, _Package(), is_package=True)
-        target_name = _target(name)
-        if target_name is None or importlib.util.find_spec(target_name) is None:
+        if not name.startswith(("sagemaker_training", "sagemaker_containers")):
             return None
-        return importlib.machinery.ModuleSpec(name, _Alias(target_name))
+        parent, _, last = name.rpartition(".")
+        if parent and not getattr(sys.modules.get(parent), "__trainyard_alias__", False):
+            return None
+        from importlib.machinery import ModuleSpec
+
+        if name in _PACKAGES:
+            return ModuleSpec(name, _Package(), is_package=True)  # type: ignore[arg-type]
+        module = _PACKAGES.get(parent, {}).get(last)
+        return None if module is None else ModuleSpec(name, _Alias(module))  # type: ignore[arg-type]
 
 
-def _target(name: str) -> str | None:
-    for prefix in _PREFIXES:
-        rest = name[len(prefix) + 1 :]
-        if name.startswith(prefix + ".") and "." not in rest:
-            ours = _RENAMED.get(rest, rest)
-            return f"trainyard_toolkit.serving.{ours}" if ours in _SERVING else f"trainyard_toolkit.{ours}"
-    return None
+class _Package:
+    """Loads a package whose modules are imported when they are first asked for."""
 
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        import importlib
 
-class _Package(importlib.abc.Loader):
-    """A package without content of its own, whose modules are imported when they are first asked for."""
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = types.ModuleType(spec.name)
+        module = type(sys)(spec.name)
         name = spec.name
 
         def lazily(attribute: str) -> object:
@@ -68,22 +94,30 @@ class _Package(importlib.abc.Loader):
             try:
                 return importlib.import_module(f"{name}.{attribute}")
             except ImportError as error:
-                raise AttributeError(f"module {name!r} has no attribute {attribute!r}") from error
+                if error.name != f"{name}.{attribute}":
+                    raise
+            try:
+                return getattr(importlib.import_module(OURS + "predecessor"), attribute)
+            except AttributeError:
+                raise AttributeError(f"module {name!r} has no attribute {attribute!r}") from None
 
         module.__getattr__ = lazily  # type: ignore[method-assign]
+        module.__trainyard_alias__ = True  # type: ignore[attr-defined]
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing is left to do."""
 
 
-class _Alias(importlib.abc.Loader):
+class _Alias:
     """Gives the module of ours that a name stands for: the same object, not a copy."""
 
     def __init__(self, target: str) -> None:
         self.target = target
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        import importlib
+
         module = importlib.import_module(self.target)
         self._own_spec = module.__spec__
         return module
@@ -100,11 +134,18 @@ def stand_in(name: str, folder: str) -> None:
         name: the predecessor's package that is being imported.
         folder: the entry of ``sys.path`` that the stand-in was found in; it comes before installed packages.
     """
+    import importlib
+
     del sys.modules[name]
     while folder in sys.path:
         sys.path.remove(folder)
     install()
     importlib.import_module(name)
+
+
+def switched_on(environ: Mapping[str, str]) -> bool:
+    """Whether the predecessors' names are served: unless ``TRAINYARD_ALIASES`` is 0 or empty."""
+    return environ.get("TRAINYARD_ALIASES", "1") not in ("", "0")
 
 
 def install() -> None:

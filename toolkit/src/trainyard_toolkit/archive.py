@@ -3,46 +3,154 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import shutil
 import tarfile
+import tempfile
 
+from trainyard_toolkit import config
 from trainyard_toolkit.errors import CodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import IO
+
+SIZE_VARIABLE = "TRAINYARD_UNPACK_MAX_BYTES"
+RATIO_VARIABLE = "TRAINYARD_UNPACK_MAX_RATIO"
+DEFAULT_MAX_BYTES = 16 << 30
+DEFAULT_MAX_RATIO = 200
+_FREE_OF_RATIO = 256 << 20  # bytes that any archive may unpack to, however small it is
+_LONGEST_HEADER = 1 << 20  # tarfile reads a header whole, and content in smaller pieces
 
 
 def extract(archive: str, folder: str) -> None:
     """Unpack a tar archive, compressed or not, into a folder.
 
     Nothing is written if any member would leave the folder: an absolute path, ``..``, a link that points out,
-    a device or a fifo. Ownership, set-id bits and other special bits are dropped.
+    a device or a fifo; or if the archive unpacks to more than ``TRAINYARD_UNPACK_MAX_BYTES`` (16 GiB) or,
+    beyond 256 MiB, to more than ``TRAINYARD_UNPACK_MAX_RATIO`` (200) times its size. Ownership, set-id bits
+    and other special bits are dropped. What was unpacked before an error is removed.
 
     Raises:
-        CodeError: the archive cannot be read, or it has such a member.
+        CodeError: the archive cannot be read, it is too large, or it has such a member.
+        ConfigError: one of the variables is not a number.
     """
-    root = os.path.realpath(folder)
+    os.makedirs(folder, exist_ok=True)
+    root = tempfile.mkdtemp(prefix=".unpacking-", dir=os.path.realpath(folder))
     try:
-        with tarfile.open(archive) as tar:
-            members = list(_checked(tar, root, archive))
-            for member in members:
-                _refuse_crossing(member, root, archive)
-                tar.extract(member, root, set_attrs=True, **_FILTER)  # type: ignore[arg-type]
-    except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, ValueError) as error:
+        _extract(archive, root)
+        _move_content(root, folder)
+    except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, ValueError, RecursionError) as error:
         raise CodeError(
             f"Cannot unpack {archive}: {str(error) or type(error).__name__}. "
             "It must be a whole tar.gz archive, "
             "made for example with `tar czf sourcedir.tar.gz -C src .`."
         ) from None
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _extract(archive: str, root: str) -> None:
+    with _open(archive) as plain:
+        bounded = _Bounded(plain, archive)
+        with bounded, tarfile.open(fileobj=bounded, mode="r:") as tar:
+            members = list(_checked(tar, root, archive, bounded))
+            for member in members:
+                _refuse_crossing(member, root, archive)
+                tar.extract(member, root, set_attrs=True, **_FILTER)  # type: ignore[arg-type]
+
+
+def _open(archive: str) -> IO[bytes]:
+    """The content of an archive, decompressed as it is read."""
+    with open(archive, "rb") as file:
+        start = file.read(6)
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.open(archive)  # type: ignore[return-value]
+    if start.startswith(b"BZh"):
+        import bz2
+
+        return bz2.open(archive)
+    if start.startswith((b"\xfd7zXZ", b"\x5d\x00\x00")):
+        import lzma
+
+        return lzma.open(archive)
+    return open(archive, "rb")
+
+
+class _Bounded(io.RawIOBase):
+    """The decompressed content of an archive, which ends in an error where it grows too large."""
+
+    def __init__(self, plain: IO[bytes], archive: str) -> None:
+        super().__init__()
+        self._plain = plain
+        self._archive = archive
+        self._size = os.path.getsize(archive)
+        self._most = int(config.env_number(SIZE_VARIABLE, DEFAULT_MAX_BYTES, "bytes"))
+        self._ratio = config.env_number(RATIO_VARIABLE, DEFAULT_MAX_RATIO, "times the archive's size")
+        self._claimed = 0
+
+    def claim(self, size: int) -> None:
+        """Count what a member says that it will take; holes in sparse files are in no other count."""
+        self._claimed += size
+        self._check(self._claimed)
+
+    def readable(self) -> bool:
+        """It is for reading."""
+        return True
+
+    def seekable(self) -> bool:
+        """It can go to any place; that decompresses all before it."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read some bytes."""
+        if size is None or size < 0 or size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        data = self._plain.read(size)
+        self._check(self._plain.tell())
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place, counted from the start."""
+        self._check(offset)
+        return self._plain.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The place."""
+        return self._plain.tell()
+
+    def _check(self, size: int) -> None:
+        allowed, variable = self._most, SIZE_VARIABLE
+        by_ratio = max(_FREE_OF_RATIO, int(self._ratio * self._size))
+        if by_ratio < allowed:
+            allowed, variable = by_ratio, RATIO_VARIABLE
+        if size > allowed:
+            raise CodeError(
+                f"Refused to unpack {self._archive}: its {self._size} bytes unpack to more than {allowed} "
+                f"bytes. Nothing was kept. If it is what it should be, raise {variable}."
+            )
+
+
+def _move_content(source: str, target: str) -> None:
+    """Move what a folder holds into another, over what is there."""
+    for name in os.listdir(source):
+        old, new = os.path.join(source, name), os.path.join(target, name)
+        folders = all(os.path.isdir(path) and not os.path.islink(path) for path in (old, new))
+        if folders:
+            _move_content(old, new)
+        else:
+            os.replace(old, new)
 
 
 # From 3.12 on tarfile warns when no filter is named; members are checked and reset above, so none is needed.
 _FILTER = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 
 
-def _checked(tar: tarfile.TarFile, root: str, archive: str) -> Iterable[tarfile.TarInfo]:
+def _checked(tar: tarfile.TarFile, root: str, archive: str, bounded: _Bounded) -> Iterable[tarfile.TarInfo]:
     for member in tar:
+        bounded.claim(member.size)
         reason = _objection(member, root)
         if reason:
             raise CodeError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 
 from trainyard_toolkit import log, store
@@ -113,6 +112,8 @@ class Channel:
         if self.mode == LINK:
             os.symlink(source, target)
         else:
+            import shutil
+
             shutil.copy2(source, target)
 
 

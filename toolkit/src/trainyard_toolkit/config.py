@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 
 from trainyard_toolkit.errors import ConfigError
 
@@ -29,6 +31,17 @@ CORE_PARAMETERS = frozenset(
 )
 
 
+def check_ordinary(path: str) -> None:
+    """Refuse to wait for a FIFO or to read a device; what is named below /dev and /proc is meant so.
+
+    Raises:
+        OSError: the path is neither a file nor a folder, or there is none.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.startswith(("/dev/", "/proc/"))):
+        raise OSError(errno.EINVAL, "It is a FIFO, a socket or a device", path)
+
+
 def read_object(path: str, purpose: str) -> dict[str, Any]:
     """Read a JSON object from a file.
 
@@ -41,6 +54,7 @@ def read_object(path: str, purpose: str) -> dict[str, Any]:
     """
     where = f"Cannot read {purpose} from {path}"
     try:
+        check_ordinary(path)
         with open(path, "rb") as file:
             text = file.read().decode("utf-8-sig")
     except FileNotFoundError:
@@ -62,7 +76,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: it is not valid JSON ({error}). Write one JSON object.") from None
     if not isinstance(value, dict):
         kind = type(value).__name__
@@ -84,7 +98,7 @@ def decode_value(value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 
@@ -110,7 +124,7 @@ def is_true(value: Any) -> bool:
     return bool(value)
 
 
-def env_number(name: str, default: float) -> float:
+def env_number(name: str, default: float, unit: str = "seconds") -> float:
     """Read a number from a variable of the environment.
 
     Raises:
@@ -123,5 +137,5 @@ def env_number(name: str, default: float) -> float:
         return float(text)
     except ValueError:
         raise ConfigError(
-            f"Cannot use {name}={text!r}: it must be a number of seconds, such as {default:g}."
+            f"Cannot use {name}={text!r}: it must be a number of {unit}, such as {default:g}."
         ) from None

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import failure, fetch, program, runner
+from trainyard_toolkit import fetch, program
 from trainyard_toolkit import install as installing
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.errors import ExecuteUserScriptError
+from trainyard_toolkit import runner as runners
 from trainyard_toolkit.layout import Layout
-from trainyard_toolkit.process import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from trainyard_toolkit.predecessor.process_runner import ProcessRunner
+    from trainyard_toolkit.predecessor.running import Running
     from trainyard_toolkit.process import Outcome
     from trainyard_toolkit.runner import RunnerType
 
@@ -28,8 +28,9 @@ def run(
     env_vars: Mapping[str, str] | None = None,
     wait: bool = True,
     capture_error: bool = False,
-    runner: RunnerType = runner.ProcessRunnerType,
+    runner_type: RunnerType | ProcessRunner = runners.ProcessRunnerType,
     extra_opts: Mapping[str, Any] | None = None,
+    runner: RunnerType | None = None,
 ) -> Outcome | Running:
     """Fetch the user's code, install what it needs, and run it.
 
@@ -39,12 +40,14 @@ def run(
         uri: the code: a folder, an archive, ``s3://`` or ``https://``.
         user_entry_point: the script in it, such as ``train.py``.
         args: the script's arguments, passed exactly as they are.
-        env_vars: further variables for the script.
+        env_vars: further variables for the script; they are set in this process too.
         wait: False starts the script on a thread and returns at once; its ``wait()`` gives the outcome.
         capture_error: kept for callers of the predecessors; the error always carries the last lines of
             stderr.
-        runner: how to start it: plainly, under MPI or under torchrun.
-        extra_opts: ``grace`` and ``timeout`` in seconds.
+        runner_type: how to start it.
+        extra_opts: reserved hyperparameters in place of the job's, such as
+            ``sagemaker_mpi_custom_mpi_options``; and ``grace`` and ``timeout`` in seconds.
+        runner: the elder predecessor's name of ``runner_type``.
 
     Returns:
         How the script ended: ``status``, ``exit_code``, ``stderr``, ``seconds``.
@@ -54,21 +57,15 @@ def run(
         InstallError: what it needs could not be installed.
         CodeError: the code cannot be fetched or started.
     """
-    environment = Environment()
-    layout = environment.layout
-    env = {**launching.script_environment(environment, os.environ), **dict(env_vars or {})}
-    env["PYTHONPATH"] = launching.python_path(layout.code, env)
+    layout = Layout()
+    os.environ.update(env_vars or {})
     layout.make_writable_dirs()
     fetch.fetch_code(uri, layout.code)
     program.check(layout.code, user_entry_point)
+    env = {**os.environ, "PYTHONPATH": launching.python_path(layout.code, os.environ)}
     installing.install(layout.code, user_entry_point, env)
-    policy = Policy(**dict(extra_opts or {}))
-    launch = launching.Launch(environment, user_entry_point, args, env, policy, layout.code)
-    running = Running(launch, runner.distribution)
-    if wait:
-        return running.run()
-    running.start()
-    return running
+    chosen = runners.get(runner or runner_type, user_entry_point, args, env_vars or {}, extra_opts)
+    return chosen.run(wait=wait, capture_error=capture_error)
 
 
 def install(name: str, path: str | None = None, capture_error: bool = False) -> None:
@@ -84,46 +81,3 @@ def install(name: str, path: str | None = None, capture_error: bool = False) -> 
         InstallError: the installer failed or is missing.
     """
     installing.install(path or Layout().code, name, os.environ)
-
-
-class Running:
-    """A script that runs on a thread. ``wait()`` gives its outcome or raises its error."""
-
-    def __init__(self, launch: launching.Launch, distribution: str) -> None:
-        self._launch = launch
-        self._distribution = distribution
-        self._outcome: Outcome | None = None
-        self._error: BaseException | None = None
-
-    def run(self) -> Outcome:
-        """Run to the end on this thread."""
-        outcome = launching.run(self._launch, self._distribution)
-        if outcome.status != 0:
-            report = failure.from_outcome(outcome, self._launch.name)
-            raise ExecuteUserScriptError(report.text(), outcome.status, report.fields)
-        return outcome
-
-    def start(self) -> None:
-        """Start the thread."""
-        import threading
-
-        self._thread = threading.Thread(target=self._keep, name="trainyard-script", daemon=True)
-        self._thread.start()
-
-    def _keep(self) -> None:
-        try:
-            self._outcome = self.run()
-        except BaseException as error:
-            self._error = error
-
-    def wait(self) -> Outcome:
-        """Wait for the end.
-
-        Raises:
-            ExecuteUserScriptError: the script failed.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._outcome is not None
-        return self._outcome

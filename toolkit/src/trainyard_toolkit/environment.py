@@ -6,7 +6,7 @@ import os
 
 from trainyard_toolkit import config, mapping, resources
 from trainyard_toolkit.errors import ConfigError
-from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.layout import DEFAULT_BASE, Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 HOMOGENEOUS_GROUP = "homogeneousCluster"
 DEFAULT_INTERFACE = "eth0"
 DEFAULT_LOG_LEVEL = 20
+
+BASE_PATH_ENV = "SAGEMAKER_BASE_DIR"
+SAGEMAKER_BASE_PATH = DEFAULT_BASE
+HYPERPARAMETERS_FILE = "hyperparameters.json"
+INPUT_DATA_CONFIG_FILE = "inputdataconfig.json"
+RESOURCE_CONFIG_FILE = "resourceconfig.json"
 
 # Module-level paths of the predecessors: `environment.model_dir` and its like, see __getattr__.
 _PATHS = {
@@ -30,6 +36,7 @@ _PATHS = {
     "hyperparameters_file_dir": "hyperparameters",
     "input_data_config_file_dir": "input_data_config",
     "resource_config_file_dir": "resource_config",
+    "_input_data_dir": "data",
 }
 
 #: Beginning of the names of channels that the launcher makes for itself.
@@ -44,6 +51,21 @@ DISTRIBUTION_FLAGS = (
     "sagemaker_parameter_server_enabled",
     "sagemaker_multi_worker_mirrored_strategy_enabled",
 )
+
+
+class _Value(property):
+    """A property that keeps what it is set to. Only such properties are read by ``env["name"]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        stored = f"_value_{name}"
+        super().__init__(lambda obj: vars(obj)[stored], lambda obj, value: vars(obj).update({stored: value}))
+
+
+def _value() -> Any:
+    return _Value()
 
 
 class Environment(mapping.MappingMixin):
@@ -62,6 +84,44 @@ class Environment(mapping.MappingMixin):
         ConfigError: a file is missing, is not JSON, or has the wrong shape.
     """
 
+    additional_framework_parameters: dict[str, Any] = _value()
+    channel_input_dirs: dict[str, str] = _value()
+    current_host: str = _value()
+    current_instance_group: str = _value()
+    current_instance_group_hosts: list[str] = _value()
+    current_instance_type: str = _value()
+    distribution_hosts: list[str] = _value()
+    distribution_instance_groups: list[str] = _value()
+    framework_module: str | None = _value()
+    hosts: list[str] = _value()
+    hyperparameters: dict[str, Any] = _value()
+    input_config_dir: str = _value()
+    input_data_config: dict[str, Any] = _value()
+    input_dir: str = _value()
+    instance_groups: list[str] = _value()
+    instance_groups_dict: dict[str, dict[str, Any]] = _value()
+    is_hetero: bool = _value()
+    is_master: bool = _value()
+    is_modelparallel_enabled: str | None = _value()
+    is_smddpmprun_installed: bool = _value()
+    is_smddprun_installed: bool = _value()
+    job_name: str | None = _value()
+    log_level: int = _value()
+    master_hostname: str = _value()
+    model_dir: str = _value()
+    module_dir: str = _value()
+    module_name: str | None = _value()
+    network_interface_name: str = _value()
+    num_cpus: int = _value()
+    num_gpus: int = _value()
+    num_neurons: int = _value()
+    output_data_dir: str = _value()
+    output_dir: str = _value()
+    output_intermediate_dir: str = _value()
+    resource_config: dict[str, Any] = _value()
+    topology: Any = _value()
+    user_entry_point: str | None = _value()
+
     def __init__(
         self,
         resource_config: dict[str, Any] | None = None,
@@ -70,10 +130,11 @@ class Environment(mapping.MappingMixin):
         layout: Layout | None = None,
     ) -> None:
         self._layout = layout or Layout()
+        where = () if layout is None else (layout,)
         if hyperparameters is None:
-            hyperparameters = read_hyperparameters(self._layout)
-        self.input_data_config = input_data_config or read_input_data_config(self._layout)
-        self.resource_config = resource_config or read_resource_config(self._layout)
+            hyperparameters = read_hyperparameters(*where)
+        self.input_data_config = input_data_config or read_input_data_config(*where)
+        self.resource_config = resource_config or read_resource_config(*where)
         user, core, framework = config.split_hyperparameters(hyperparameters)
         self.hyperparameters = user
         self.additional_framework_parameters = framework
@@ -86,6 +147,7 @@ class Environment(mapping.MappingMixin):
     def _describe_paths(self) -> None:
         layout = self._layout
         self.model_dir = layout.model
+        self._checkpoint_dir = read_checkpoint_dir(layout)
         self.input_dir = layout.input
         self.input_config_dir = layout.config
         self.output_dir = layout.output
@@ -98,13 +160,17 @@ class Environment(mapping.MappingMixin):
         environ = os.environ
         self.job_name = environ.get("TRAINING_JOB_NAME")
         self.framework_module = environ.get("SAGEMAKER_TRAINING_MODULE") or None
-        self.user_entry_point = str(environ.get("SAGEMAKER_PROGRAM") or core.get("sagemaker_program") or "")
-        name = self.user_entry_point
-        self.module_name = name[:-3] if name.endswith(".py") else name
+        name = environ.get("SAGEMAKER_PROGRAM") or core.get("sagemaker_program")
+        self.user_entry_point = str(name) if name else None
+        self.module_name = self._parse_module_name(self.user_entry_point)
         submitted = core.get("sagemaker_submit_directory") or environ.get("SAGEMAKER_SUBMIT_DIRECTORY")
         self.module_dir = str(submitted or self._layout.code)
         level = core.get("sagemaker_container_log_level") or environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL")
         self.log_level = _log_level(level)
+
+    @staticmethod
+    def _parse_module_name(program: str | None) -> str | None:
+        return program[:-3] if program and program.endswith(".py") else program
 
     def _describe_cluster(self) -> None:
         resource = self.resource_config
@@ -120,8 +186,8 @@ class Environment(mapping.MappingMixin):
         self.is_hetero = len(groups) > 1
         self.current_instance_group_hosts = self._hosts_of(self.current_instance_group) if groups else []
         self.distribution_instance_groups = self._distribution_groups()
-        self.distribution_hosts = self._distribution_hosts()
-        self.master_hostname = (self.distribution_hosts or self.hosts or [self.current_host])[0]
+        self.distribution_hosts = self.get_distribution_hosts()
+        self.master_hostname = self.get_master_hostname()
         self.is_master = self.current_host == self.master_hostname
 
     def _distribution_groups(self) -> list[str]:
@@ -132,7 +198,8 @@ class Environment(mapping.MappingMixin):
         asked = any(config.is_true(framework.get(flag)) for flag in DISTRIBUTION_FLAGS)
         return [self.current_instance_group] if asked else []
 
-    def _distribution_hosts(self) -> list[str]:
+    def get_distribution_hosts(self) -> list[str]:
+        """The hosts of the groups that the distribution runs on."""
         if not self.instance_groups_dict:
             return list(self.hosts)
         return [host for group in self.distribution_instance_groups for host in self._hosts_of(group)]
@@ -147,13 +214,40 @@ class Environment(mapping.MappingMixin):
         return _list_of_names(self.instance_groups_dict[group].get("hosts", []), f"hosts of {group}")
 
     def _describe_machine(self) -> None:
-        self.num_cpus = resources.num_cpus()
-        self.num_gpus = resources.num_gpus()
-        self.num_neurons = resources.num_neurons(self.current_instance_type)
-        # Parts of SM_TRAINING_ENV that belong to vendor launchers which the toolkit does not drive.
-        self.is_modelparallel_enabled = None
-        self.is_smddpmprun_installed = False
-        self.is_smddprun_installed = False
+        self.num_cpus = num_cpus()
+        self.num_gpus = num_gpus()
+        self.num_neurons = num_neurons(self.current_instance_type)
+        self.is_modelparallel_enabled = os.environ.get("SM_HP_MP_PARAMETERS")
+        self.is_smddpmprun_installed = validate_smddpmprun()
+        self.is_smddprun_installed = validate_smddprun()
+
+    def properties(self) -> list[str]:
+        """The names of the contract's properties, sorted."""
+        return sorted(n for c in type(self).__mro__ for n, v in vars(c).items() if isinstance(v, _Value))
+
+    def get_master_hostname(self) -> str:
+        """The first host of the distribution."""
+        return (self.distribution_hosts or self.hosts or [self.current_host])[0]
+
+    def get_current_instance_group(self) -> str:
+        """The instance group of this host."""
+        return self.current_instance_group
+
+    def get_current_instance_group_hosts(self) -> list[str]:
+        """The hosts of this host's group."""
+        return self.current_instance_group_hosts
+
+    def get_instance_groups(self) -> list[str]:
+        """The names of all groups."""
+        return self.instance_groups
+
+    def get_instance_groups_dict(self) -> dict[str, dict[str, Any]]:
+        """Group name -> its entry in ``resourceconfig.json``."""
+        return self.instance_groups_dict
+
+    def get_distribution_instance_groups_from_resource_config(self) -> list[str]:
+        """The groups that the distribution runs on."""
+        return self.distribution_instance_groups
 
     @property
     def layout(self) -> Layout:
@@ -190,6 +284,7 @@ class Environment(mapping.MappingMixin):
             channels=sorted(self.channel_input_dirs),
             training_env=dict(self),
         )
+        named["checkpoint_dir"] = self._checkpoint_dir
         if self.topology:
             named["topology"] = self.topology
         for name, path in self.channel_input_dirs.items():
@@ -262,6 +357,19 @@ def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:
     return config.read_object(path, "the cluster's layout")
 
 
+def read_checkpoint_dir(layout: Layout | None = None) -> str:
+    """Where the job's checkpoints lie: where ``checkpointconfig.json`` says, else in ``checkpoints``.
+
+    The service writes that file, but does not document it: one that cannot be read counts as none.
+    """
+    layout = layout or Layout()
+    try:
+        path = config.read_object(layout.checkpoint_config, "the checkpoint configuration").get("LocalPath")
+    except ConfigError:
+        path = None
+    return layout.place_of(path) if isinstance(path, str) and path else layout.checkpoints
+
+
 def num_cpus() -> int:
     """CPUs that this process may use, quotas of the container included."""
     return resources.num_cpus()
@@ -277,9 +385,33 @@ def num_neurons(instance_type: str = "") -> int:
     return resources.num_neurons(instance_type)
 
 
-def __getattr__(name: str) -> str:
+def channel_path(channel: str) -> str:
+    """The folder of a channel."""
+    return Layout().channel(channel)
+
+
+def write_env_vars(env_vars: dict[str, str] | None = None) -> None:
+    """Set variables in this process's environment."""
+    os.environ.update(env_vars or {})
+
+
+def validate_smddprun() -> bool:
+    """Whether the launcher of SageMaker's data parallel library is in the image."""
+    return resources.which("smddprun") is not None
+
+
+def validate_smddpmprun() -> bool:
+    """Whether the launcher of SageMaker's model parallel library is in the image."""
+    return resources.which("smddpmprun") is not None
+
+
+def __getattr__(name: str) -> Any:
     if name in _PATHS:
         return str(getattr(Layout(), _PATHS[name]))
+    if name == "logger":
+        from trainyard_toolkit.predecessor import logging_config
+
+        return logging_config.get_logger()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

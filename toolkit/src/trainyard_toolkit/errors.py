@@ -7,7 +7,8 @@
     │   │   └── StartError             the system would not start the program
     │   ├── StoreError                 an object store refused, or its client is missing
     │   ├── InstallError               requirements or the package could not be installed
-    │   └── ExecuteUserScriptError     the script ran and failed
+    │   ├── ExecuteUserScriptError     the script ran and failed
+    │   └── ImportModuleError          a module of the user's could not be imported
     ├── ClusterError                   the hosts of the job did not come together
     ├── StoppedError                   a stop was asked for before or after the script ran
     ├── ChannelDoesNotExistError
@@ -86,35 +87,80 @@ class StoreError(ClientError):
     """An object store refused a request, or the client library for it is not in the image."""
 
 
-class InstallError(ClientError):
+class _CalledProcessError(ClientError):
+    """A program ended badly. Made from its command, as the predecessors did, or with a message of our own.
+
+    Args:
+        cmd: its command line.
+        return_code: its exit status, negative for a signal.
+        output: what it printed.
+        info: a further line for the text.
+        message: the whole text, in place of the predecessors' form.
+    """
+
+    def __init__(
+        self, cmd: Any, return_code: Any = None, output: Any = None, info: Any = None, message: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.cmd = cmd
+        self.return_code = str(return_code)
+        self.output = output
+        self.extra_info = info
+        self._message = message
+
+    def __str__(self) -> str:
+        if self._message:
+            return self._message
+        output = self.output.decode("utf-8", "replace") if isinstance(self.output, bytes) else self.output
+        lines = [f"{type(self).__name__}:", f"ExitCode {self.return_code}", f'ErrorMessage "{output or ""}"']
+        lines += [f'ExtraInfo "{self.extra_info}"'] if self.extra_info else []
+        return "\n".join([*lines, f'Command "{self.cmd}"'])
+
+
+class InstallError(_CalledProcessError):
     """Installing the requirements or the user's package failed; ``output`` holds the installer's last
     lines.
     """
 
     failure_class = INSTALL_ERROR
 
-    def __init__(self, message: str, output: str = "") -> None:
-        super().__init__(message)
-        self.output = output
+
+class InstallRequirementsError(InstallError):
+    """``requirements.txt`` could not be installed."""
 
 
-class ExecuteUserScriptError(ClientError):
+class InstallModuleError(InstallError):
+    """The user's package could not be installed."""
+
+
+class ExecuteUserScriptError(_CalledProcessError):
     """The script ran and failed.
 
     Attributes:
-        return_code: its exit status, negative for a signal.
+        return_code: its exit status as text, negative for a signal.
+        exit_code: the same as a number, 128 + the number of a signal.
         details: what ``failure.json`` would hold.
     """
 
     failure_class = USER_ERROR
 
     def __init__(
-        self, message: str = "", return_code: int = 1, details: dict[str, Any] | None = None
+        self,
+        cmd: Any,
+        return_code: Any = None,
+        output: Any = None,
+        info: Any = None,
+        message: str = "",
+        details: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(message or f"The training script ended with status {return_code}.")
-        self.return_code = return_code
-        self.exit_code = 128 - return_code if return_code < 0 else return_code
+        super().__init__(cmd, return_code, output, info, message)
+        status = return_code if isinstance(return_code, int) else 1
+        self.exit_code = 128 - status if status < 0 else status
         self.details = details or {}
+
+
+class ImportModuleError(ClientError):
+    """A module of the user's could not be imported."""
 
 
 class ClusterError(ToolkitError):
@@ -135,21 +181,31 @@ class StoppedError(ToolkitError):
 class ChannelDoesNotExistError(ToolkitError):
     """A channel was asked for that the job does not have."""
 
-    def __init__(self, channel: str, known: tuple[str, ...] = ()) -> None:
-        have = ", ".join(known) if known else "none"
-        super().__init__(f"Channel {channel!r} does not exist. The job's channels: {have}.")
+    def __init__(self, channel_name: str, known: tuple[str, ...] = ()) -> None:
+        have = f" The job's channels: {', '.join(known)}." if known else ""
+        super().__init__(
+            f"Channel {channel_name} is not a valid channel: the job has none of that name.{have}"
+        )
 
 
 class UnsupportedFormatError(ToolkitError):
     """There is no encoder or decoder for a content type."""
 
-    def __init__(self, content_type: str, supported: tuple[str, ...] = ()) -> None:
+    def __init__(self, content_type: str, supported: tuple[str, ...] = (), **kwargs: Any) -> None:
         can = f" Supported: {', '.join(supported)}." if supported else ""
-        super().__init__(f"Content type {content_type!r} is not supported.{can}")
+        super().__init__(
+            f"Content type {content_type} is not supported.{can} Define input_fn to read others, output_fn "
+            "to write them."
+        )
         self.content_type = content_type
+        for name, value in kwargs.items():
+            setattr(self, name, value)
 
 
-# The predecessors tell the two installs apart by class; the message does that here.
-InstallModuleError = InstallError
-InstallRequirementsError = InstallError
-ImportModuleError = CodeError
+class SMTrainingCompilerConfigurationError(ClientError):
+    """PyTorch/XLA cannot run this job in this image."""
+
+
+DEFAULT_ERROR_CLASS = ExecuteUserScriptError
+# The elder predecessor's name.
+ChannelDoesNotExistException = ChannelDoesNotExistError

@@ -53,6 +53,14 @@ class Report:
         """Whether the job was asked to stop, which is no failure."""
         return bool(self.fields["outcome"] == "stopped")
 
+    def brief(self) -> str:
+        """What a reader who has the script's own output before them does not know from there."""
+        fields = self.fields
+        lines = [] if fields["class"] == errors.USER_ERROR and fields["exception"] else [fields["reason"]]
+        if fields["class"] in (errors.INSTALL_ERROR, errors.INTERNAL_ERROR):
+            lines += fields["stderr"][-8:]
+        return "\n".join([*lines, *([fields["hint"]] if fields["hint"] else [])])
+
     def text(self) -> str:
         """The plain text of ``output/failure``: the reason first, at most 1024 characters."""
         fields = self.fields
@@ -85,7 +93,9 @@ def from_error(error: BaseException) -> Report:
     if isinstance(error, errors.ToolkitError):
         report = Report(error.failure_class, str(error), error.exit_code)
         report.fields["exception"] = type(error).__name__
-        report.fields["stderr"] = getattr(error, "output", "").splitlines()[-STDERR_LINES:]
+        output = getattr(error, "output", None) or ""
+        text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output)
+        report.fields["stderr"] = text.splitlines()[-STDERR_LINES:]
         if isinstance(error, errors.StoppedError):
             report.fields["signal"] = signal.Signals(error.number).name
         return report
@@ -112,31 +122,36 @@ def from_outcome(outcome: Outcome, name: str, memory_kills: int = 0) -> Report:
 
     text = outcome.stderr.decode("utf-8", "replace")
     trace = traces.find(text)
-    elastic = traces.elastic_failure(text)
-    status = _status(outcome, elastic)
-    report = Report(*_judge(outcome, status, trace, name, memory_kills))
+    first = traces.elastic_failure(text) or traces.mpi_failure(text)
+    status = _status(outcome, first)
+    lines = traces.script_lines(text)
+    report = Report(*_judge(outcome, status, trace, name, memory_kills, lines))
     fields = report.fields
     if status < 0 or outcome.stop_signal:
         fields["signal"] = _signal_name(-status if status < 0 else outcome.stop_signal or 0)
     if trace is not None:
         fields.update(exception=trace.kind, message=trace.message, traceback=trace.frames, rank=trace.rank)
-    if "rank" in elastic:
-        fields["rank"] = int(elastic["rank"])
-    fields["stderr"] = [line[:LINE_LIMIT] for line in text.splitlines()[-STDERR_LINES:]]
+    if "rank" in first:
+        fields["rank"] = int(first["rank"])
+    fields["stderr"] = [line[:LINE_LIMIT] for line in lines[-STDERR_LINES:]]
     fields["hint"] = _hint(fields["class"], text)
     return report
 
 
-def _status(outcome: Outcome, elastic: dict[str, str]) -> int:
-    """The script's own status; torchrun always ends with 1 and reports that of the first rank that failed."""
+def _status(outcome: Outcome, first: dict[str, str]) -> int:
+    """The script's own status: that of the first rank that failed, by its launcher's report. torchrun itself
+    always ends with 1, and mpirun gives the signal that killed a rank as an exit code.
+    """
+    if "signal" in first:
+        return -int(first["signal"])
     try:
-        return int(elastic["exitcode"]) or outcome.status
+        return int(first["exitcode"]) or outcome.status
     except (KeyError, ValueError):
         return outcome.status
 
 
 def _judge(
-    outcome: Outcome, status: int, trace: Trace | None, name: str, memory_kills: int
+    outcome: Outcome, status: int, trace: Trace | None, name: str, memory_kills: int, lines: list[str]
 ) -> tuple[str, str, int]:
     """Class, reason and exit code, by the first rule that fits."""
     code = 128 - status if status < 0 else status
@@ -160,13 +175,15 @@ def _judge(
     if status < 0:
         return errors.SIGNAL, f"{name} was killed by {_signal_name(-status)}", code
     if trace is not None and code:
-        return errors.USER_ERROR, trace.summary(), code
-    return errors.USER_ERROR, f"{name} ended with exit code {code}{_last_words(outcome.stderr)}", code
+        ours = trace.kind.startswith("trainyard_toolkit.errors.")  # in a framework's own code
+        own_class = getattr(getattr(errors, trace.short_kind, None), "failure_class", None) if ours else None
+        return own_class or errors.USER_ERROR, trace.message if own_class else trace.summary(), code
+    return errors.USER_ERROR, f"{name} ended with exit code {code}{_last_words(lines)}", code
 
 
-def _last_words(stderr: bytes) -> str:
-    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    return f": {lines[-1][:300]}" if lines else ""
+def _last_words(lines: list[str]) -> str:
+    words = [line.strip() for line in lines if line.strip()]
+    return f": {words[-1][:300]}" if words else ""
 
 
 def _hint(failure_class: str, text: str) -> str | None:
@@ -212,14 +229,16 @@ class Writer:
         stopped.
         """
         _remove(self._reserve)
+        if masker is not None:  # before the text is cut: of a secret cut in two nobody would know the rest
+            report.fields = masker.json(report.fields)
         fields = {**report.fields, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         text = report.text()
         own = _read(self.layout.failure)
         if own.strip():
             fields["reason"] = own.strip().splitlines()[0][:REASON_LIMIT]
-        document = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         if masker is not None:
-            text, document = masker.text(text), masker.text(document)
+            fields = masker.json(fields)
+        document = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         if not own and not report.stopped:
             _write(self.layout.failure, text)
         _write(self.layout.failure_json, document)
@@ -240,7 +259,9 @@ def _write(path: str, text: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        # the script may have left anything there, a FIFO too
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
             return file.read(64 * 1024)
     except OSError:
         return ""

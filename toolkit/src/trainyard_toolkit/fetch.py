@@ -11,14 +11,13 @@ ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
 _WEB = ("https://", "http://")
 
 
-def fetch_code(uri: str, code_dir: str, link: bool = False) -> None:
+def fetch_code(uri: str, code_dir: str) -> None:
     """Put the code that ``uri`` names into ``code_dir``, unless there is code there already.
 
     Args:
         uri: a folder, an archive or a file on this machine (with or without ``file://``); ``s3://`` or
             ``https://`` with an archive behind it. Empty, or the code directory itself: nothing to do.
         code_dir: the folder to fill. Code that is there already (baked into the image) wins, with a warning.
-        link: whether a folder becomes the code directory by a link to it, and is not copied.
 
     Raises:
         CodeError: it cannot be read, fetched or unpacked safely.
@@ -32,9 +31,6 @@ def fetch_code(uri: str, code_dir: str, link: bool = False) -> None:
             f"{code_dir} holds code already, so {uri} is not fetched. Empty it in the image to use the other."
         )
         return
-    if link and os.path.isdir(path):
-        _link(path, code_dir)
-        return
     os.makedirs(code_dir, exist_ok=True)
     if path.startswith("s3://") or path.startswith(_WEB):
         _fetch_archive(path, code_dir)
@@ -42,11 +38,23 @@ def fetch_code(uri: str, code_dir: str, link: bool = False) -> None:
         _copy(path, code_dir)
 
 
-def _link(path: str, code_dir: str) -> None:
-    if os.path.isdir(code_dir):
-        os.rmdir(code_dir)  # it is empty
-    os.makedirs(os.path.dirname(code_dir), exist_ok=True)
-    os.symlink(os.path.abspath(path), code_dir)
+def link_folder(folder: str, code_dir: str) -> str:
+    """Make the code directory a link to a folder, and return where the code lies: in the folder itself where
+    no link can be made, or where the image holds other code in that place.
+    """
+    folder = os.path.abspath(folder)
+    if os.path.realpath(folder) == os.path.realpath(code_dir):
+        return code_dir
+    try:
+        if os.path.islink(code_dir):
+            os.unlink(code_dir)  # of an earlier attempt
+        elif os.path.isdir(code_dir):
+            os.rmdir(code_dir)
+        os.makedirs(os.path.dirname(code_dir), exist_ok=True)
+        os.symlink(folder, code_dir)
+    except OSError:
+        return folder
+    return code_dir
 
 
 def _copy(path: str, code_dir: str) -> None:

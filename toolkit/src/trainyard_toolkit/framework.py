@@ -6,6 +6,7 @@ import os
 import re
 import sys
 
+from trainyard_toolkit import aliases, resources
 from trainyard_toolkit.errors import ConfigError, ExecuteUserScriptError
 from trainyard_toolkit.process import Command
 
@@ -28,13 +29,15 @@ def command(name: str, env: Mapping[str, str], cwd: str) -> Command:
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     load = f"import sys; sys.path.append({home!r}); from trainyard_toolkit.framework import call"
     # The framework starts the script itself and passes signals on to it.
-    return Command([sys.executable, "-c", f"{load}; call({module!r}, {function!r})"], env, cwd)
+    return Command([resources.script_python(), "-c", f"{load}; call({module!r}, {function!r})"], env, cwd)
 
 
 def call(module: str, function: str) -> None:
     """Import the module, call the function, and end as the script that it ran has ended. Does not return."""
     import importlib
 
+    if aliases.switched_on(os.environ):
+        aliases.install()  # a zipapp's Python has no .pth file to do it
     try:
         result = getattr(importlib.import_module(module), function)()
     except ExecuteUserScriptError as error:

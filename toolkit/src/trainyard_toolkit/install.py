@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from trainyard_toolkit import log, process, program, resources
-from trainyard_toolkit.errors import InstallError, StoppedError
+from trainyard_toolkit.errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
 from trainyard_toolkit.program import REQUIREMENTS
 from trainyard_toolkit.relay import Relay
 
@@ -14,70 +13,103 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainyard_toolkit.traces import Trace
+
 _SHOWN_LINES = 12
 _CROSS = "\u00d7 "  # before uv's errors of older versions
+_TRACEBACK = "Traceback (most recent call last):"
 _CAUSES = ("cause:", "Caused by:", "\u2570\u2500\u25b6")
 
 
 def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
     """Install ``requirements.txt`` of the code directory if there is one, then the package if the code is
-    one.
+    one; nothing with ``TRAINYARD_INSTALLER=none``.
 
     Uses uv where it is on PATH, pip otherwise; both read their usual variables and files for private indexes.
 
     Raises:
         InstallError: no installer, or it failed; the message carries its last lines.
     """
-    if os.path.exists(os.path.join(code_dir, REQUIREMENTS)):
-        _run(["install", "-r", REQUIREMENTS], code_dir, env, f"the packages of {REQUIREMENTS}")
+    if not program.installs():
+        return
+    if program.has_requirements(code_dir):
+        install_requirements(code_dir, env)
     if program.kind_of(code_dir, name) == program.PYTHON_PACKAGE:
-        _run(["install", "."], code_dir, env, "the package in the code directory")
+        install_package(code_dir, env)
 
 
-def installer(env: Mapping[str, str]) -> list[str]:
+def install_requirements(code_dir: str, env: Mapping[str, str]) -> None:
+    """Install ``requirements.txt`` of a folder.
+
+    Raises:
+        InstallRequirementsError: no installer, or it failed.
+    """
+    what = f"the packages of {REQUIREMENTS}"
+    _run(["-r", REQUIREMENTS], code_dir, env, what, InstallRequirementsError)
+
+
+def install_package(code_dir: str, env: Mapping[str, str]) -> None:
+    """Install the package that a folder is.
+
+    Raises:
+        InstallModuleError: no installer, or it failed.
+    """
+    _run(["."], code_dir, env, "the package in the code directory", InstallModuleError)
+
+
+def installer(env: Mapping[str, str], what: str, error: type[InstallError] = InstallError) -> list[str]:
     """The start of the install command: ``uv pip`` for this interpreter, or ``python -m pip``.
+
+    Args:
+        env: where ``TRAINYARD_INSTALLER`` may ask for pip.
+        what: is to be installed, for the message.
+        error: the class to raise.
 
     Raises:
         InstallError: this Python has neither.
     """
     if env.get("TRAINYARD_INSTALLER") != "pip" and resources.which("uv"):
         return ["uv", "pip"]
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is None:
-        raise InstallError(
-            f"Cannot install {REQUIREMENTS}: {sys.executable} has no pip, "
-            "and uv is not on PATH. Add one to the image, "
-            f"or install the packages when the image is built and leave {REQUIREMENTS} out."
+    python = resources.script_python()
+    if not resources.has_module("pip"):
+        message = (
+            f"Cannot install {what}: {python} has no pip, and uv is not on PATH. "
+            "Add one to the image, or install it when the image is built and leave it out of the code."
         )
-    return [sys.executable, "-m", "pip"]
+        raise error([python, "-m", "pip"], message=message)
+    return [python, "-m", "pip"]
 
 
-def _run(arguments: list[str], code_dir: str, env: Mapping[str, str], what: str) -> None:
-    start = installer(env)
-    verb, rest = arguments[:1], arguments[1:]
+def _run(
+    arguments: list[str], code_dir: str, env: Mapping[str, str], what: str, error: type[InstallError]
+) -> None:
+    start = installer(env, what, error)
+    verb = ["install"]
     if start[0] == "uv":
-        verb = [*verb, "--python", sys.executable]
-        if sys.prefix == sys.base_prefix:
+        python = resources.script_python()
+        verb = [*verb, "--python", python]
+        if not os.path.exists(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg")):
             verb.append("--break-system-packages")
     log.info(f"Installing {what} with {start[-1] if start[0] != 'uv' else 'uv'}")
     environment = {**env, **_index_of_repository(env)}
     relays = {1: Relay(1), 2: Relay(2)}
-    outcome = process.supervise(process.Command([*start, *verb, *rest], environment, code_dir), relays=relays)
+    line = [*start, *verb, *arguments]
+    outcome = process.supervise(process.Command(line, environment, code_dir), relays=relays)
     if outcome.stop_signal is not None:
         raise StoppedError(outcome.stop_signal)
     if outcome.status != 0:
         output = (relays[1].tail + relays[2].tail).decode("utf-8", "replace")
-        raise InstallError(
-            f"Installing {what} failed (exit code {outcome.exit_code}): {_reason(output)}",
-            "\n".join(_last(output)),
-        )
+        message = f"Installing {what} failed (exit code {outcome.exit_code}): {_reason(output)}"
+        raise error(line, outcome.status, "\n".join(_last(output)), message=message)
 
 
 def _reason(output: str) -> str:
-    """The installer's own words for what went wrong: its first error line with uv's cause, or its last
-    line.
+    """What went wrong: the exception of the user's ``setup.py``, the installer's first error line with uv's
+    cause, or the last line.
     """
+    trace = _trace(output)
+    if trace is not None:
+        return trace.summary()
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for start in ("ERROR:", "error:", _CROSS):
         for line, after in zip(lines, [*lines[1:], ""]):  # noqa: B905
@@ -85,6 +117,18 @@ def _reason(output: str) -> str:
                 causes = [after[len(mark) :].strip() for mark in _CAUSES if after.startswith(mark)]
                 return ": ".join([line.lstrip(_CROSS), *causes])
     return (lines or ["it printed nothing"])[-1]
+
+
+def _trace(output: str) -> Trace | None:
+    """The last traceback that the installer shows, as it does of a ``setup.py`` that fails, indented."""
+    from trainyard_toolkit import traces
+
+    before, found, after = output.rpartition(_TRACEBACK)
+    if not found:
+        return None
+    indent = len(before) - len(before.rstrip(" "))
+    lines = [line[indent:] if not line[:indent].strip() else line for line in after.splitlines()]
+    return traces.find("\n".join([_TRACEBACK, *lines]))
 
 
 def _last(output: str) -> list[str]:
@@ -104,8 +148,9 @@ def _index_of_repository(env: Mapping[str, str]) -> dict[str, str]:
         domain, repository = resource.split("/")[1:3]
     except ValueError:
         raise InstallError(
-            f"Cannot use CA_REPOSITORY_ARN={arn!r}: it must read "
-            "arn:aws:codeartifact:REGION:ACCOUNT:repository/DOMAIN/REPOSITORY."
+            arn,
+            message=f"Cannot use CA_REPOSITORY_ARN={arn!r}: it must read "
+            "arn:aws:codeartifact:REGION:ACCOUNT:repository/DOMAIN/REPOSITORY.",
         ) from None
     try:
         import boto3  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -116,9 +161,8 @@ def _index_of_repository(env: Mapping[str, str]) -> dict[str, str]:
             domain=domain, domainOwner=account, repository=repository, format="pypi"
         )["repositoryEndpoint"]
     except Exception as error:
-        raise InstallError(
-            f"Cannot get a token for {arn}: {error}. The job's role needs access to it."
-        ) from None
+        message = f"Cannot get a token for {arn}: {error}. The job's role needs access to it."
+        raise InstallError(arn, message=message) from None
     scheme, _, rest = endpoint.partition("://")
     url = f"{scheme}://aws:{token}@{rest.rstrip('/')}/simple/"
     return {"PIP_INDEX_URL": url, "UV_INDEX_URL": url}

@@ -12,6 +12,21 @@ FAILURE_FILE = "failure"
 SUCCESS_FILE = "success"
 
 
+# Module-level paths of the predecessors, under the base directory: see __getattr__.
+_PATHS = {
+    "intermediate_path": "output/intermediate",
+    "failure_file_path": "output/failure",
+    "success_file_path": "output/success",
+    "tmp_dir_path": "output/intermediate/.tmp.sagemaker_s3_sync",
+}
+
+
+def __getattr__(name: str) -> str:
+    if name in _PATHS:
+        return os.path.join(Layout().base, _PATHS[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 class IntermediateSync:
     """A running synchronisation.
 

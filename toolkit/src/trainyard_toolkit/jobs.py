@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
-from trainyard_toolkit import channels, config, log, metrics
+from trainyard_toolkit import config, log
 from trainyard_toolkit.errors import ConfigError
-from trainyard_toolkit.launch import PROCESSES_PARAMETER
+from trainyard_toolkit.launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard_toolkit.channels import Channel
     from trainyard_toolkit.layout import Layout
+    from trainyard_toolkit.metrics import Definition
 
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -53,6 +56,8 @@ _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
 }
 _OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,)}
 _CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
+# It is looked up, and names a folder of results.
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _FLAGS = {"mpi": "sagemaker_mpi_enabled", "torchrun": "sagemaker_torch_distributed_enabled"}
 
 
@@ -84,7 +89,7 @@ class Job:
         self.timeout_seconds: float | None = document.get("timeout_seconds")
         self.grace_seconds: float | None = document.get("grace_seconds")
         self.channels = [_channel(name, entry) for name, entry in document.get("channels", {}).items()]
-        self.metrics = metrics.parse_definitions(document.get("metrics", []))
+        self.metrics = _metrics(document.get("metrics", []))
         self.output = _section(document, "output", _OUTPUT_KEYS)
         self.checkpoints = _section(document, "checkpoints", _CHECKPOINT_KEYS)
         self.distribution = _section(document, "distribution", _DISTRIBUTION_KEYS)
@@ -96,7 +101,17 @@ class Job:
             raise ConfigError(
                 f"distribution.kind must be none, torchrun or mpi, not {self.distribution['kind']!r}."
             )
+        path = self.checkpoints.get("path", "")
+        if path and (not os.path.isabs(path) or ".." in path.split("/")):
+            raise ConfigError(f"checkpoints.path must be an absolute path without '..', not {path!r}.")
+        if "/" in self.name or self.name in (".", ".."):
+            raise ConfigError(f"The job's name is part of a path, so it cannot be {self.name!r}.")
+        code: str = document.get("code", "").replace("file://", "", 1)
+        self.code_folder = os.path.abspath(code) if code and os.path.isdir(code) else ""
         self.hosts = self._hosts()
+        for host in self.hosts:
+            if not _HOST_NAME.match(host):
+                raise ConfigError(f"A host cannot be named {host!r}: use letters, digits, '-' and '.'.")
         self.current_host = self._current_host()
 
     def _hosts(self) -> list[str]:
@@ -134,7 +149,7 @@ class Job:
         return self.hosts.index(self.current_host)
 
     def prepare(self, layout: Layout) -> None:
-        """Write the configuration files, put the channels in place and bring checkpoints back.
+        """Write the configuration files, put code and channels in place and bring checkpoints back.
 
         Raises:
             ConfigError: a channel has nothing behind it.
@@ -142,35 +157,61 @@ class Job:
             OSError: the base directory cannot be written.
         """
         os.makedirs(layout.config, exist_ok=True)
+        if self.document.get("program"):  # what an image, or the user's shell, would have SageMaker run
+            os.environ.pop("SAGEMAKER_PROGRAM", None)
+            os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
+        if self.code_folder:
+            from trainyard_toolkit import fetch
+
+            layout.code = fetch.link_folder(self.code_folder, layout.code)
         _write(
             layout.hyperparameters, {name: json.dumps(value) for name, value in self._parameters().items()}
         )
         _write(layout.input_data_config, {channel.name: channel.config() for channel in self.channels})
         _write(layout.resource_config, self._resource_config())
+        _write(layout.checkpoint_config, {"LocalPath": self.checkpoint_dir(layout)})
         for channel in self.channels:
             channel.prepare(layout.channel(channel.name), self.host_index, len(self.hosts))
         os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
         if self.checkpoints.get("uri"):
+            from trainyard_toolkit import channels
+
             count = channels.restore(self.checkpoints["uri"], self.checkpoint_dir(layout))
             log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
 
+    @property
+    def log_level(self) -> object:
+        """The level of the toolkit's own messages that the job asks for; None if it asks for none."""
+        asked = self.hyperparameters.get("sagemaker_container_log_level")
+        return asked or os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL") or None
+
+    def local_targets(self) -> list[str]:
+        """The folders that results and checkpoints are sent to, where they are folders."""
+        from trainyard_toolkit import store
+
+        uris = [section.get("uri") for section in (self.output, self.checkpoints)]
+        parts = [store.split_uri(uri) for uri in uris if uri]
+        return [path for scheme, _, path in parts if scheme == "file"]
+
     def checkpoint_dir(self, layout: Layout) -> str:
-        """Where checkpoints lie in the container."""
-        return str(self.checkpoints.get("path") or layout.checkpoints)
+        """Where this host's checkpoints lie."""
+        path: str = self.checkpoints.get("path", "")
+        return layout.place_of(path) if path else layout.checkpoints
 
     def _parameters(self) -> dict[str, Any]:
         """The user's hyperparameters, and what the document's other keys mean among the reserved ones."""
         kind = self.distribution.get("kind", "none")
         reserved = {
             "sagemaker_program": self.document.get("program"),
-            "sagemaker_submit_directory": self.document.get("code"),
+            "sagemaker_submit_directory": self.code_folder or self.document.get("code"),
             "sagemaker_job_name": self.name,
             "sagemaker_mpi_custom_mpi_options": self.distribution.get("mpi_options"),
             "sagemaker_distribution_instance_groups": self.distribution.get("instance_groups"),
         }
         if kind in _FLAGS:
             reserved[_FLAGS[kind]] = True
-            reserved[PROCESSES_PARAMETER[kind]] = self.distribution.get("processes_per_host")
+            name = MPI_PROCESSES_PARAMETER if kind == "mpi" else TORCHRUN_PROCESSES_PARAMETER
+            reserved[name] = self.distribution.get("processes_per_host")
         return {**self.hyperparameters, **{n: value for n, value in reserved.items() if value is not None}}
 
     def _resource_config(self) -> dict[str, Any]:
@@ -233,7 +274,17 @@ def _read_line(path: str) -> str:
         return ""
 
 
-def _channel(name: str, entry: Any) -> channels.Channel:
+def _metrics(definitions: list[Any]) -> list[Definition]:
+    if not definitions:
+        return []
+    from trainyard_toolkit import metrics
+
+    return metrics.parse_definitions(definitions)
+
+
+def _channel(name: str, entry: Any) -> Channel:
+    from trainyard_toolkit import channels
+
     if isinstance(entry, str):
         return channels.Channel(name, entry)
     if not isinstance(entry, dict) or "uri" not in entry:

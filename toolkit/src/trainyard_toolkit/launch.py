@@ -1,11 +1,10 @@
-"""One way to start a script, whatever its distribution: plain, torchrun or MPI."""
+"""One way to start a script, whatever its distribution: plain, torchrun, MPI or a vendor's launcher."""
 
 from __future__ import annotations
 
 import os
-import sys
 
-from trainyard_toolkit import config, process, program, resources
+from trainyard_toolkit import aliases, config, process, program, resources
 from trainyard_toolkit.errors import ConfigError
 from trainyard_toolkit.relay import Relay, is_regular_file
 
@@ -19,10 +18,19 @@ if TYPE_CHECKING:
 PLAIN = "none"
 TORCHRUN = "torchrun"
 MPI = "mpi"
-PROCESSES_PARAMETER = {
-    MPI: "sagemaker_mpi_num_of_processes_per_host",
-    TORCHRUN: "sagemaker_torch_distributed_processes_per_host",
+SMDDP = "smddp"
+XLA = "xla"
+# What asks for which, in the order in which the predecessors' images look.
+_FLAGS = {
+    "sagemaker_mpi_enabled": MPI,
+    "sagemaker_pytorch_ddp_enabled": SMDDP,
+    "sagemaker_torch_distributed_enabled": TORCHRUN,
+    "sagemaker_distributed_dataparallel_enabled": SMDDP,
+    "sagemaker_pytorch_xla_multi_worker_enabled": XLA,
 }
+_TF_FLAGS = ("sagemaker_parameter_server_enabled", "sagemaker_multi_worker_mirrored_strategy_enabled")
+MPI_PROCESSES_PARAMETER = "sagemaker_mpi_num_of_processes_per_host"
+TORCHRUN_PROCESSES_PARAMETER = "sagemaker_torch_distributed_processes_per_host"
 
 
 class Launch:
@@ -90,18 +98,14 @@ class Launch:
 
 
 def distribution_of(environment: Environment) -> str:
-    """How this host's script is started: ``none``, ``torchrun`` or ``mpi``.
+    """How this host's script is started: ``none``, ``torchrun``, ``mpi``, ``smddp`` or ``xla``.
 
     Hosts whose instance group takes no part in the distribution run the script plainly.
     """
     asked = environment.additional_framework_parameters
     if environment.current_instance_group not in environment.distribution_instance_groups:
         return PLAIN
-    if config.is_true(asked.get("sagemaker_mpi_enabled")):
-        return MPI
-    if config.is_true(asked.get("sagemaker_torch_distributed_enabled")):
-        return TORCHRUN
-    return PLAIN
+    return next((kind for flag, kind in _FLAGS.items() if config.is_true(asked.get(flag))), PLAIN)
 
 
 def run(launch: Launch, distribution: str | None = None) -> Outcome:
@@ -118,11 +122,15 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
         from trainyard_toolkit import torchrun
 
         return torchrun.run(launch)
-    if kind == MPI:
+    if kind in (MPI, SMDDP):
         from trainyard_toolkit import mpi
 
-        return mpi.run(launch)
-    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun or mpi.")
+        return mpi.run(launch, kind)
+    if kind == XLA:
+        from trainyard_toolkit import xla
+
+        return xla.run(launch)
+    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun, mpi, smddp or xla.")
 
 
 def processes_per_host(environment: Environment, distribution: str) -> int:
@@ -131,16 +139,21 @@ def processes_per_host(environment: Environment, distribution: str) -> int:
     Raises:
         ConfigError: the parameter is not a positive number.
     """
-    parameter = PROCESSES_PARAMETER[distribution]
-    asked = environment.additional_framework_parameters.get(parameter)
-    if asked in (None, ""):
+    parameters = environment.additional_framework_parameters
+    names = [MPI_PROCESSES_PARAMETER]
+    if distribution == TORCHRUN:
+        names.insert(0, TORCHRUN_PROCESSES_PARAMETER)
+    parameter = next((name for name in names if parameters.get(name) not in (None, "")), None)
+    if parameter is None:
         return environment.num_gpus or environment.num_neurons or 1
     try:
-        count = int(asked)
+        count = int(parameters[parameter])
     except (TypeError, ValueError):
         count = 0
     if count < 1:
-        raise ConfigError(f"Cannot use {parameter}={asked!r}: it must be a whole number, 1 or more.")
+        raise ConfigError(
+            f"Cannot use {parameter}={parameters[parameter]!r}: it must be a whole number, 1 or more."
+        )
     return count
 
 
@@ -157,23 +170,28 @@ def host_of_rank(environment: Environment, rank: int | None) -> str:
 def script_environment(environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
     """The environment of the script: ours, the contract's variables, and the code directory on PYTHONPATH."""
     env = {**base, **environment.to_process_vars(), **environment.to_env_vars()}
+    if any(environment.additional_framework_parameters.get(flag) for flag in _TF_FLAGS):
+        from trainyard_toolkit import tf_config
+
+        env.update((n, v) for n, v in tf_config.variables(environment).items() if n not in base)
     env["PYTHONPATH"] = python_path(environment.layout.code, base)
     return env
 
 
 def python_path(code_dir: str, base: Mapping[str, str]) -> str:
-    """PYTHONPATH of the script: its own directory first; the zipapp last if we run from one, and in it the
-    predecessors' names if they are asked for.
+    """PYTHONPATH of the script: its own directory first; the zipapp, packed or unpacked, last if we run from
+    one, and in it the predecessors' names if they are asked for.
     """
-    parts = [code_dir, base.get("PYTHONPATH", "")]
+    # A link leads to the user's own directory, where modules have always had their paths.
+    parts = [os.path.realpath(code_dir) if os.path.islink(code_dir) else code_dir, base.get("PYTHONPATH", "")]
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if os.path.isfile(home):
+    if os.path.isfile(home) or os.path.isdir(os.path.join(home, "aliases")):
         parts.append(home)
-        if base.get("TRAINYARD_ALIASES", "0") not in ("", "0"):
+        if aliases.switched_on(base):
             parts.append(os.path.join(home, "aliases"))
     return os.pathsep.join(part for part in parts if part)
 
 
 def python() -> str:
-    """The interpreter that runs Python scripts: the one that runs us."""
-    return sys.executable
+    """The interpreter that runs Python scripts; see :func:`resources.script_python`."""
+    return resources.script_python()

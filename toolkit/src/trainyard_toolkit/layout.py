@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 DEFAULT_BASE = "/opt/ml"
+_NOBODY = 65534  # whom a user of another namespace looks like
 
 
 class Layout:
@@ -32,6 +33,44 @@ class Layout:
         self.hyperparameters = self._at("input/config/hyperparameters.json")
         self.input_data_config = self._at("input/config/inputdataconfig.json")
         self.resource_config = self._at("input/config/resourceconfig.json")
+        self.checkpoint_config = self._at("input/config/checkpointconfig.json")
+
+    @classmethod
+    def for_job(cls) -> Layout:
+        """Return the layout of a job document's job: in a directory of its own, said in
+        ``SAGEMAKER_BASE_DIR``, where ``/opt/ml`` is not this user's to write.
+        """
+        layout = cls()
+        if os.environ.get("SAGEMAKER_BASE_DIR") or layout._can_be_made():
+            return layout
+        import tempfile
+
+        os.environ["SAGEMAKER_BASE_DIR"] = tempfile.mkdtemp(prefix="trainyard-ml-")
+        return cls()
+
+    def _can_be_made(self) -> bool:
+        try:
+            for path in (self.config, self.model, self.output_data, self.checkpoints):
+                os.makedirs(path, exist_ok=True)
+                if not os.access(path, os.W_OK):
+                    return False
+        except OSError:
+            return False
+        return True
+
+    def hand_over(self, *folders: str) -> None:
+        """Give what root wrote to the user that the base directory's parts, and further folders, belong to:
+        they may be of a machine that a container only sees.
+        """
+        if os.geteuid() != 0:
+            return
+        for top in (self.input, self.model, self.output, self.checkpoints, *folders):
+            try:
+                owner = os.lstat(top)
+                if owner.st_uid not in (0, _NOBODY):
+                    _give(top, owner.st_uid, owner.st_gid)
+            except OSError:
+                continue
 
     def _at(self, relative: str) -> str:
         return os.path.join(self.base, relative)
@@ -40,11 +79,25 @@ class Layout:
         """The directory of a channel: ``input/data/<name>``."""
         return os.path.join(self.data, name)
 
+    def place_of(self, path: str) -> str:
+        """Where a path of the contract lies: what is below ``/opt/ml`` lies below the base directory."""
+        path = os.path.normpath(path)
+        below = path == DEFAULT_BASE or path.startswith(DEFAULT_BASE + "/")
+        return os.path.normpath(self.base + path[len(DEFAULT_BASE) :]) if below else path
+
     def make_writable_dirs(self) -> None:
         """Make the directories that a script may write to, and the one that its code lies in.
 
         Raises:
             OSError: the base directory cannot be written.
         """
-        for path in (self.code, self.model, self.output_data):
+        for path in (self.code, self.model, self.output_data, self.checkpoints):
             os.makedirs(path, exist_ok=True)
+
+
+def _give(top: str, user: int, group: int) -> None:
+    for folder, names, files in os.walk(top):
+        for name in (*names, *files):
+            path = os.path.join(folder, name)
+            if os.lstat(path).st_uid == 0:
+                os.chown(path, user, group, follow_symlinks=False)

@@ -5,8 +5,10 @@ The rule is that of ``sagemaker-training`` 5.1.4, vector by vector; ``docs/contr
 
 from __future__ import annotations
 
+import collections
 import json
 import re
+from collections import abc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ def to_env_value(value: Any) -> str:
 
 def to_env_vars(mapping: Mapping[str, Any]) -> dict[str, str]:
     """Name every entry ``SM_<UPPER NAME>`` and decode nothing: ``{"num_cpus": 2}`` -> ``{"SM_NUM_CPUS":
-    "2"}``.
+    "2"}``. An empty name stays empty.
     """
-    return {f"SM_{str(name).upper()}": to_env_value(value) for name, value in mapping.items()}
+    return {f"SM_{str(name).upper()}" if name else "": to_env_value(v) for name, v in mapping.items()}
 
 
 def with_legal_aliases(env: Mapping[str, str]) -> dict[str, str]:
@@ -80,45 +82,32 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
-class SplitResult:
-    """What :func:`split_by_criteria` gives: ``included`` and ``excluded``, two dictionaries."""
-
-    def __init__(self, included: dict[str, Any], excluded: dict[str, Any]) -> None:
-        self.included = included
-        self.excluded = excluded
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter((self.included, self.excluded))
+#: What :func:`split_by_criteria` gives: ``included`` and ``excluded``, two dictionaries.
+SplitResultSpec = collections.namedtuple("SplitResultSpec", ("included", "excluded"))
 
 
 def split_by_criteria(
-    dictionary: Mapping[str, Any], keys: Any = (), prefix: str | None = None
-) -> SplitResult:
+    dictionary: Mapping[str, Any], keys: Any = None, prefix: str | None = None
+) -> SplitResultSpec:
     """Split a dictionary in two: entries named in ``keys`` or starting with ``prefix``, and the rest."""
-    chosen = {
-        name
-        for name in dictionary
-        if name in (keys or ()) or (prefix is not None and name.startswith(prefix))
-    }
-    included = {name: value for name, value in dictionary.items() if name in chosen}
-    excluded = {name: value for name, value in dictionary.items() if name not in chosen}
-    return SplitResult(included, excluded)
+    included: dict[str, Any] = {}
+    excluded: dict[str, Any] = {}
+    for name, value in dictionary.items():
+        chosen = name in (keys or ()) or (prefix is not None and name.startswith(prefix))
+        (included if chosen else excluded)[name] = value
+    return SplitResultSpec(included, excluded)
 
 
-class MappingMixin:
-    """Lets the public attributes of an object be read as a dictionary: ``env["num_cpus"]``, ``dict(env)``."""
+class MappingMixin(abc.Mapping):  # type: ignore[type-arg]
+    """Lets the properties of an object be read as a mapping: ``env["num_cpus"]``, ``dict(env)``."""
 
     def properties(self) -> list[str]:
-        """The names that can be read, sorted."""
-        return sorted(name for name in vars(self) if not name.startswith("_"))
-
-    def keys(self) -> list[str]:
-        """The names that can be read, so that ``dict(obj)`` works."""
-        return self.properties()
+        """The names of the properties of the object's class, sorted."""
+        return [name for name in dir(type(self)) if isinstance(getattr(type(self), name), property)]
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.properties():
-            raise KeyError(f"{name} is not one of {', '.join(self.properties())}")
+        if not isinstance(getattr(type(self), name), property):
+            raise KeyError(f"Trying to access non property {name}")
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
@@ -126,3 +115,6 @@ class MappingMixin:
 
     def __len__(self) -> int:
         return len(self.properties())
+
+    def __str__(self) -> str:
+        return str(dict(self))

@@ -9,26 +9,31 @@ says: addresses are used. When mpirun ends, the others hear of it at once.
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
 import socket
 import subprocess
 
+from trainyard_toolkit import efa, muster, process, program, rank, resources, ssh, together
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import muster, process, program, rank, ssh, together
 from trainyard_toolkit.errors import ClientError
 from trainyard_toolkit.process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from trainyard_toolkit.launch import Launch
 
 TOTAL_PARAMETER = "sagemaker_mpi_num_processes"
-OPTIONS_PARAMETER = "sagemaker_mpi_custom_mpi_options"
+OPTIONS_PARAMETER = {
+    launching.MPI: "sagemaker_mpi_custom_mpi_options",
+    launching.SMDDP: "sagemaker_distributed_dataparallel_custom_mpi_options",
+}
+SMDDP_SERVER_PORT = "7592"
 # Open MPI 4 spells the runtime's parameters --mca; 5 moved the runtime to PRRTE and them to --prtemca.
 _RUNTIME_V4 = {
     "oob_tcp_if_include": "{interface}",
@@ -40,8 +45,12 @@ _SOCKET = "ranks"
 _SESSION_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 
 
-def run(launch: Launch) -> Outcome:
+def run(launch: Launch, kind: str = launching.MPI) -> Outcome:
     """Run the script under mpirun, or be one of the hosts that mpirun uses.
+
+    Args:
+        launch: the script.
+        kind: ``mpi``, or ``smddp``: with what SageMaker's data parallel library needs.
 
     Raises:
         ClientError: no Open MPI here.
@@ -51,7 +60,7 @@ def run(launch: Launch) -> Outcome:
     keys = ssh.Keys()
     try:
         if launch.environment.is_master:
-            return _lead(launch, keys, major)
+            return _lead(launch, keys, major, kind)
         return _serve(launch, keys)
     finally:
         keys.remove()
@@ -78,7 +87,14 @@ def version() -> int:
     return int(words[words.index("MPI)") + 1].split(".")[0])
 
 
-def command(launch: Launch, major: int, hosts: list[str], ssh_config: str | None, hostfile: str) -> list[str]:
+def command(
+    launch: Launch,
+    major: int,
+    hosts: list[str],
+    ssh_config: str | None,
+    hostfile: str,
+    kind: str = launching.MPI,
+) -> list[str]:
     """The mpirun command line.
 
     Args:
@@ -87,20 +103,43 @@ def command(launch: Launch, major: int, hosts: list[str], ssh_config: str | None
         hosts: the addresses of the hosts, this one first.
         ssh_config: how to reach the others; None on one host.
         hostfile: the file that lists the addresses with their slots.
+        kind: ``mpi`` or ``smddp``.
     """
     asked = launch.environment.additional_framework_parameters
     count = launching.processes_per_host(launch.environment, launching.MPI)
     total = int(asked.get(TOTAL_PARAMETER) or count * len(hosts))
-    custom, exports = _custom_options(str(asked.get(OPTIONS_PARAMETER) or ""))
+    parameter = OPTIONS_PARAMETER[kind]
+    custom, exports = _custom_options(parameter, str(asked.get(parameter) or ""))
     line = ["mpirun", "--hostfile", hostfile, "-np", str(total), "--allow-run-as-root", "--tag-output"]
-    line += ["--bind-to", "none", "--map-by", "slot"]
+    if kind == launching.SMDDP:
+        line += ["--oversubscribe"]
+    else:
+        line += ["--bind-to", "none", "--map-by", "slot"]
     line += _parameters(launch, major, ssh_config)
-    exports = {**_default_exports(launch), **exports}
+    if kind == launching.SMDDP:
+        agent = "plm_rsh_num_concurrent" if major < 5 else "plm_ssh_num_concurrent"
+        line += ["--mca" if major < 5 else "--prtemca", agent, str(len(hosts))]
+    exports = {**_default_exports(launch, kind, hosts), **exports}
     exports[rank.EXPORTS_VARIABLE] = ",".join(exports)
     for name, value in exports.items():
         line += ["-x", f"{name}={value}"]
     home = os.path.dirname(os.path.dirname(os.path.abspath(rank.__file__)))
-    return [*line, *custom, *rank.command(home, _script(launch))]
+    return [*line, *custom, *_wrapper(launch, kind), *rank.command(home, _script(launch))]
+
+
+def _wrapper(launch: Launch, kind: str) -> list[str]:
+    """The vendor's program that starts each rank, where it is in the image."""
+    environment = launch.environment
+    if kind == launching.SMDDP:
+        return ["smddprun"] if environment.is_smddprun_installed else []
+    if _model_parallel(launch):
+        return ["smddpmprun", "-i", environment.current_instance_type, "--allow-bypass"]
+    return []
+
+
+def _model_parallel(launch: Launch) -> bool:
+    asked = launch.env.get("SM_HP_MP_PARAMETERS", "") not in ("", "{}")
+    return asked and launch.environment.is_smddpmprun_installed
 
 
 def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]:
@@ -129,22 +168,35 @@ def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]
     ]
 
 
-def _default_exports(launch: Launch) -> dict[str, str]:
+def _default_exports(launch: Launch, kind: str, hosts: list[str]) -> dict[str, str]:
     """What every rank gets by value: settings of the cluster, alike on all hosts."""
-    interface = launch.environment.network_interface_name
-    if not os.path.isdir(f"/sys/class/net/{interface}"):
-        return {}
-    return {"NCCL_SOCKET_IFNAME": launch.env.get("NCCL_SOCKET_IFNAME", interface)}
+    environment = launch.environment
+    interface = environment.network_interface_name
+    exports: dict[str, str] = {}
+    if os.path.isdir(f"/sys/class/net/{interface}"):
+        exports["NCCL_SOCKET_IFNAME"] = launch.env.get("NCCL_SOCKET_IFNAME", interface)
+    if kind == launching.SMDDP:
+        one = len(hosts) == 1
+        exports["SMDATAPARALLEL_USE_SINGLENODE" if one else "SMDATAPARALLEL_USE_HOMOGENEOUS"] = "1"
+        exports.update(FI_PROVIDER="efa", RDMAV_FORK_SAFE="1")
+        if not one:
+            exports["SMDATAPARALLEL_SERVER_ADDR"] = hosts[0]
+            exports["SMDATAPARALLEL_SERVER_PORT"] = SMDDP_SERVER_PORT
+            exports["SAGEMAKER_INSTANCE_TYPE"] = environment.current_instance_type
+    elif _model_parallel(launch):
+        exports.update(NCCL_PROTO="simple", NCCL_ALGO="ring")
+    exports.update(efa.variables(environment.current_instance_type, launch.env))
+    return exports
 
 
-def _custom_options(text: str) -> tuple[list[str], dict[str, str]]:
+def _custom_options(parameter: str, text: str) -> tuple[list[str], dict[str, str]]:
     """The job's own options, and what of them is exported to the ranks (``-x NAME=value``, ``--NCCL_DEBUG
     value``).
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ClientError(f"Cannot use {OPTIONS_PARAMETER}={text!r}: {error}.") from None
+        raise ClientError(f"Cannot use {parameter}={text!r}: {error}.") from None
     options: list[str] = []
     exports: dict[str, str] = {}
     while words:
@@ -163,23 +215,21 @@ def _script(launch: Launch) -> list[str]:
     """The script's command line; under mpi4py where it is installed, so that an exception ends all ranks at
     once.
     """
-    import importlib.util
-
     line = launch.script()
     kind = program.kind_of(launch.code_dir, launch.name)
-    if kind == program.COMMAND or importlib.util.find_spec("mpi4py") is None:
+    if kind == program.COMMAND or not resources.has_module("mpi4py"):
         return line
     return [line[0], "-m", "mpi4py", *line[1:]]
 
 
-def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
+def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
     """The first host: gather the others, run mpirun, tell them how it ended."""
     hosts = launch.environment.distribution_hosts
     count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
         launch.prepare()
         hostfile = keys.write("hostfile", f"localhost slots={count}\n")
-        line = command(launch, major, ["localhost"], None, hostfile)
+        line = command(launch, major, ["localhost"], None, hostfile, kind)
         return together.run_part(_RankHost(launch, _task(launch, keys, line), keys))
     chief = muster.Chief(hosts)
     try:
@@ -196,11 +246,31 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int) -> Outcome:
             own = "localhost"
         everyone = [own, *(addresses[host] for host in hosts[1:])]
         hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
-        line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile)
+        line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile, kind)
         part = _RankHost(launch, _task(launch, keys, line), keys)
+        _release_together(part, chief)
         return together.lead(launch, part, chief, wait_for_others=False)
     finally:
         chief.close()
+
+
+def _release_together(part: _RankHost, chief: muster.Chief) -> None:
+    """Let MPI see the ends of ranks that were stopped when they have ended on all hosts."""
+    own: list[bool] = []
+
+    def ended() -> None:
+        own.append(True)
+        check()
+
+    def check() -> None:
+        if not part.is_stopping or (own and chief.idle >= chief.lines.keys() - chief.ended.keys()):
+            for host in chief.idle:
+                chief.lines[host].send({"release": True})
+            chief.idle.clear()
+            part.release()
+
+    part.all_ended = ended
+    part.heard = check
 
 
 def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> process.Command:
@@ -216,30 +286,77 @@ def _peer(line: muster.Line) -> str:
 class _RankHost(Supervisor):
     """A host with ranks: it hands them their environment, and a stop goes to them, not to what started them.
 
-    mpirun would kill ranks one second after it is told to end; so it is left alone while the ranks save their
-    state, and ends when they have ended. The same holds for the sshd on the other hosts.
+    mpirun would kill ranks one second after it is told to end, and all of them once one has ended by a
+    signal. So it is left alone while ranks save their state, and sees that they have ended when all of them
+    have, on all hosts. The same holds for the sshd on the other hosts.
     """
 
     def __init__(self, launch: Launch, command: process.Command, keys: ssh.Keys) -> None:
         super().__init__(command, launch.policy, launch.relays(), launch.owns_process)
-        self._ranks = rank.Server(
+        self._server = rank.Server(
             keys.path(_SOCKET), {**launch.env, rank.DIRECTORY_VARIABLE: launch.code_dir}
         )
-        self.watch(self._ranks.fileno(), self._ranks.serve)
+        self._ranks: list[rank.Rank] = []
+        self._whole_groups = program.kind_of(launch.code_dir, launch.name) == program.COMMAND
+        self.all_ended: Callable[[], None] = self.release
+        self.watch(self._server.fileno(), self._serve)
+
+    def _serve(self) -> None:
+        for found in self._server.serve():
+            self._ranks.append(found)
+            self.watch(found.fileno(), functools.partial(self._hear, found))
+
+    def _hear(self, speaker: rank.Rank) -> None:
+        known = speaker.pid
+        speaker.receive()
+        if speaker.pid and not known and self.is_stopping:
+            self._tell(speaker, signal.SIGTERM)  # it was not yet there when the others heard of it
+        if speaker.has_ended:
+            self.unwatch(speaker.fileno())
+            if not self.is_stopping:
+                self._ranks.remove(speaker)
+                speaker.release()
+            elif all(found.has_ended for found in self._ranks):
+                self.all_ended()
+
+    def release(self) -> None:
+        """Let MPI see which ranks have ended."""
+        for found in [found for found in self._ranks if found.has_ended]:
+            self._ranks.remove(found)
+            found.release()
+
+    def _tell(self, hearer: rank.Rank, number: int) -> None:
+        try:
+            # MPI gives each rank a process group; a shell would not hand the signal on
+            if self._whole_groups and os.getpgid(hearer.pid) == hearer.keeper:
+                os.killpg(hearer.keeper, number)  # its keeper ignores what is not SIGKILL
+            else:
+                os.kill(hearer.pid, number)
+        except ProcessLookupError:
+            pass
 
     def _signal(self, number: int, whole_group: bool = False) -> None:
-        if number == signal.SIGKILL or not self._ranks.pids:
+        if number == signal.SIGKILL or not self._ranks:
             super()._signal(number, whole_group)
-        for pid in self._ranks.pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+        for found in self._ranks:
+            if found.pid and not found.has_ended:
+                self._tell(found, number)
+            if number == signal.SIGKILL:
+                _kill(found.keeper)
 
     def close(self) -> None:
-        """Close the socket and the relays."""
+        """Close the sockets and the relays."""
         super().close()
-        self._ranks.close()
+        self._server.close()
+        for found in self._ranks:
+            found.release()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
@@ -280,11 +397,15 @@ def _until_told(launch: Launch, part: _RankHost, port: int, line: muster.Line) -
         verdict.extend(message for message in messages if "verdict" in message)
         if line.lost or verdict:
             part.unwatch(line.fileno())
+            part.release()
             os.kill(part.pid, signal.SIGTERM)
+        elif any("release" in message for message in messages):
+            part.release()
         elif messages:
             part.stop()
 
     part.policy.on_start = started
+    part.all_ended = lambda: line.send({"idle": True})
     part.watch(line.fileno(), heard)
     outcome = together.run_part(part)
     outcome.status = 0 if verdict else outcome.status or 1

@@ -126,7 +126,8 @@ class Chief:
         self.lines: dict[str, Line] = {}
         self.hellos: dict[str, dict[str, Any]] = {}
         self.ended: dict[str, dict[str, Any]] = {}
-        self._listener = _listen(port())
+        self.idle: set[str] = set()  # hosts whose ranks have all ended, after a stop
+        self._listener = listen(port())
 
     def gather(self, greeting: dict[str, Any]) -> None:
         """Wait until every other host has said hello; answer each with ``greeting``.
@@ -192,6 +193,8 @@ class Chief:
         for message in line.receive():
             if "exit" in message:
                 self.ended[host] = message
+            elif "idle" in message:
+                self.idle.add(host)
         if line.lost and host not in self.ended:
             self.ended[host] = {"exit": 1, "lost": True, "reason": f"the connection to host {host} was lost"}
         return self.ended.get(host)
@@ -227,7 +230,16 @@ class Chief:
             line.close()
 
 
-def _listen(number: int) -> socket.socket:
+def listen(number: int, variable: str = "TRAINYARD_MUSTER_PORT") -> socket.socket:
+    """Listen on a port for the other hosts.
+
+    Args:
+        number: the port.
+        variable: by which another one is chosen.
+
+    Raises:
+        ClusterError: it is taken.
+    """
     try:
         if socket.has_dualstack_ipv6():
             return socket.create_server(("", number), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -235,7 +247,7 @@ def _listen(number: int) -> socket.socket:
     except OSError as error:
         raise ClusterError(
             f"Cannot listen for the other hosts on port {number}: {error.strerror}. "
-            "Set TRAINYARD_MUSTER_PORT to a free port on every host."
+            f"Set {variable} to a free port on every host."
         ) from None
 
 

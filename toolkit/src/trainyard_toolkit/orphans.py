@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from trainyard_toolkit.relay import Relay
 
+KILL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl: Callable[..., int] | None = None
@@ -113,7 +114,7 @@ def end_group(
     everything: bool = False,
     told: bool = False,
 ) -> None:
-    """End what is left of a process group: SIGTERM, up to ``grace`` seconds, SIGKILL.
+    """End what is left of a process group: SIGTERM, once for each, up to ``grace`` seconds, SIGKILL.
 
     Args:
         group: the process group; its leader has been collected.
@@ -123,12 +124,40 @@ def end_group(
         everything: also end orphans that left the group, and collect them all.
         told: the group has had its SIGTERM already; a second one could interrupt who is saving state.
     """
-    for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
-        if not _left(group, everything):
-            return
-        if number == signal.SIGKILL or not told:
-            _signal_all(group, number, everything)
-        _await_end(group, time.monotonic() + patience, wake, relays, everything)
+    if not _left(group, everything):
+        return
+    heard: set[int] = set()
+    if not told:
+        _signal_group(group, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while _left(group, everything) and time.monotonic() < deadline:
+        if everything:
+            heard = _ask_orphans(group, heard)
+        _await_change(deadline, wake, relays)
+    deadline = time.monotonic() + KILL_SECONDS
+    while _left(group, everything) and time.monotonic() < deadline:
+        _signal_group(group, signal.SIGKILL)
+        for pid in children() if everything else ():
+            _signal(pid, signal.SIGKILL)
+        _await_change(deadline, wake, relays)
+
+
+def _ask_orphans(group: int, heard: Collection[int]) -> set[int]:
+    """SIGTERM to orphans outside the group that have not had it; returns who has had it by now.
+
+    More of them may come: what an orphan started is one when that orphan has ended.
+    """
+    asked = set()
+    for pid in children():
+        try:
+            if os.getpgid(pid) == group:
+                continue
+        except ProcessLookupError:
+            continue
+        if pid not in heard:
+            _signal(pid, signal.SIGTERM)
+        asked.add(pid)
+    return asked
 
 
 def _left(group: int, everything: bool) -> bool:
@@ -149,29 +178,25 @@ def _left(group: int, everything: bool) -> bool:
     return True
 
 
-def _signal_all(group: int, number: int, everything: bool) -> None:
+def _signal_group(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    for pid in children() if everything else ():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
-def _await_end(group: int, deadline: float, wake: int, relays: Collection[Relay], everything: bool) -> None:
-    """Wait until nothing is left or the deadline.
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
-    Ends of adopted children wake us; others are looked for every 20 ms.
-    """
+
+def _await_change(deadline: float, wake: int, relays: Collection[Relay]) -> None:
+    """Wait for the end of a child, at most 20 ms (others end without a word), and pass output on."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    while _left(group, everything):
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return
-        for descriptor, _ in poll.poll(min(remaining, 0.02) * 1000):
-            if descriptor == wake:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(wake, 4096)
-        for relay in relays:
-            if not relay.ended:
-                relay.drain()
+    remaining = max(0.0, deadline - time.monotonic())
+    for descriptor, _ in poll.poll(min(remaining, 0.02) * 1000):
+        if descriptor == wake:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+    for relay in relays:
+        if not relay.ended:
+            relay.drain()

@@ -142,6 +142,16 @@ def _become(command: Command, stdout: int | None, stderr: int | None, error_writ
         os._exit(NOT_FOUND)
 
 
+def end_by(number: int) -> None:
+    """End this process by a signal, without a core dump. Returns where that cannot be: as PID 1."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 class SignalPipe:
     """Signals as bytes in a pipe, so that one poll sees them together with everything else.
 
@@ -197,6 +207,7 @@ class Supervisor:
         self.owns_process = owns_process
         self.watched: dict[int, Callable[[], None]] = {}
         self.told_to_stop: Callable[[int], object] = lambda number: None
+        self.heard: Callable[[], object] = lambda: None
         self.pid = 0
         self._status: int | None = None
         self._kill_at: float | None = None
@@ -211,6 +222,11 @@ class Supervisor:
     def unwatch(self, descriptor: int) -> None:
         """No longer watch a descriptor."""
         self.watched.pop(descriptor, None)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the child has been asked to end."""
+        return self._kill_at is not None
 
     def run(self, signals: SignalPipe) -> Outcome:
         """Start the child and see it through."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 
+from trainyard_toolkit import resources
+from trainyard_toolkit.config import check_ordinary
 from trainyard_toolkit.errors import CodeError
 from trainyard_toolkit.process import Command
 
@@ -17,6 +18,8 @@ PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"
 COMMAND = "COMMAND"
 REQUIREMENTS = "requirements.txt"
+#: Value of TRAINYARD_INSTALLER with which nothing is installed: the Python is used as it is.
+NO_INSTALLER = "none"
 
 
 def kind_of(code_dir: str, name: str) -> str:
@@ -24,32 +27,58 @@ def kind_of(code_dir: str, name: str) -> str:
 
     ``*.sh`` is a command; any other name beside a ``setup.py`` is a module of that package; ``*.py`` is a
     program; the rest are commands. A ``pyproject.toml`` with a build makes a package too, for a name that is
-    no file: many projects keep one beside plain scripts for their linters' sake.
+    no file: many projects keep one beside plain scripts for their linters' sake. Where nothing is installed,
+    a ``setup.py`` counts no more than that.
     """
     if name.endswith(".sh"):
         return COMMAND
-    if os.path.exists(os.path.join(code_dir, "setup.py")):
-        return PYTHON_PACKAGE
-    if not os.path.exists(os.path.join(code_dir, name)) and _builds(os.path.join(code_dir, "pyproject.toml")):
-        return PYTHON_PACKAGE
+    if not _leaves(name):
+        is_file = os.path.exists(os.path.join(code_dir, name))
+        if os.path.exists(os.path.join(code_dir, "setup.py")) and (installs() or not is_file):
+            return PYTHON_PACKAGE
+        if not is_file and _builds(os.path.join(code_dir, "pyproject.toml")):
+            return PYTHON_PACKAGE
     return PYTHON_PROGRAM if name.endswith(".py") else COMMAND
 
 
 def _builds(pyproject: str) -> bool:
     try:
+        check_ordinary(pyproject)
         with open(pyproject, encoding="utf-8") as file:
             return any(line.strip() in ("[project]", "[build-system]") for line in file)
     except (OSError, UnicodeDecodeError):
         return False
 
 
+def has_requirements(code_dir: str) -> bool:
+    """Whether the code has a ``requirements.txt``."""
+    return os.path.exists(os.path.join(code_dir, REQUIREMENTS))
+
+
+def _leaves(name: str) -> bool:
+    """Whether an entry point lies outside of the code directory."""
+    return os.path.isabs(name) or ".." in name.split("/")
+
+
+def installs() -> bool:
+    """Whether what the code needs may be installed."""
+    return os.environ.get("TRAINYARD_INSTALLER") != NO_INSTALLER
+
+
 def needs_install(code_dir: str, name: str) -> bool:
-    """Whether there is something to install before the entry point can run."""
-    return os.path.exists(os.path.join(code_dir, REQUIREMENTS)) or kind_of(code_dir, name) == PYTHON_PACKAGE
+    """Whether there is something to install before the entry point can run, and it may be."""
+    if not installs():
+        return False
+    return has_requirements(code_dir) or kind_of(code_dir, name) == PYTHON_PACKAGE
 
 
-def check(code_dir: str, name: str) -> None:
+def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
     """Refuse an entry point that cannot be run, before anything is started.
+
+    Args:
+        code_dir: the code directory.
+        name: the entry point.
+        anywhere: whether it may lie outside of the code directory; one that is named by its whole path may.
 
     Raises:
         CodeError: no name, a path that leaves the code directory, no such file, or a folder.
@@ -59,7 +88,8 @@ def check(code_dir: str, name: str) -> None:
             "No entry point: which script shall be run? Set SAGEMAKER_PROGRAM or the hyperparameter "
             "sagemaker_program to its path under the code directory, such as train.py."
         )
-    if name.startswith("-") or os.path.isabs(name) or ".." in name.split("/"):
+    is_whole_path = os.path.isabs(name) and name.endswith((".py", ".sh"))
+    if name.startswith("-") or (_leaves(name) and not anywhere and not is_whole_path):
         raise CodeError(
             f"Cannot run {name!r}: an entry point is a path "
             f"under the code directory ({code_dir}), such as train.py."
@@ -79,7 +109,7 @@ def check(code_dir: str, name: str) -> None:
 
 def argv(code_dir: str, name: str, args: Sequence[str], python: str | None = None) -> list[str]:
     """The command line of an entry point: program, package module or command, and its arguments."""
-    interpreter = python or sys.executable
+    interpreter = python or resources.script_python()
     kind = kind_of(code_dir, name)
     if kind == PYTHON_PACKAGE:
         module = name[:-3] if name.endswith(".py") else name
@@ -91,14 +121,15 @@ def argv(code_dir: str, name: str, args: Sequence[str], python: str | None = Non
 
 def _command(path: str, name: str) -> list[str]:
     """How to run a shell script or binary: itself where the system can, else through its interpreter."""
+    own = name if name.startswith(("/", "./", "../")) else f"./{name}"
     with open(path, "rb") as file:
         start = file.readline(256)
     if not _make_executable(path) or not start.startswith((b"#!", b"\x7fELF")):
         words = start[2:].decode("utf-8", "replace").split() if start.startswith(b"#!") else ["/bin/sh"]
         if b"\0" in start:
             raise CodeError(f"Cannot run {name!r}: it is neither a script nor a program of this system.")
-        return [*words, f"./{name}"]
-    return [f"./{name}"]
+        return [*words, own]
+    return [own]
 
 
 def _make_executable(path: str) -> bool:

@@ -1,14 +1,19 @@
-"""What each MPI rank on another host runs first: it takes that host's own environment and becomes the script.
+"""What each MPI rank on another host runs first: it takes that host's own environment and starts the script.
 
 Exporting the first host's variables to every rank, as ``mpirun -x`` would, tells each rank that it is on
 the first host, and shows them on the command line. So each host hands its ranks their environment itself,
 through a socket that only this user can open.
+
+This process stays beside the script: mpirun kills all ranks as soon as one of them ends badly, which is right
+when it fails, and wrong when all of them have been asked to stop and some still save their state. So the
+host's toolkit decides when mpirun may see the end of a rank.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -27,26 +32,65 @@ def command(home: str, script: list[str]) -> list[str]:
 
 
 def main(script: list[str]) -> None:
-    """Take the environment of this host and exec the script, which dies with MPI's daemon.
+    """Take the environment of this host, run the script, which dies with MPI's daemon, and end as it does.
 
     Does not return.
     """
     orphans.die_with_launcher()
     environ = dict(os.environ)
     path = environ.get(SOCKET_VARIABLE)
-    if path:
-        environ = merged(fetch(path), environ)
-    os.chdir(environ.get(DIRECTORY_VARIABLE, "."))
-    os.execvpe(script[0], script, environ)
+    if not path:
+        _become(script, environ)
+    connection, host = fetch(path or "")
+    parent = os.getpid()
+    orphans.prepare()
+    pid = os.fork()
+    if pid == 0:
+        orphans.die_with_parent(parent)
+        _become(script, merged(host, environ))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # they are the script's matter
+    connection.sendall(b"%d\n" % pid)
+    _, status = os.waitpid(pid, 0)
+    try:
+        connection.sendall(b"ended\n")
+        connection.recv(1)  # ends when the toolkit closes the connection
+    except OSError:
+        pass
+    _end_as(status)
 
 
-def fetch(path: str) -> dict[str, str]:
-    """Ask the host's toolkit for the environment."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        with connection.makefile("rb") as file:
-            loaded: dict[str, str] = json.loads(file.read())
-            return loaded
+def _become(script: list[str], environ: dict[str, str]) -> None:
+    try:
+        os.chdir(environ.get(DIRECTORY_VARIABLE, "."))
+        os.execvpe(script[0], script, environ)
+    except OSError as error:
+        sys.stderr.write(f"cannot start {script[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(127)
+
+
+def _end_as(status: int) -> None:
+    """End with the exit code, or by the signal, of another process."""
+    if os.WIFSIGNALED(status):
+        import resource
+
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the script's own core is enough
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def fetch(path: str) -> tuple[socket.socket, dict[str, str]]:
+    """Ask the host's toolkit for the environment; returns the connection too."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    with connection.makefile("rb") as file:
+        loaded: dict[str, str] = json.loads(file.readline())
+    return connection, loaded
 
 
 def merged(host: dict[str, str], rank: dict[str, str]) -> dict[str, str]:
@@ -56,12 +100,50 @@ def merged(host: dict[str, str], rank: dict[str, str]) -> dict[str, str]:
     return {**host, **own}
 
 
+class Rank:
+    """A rank of this host, as its toolkit sees it.
+
+    Attributes:
+        keeper: pid of the process beside the script.
+        pid: pid of the script; 0 until it is known.
+        has_ended: the script has ended.
+    """
+
+    def __init__(self, connection: socket.socket, keeper: int) -> None:
+        self.connection = connection
+        self.keeper = keeper
+        self.pid = 0
+        self.has_ended = False
+        self._rest = b""
+
+    def fileno(self) -> int:
+        """For poll."""
+        return self.connection.fileno()
+
+    def receive(self) -> None:
+        """Read what it says: its script's pid, then that it has ended."""
+        try:
+            data = self.connection.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.isdigit():
+                self.pid = int(line)
+        self.has_ended = self.has_ended or not data or b"ended" in lines
+
+    def release(self) -> None:
+        """Let MPI see that it has ended."""
+        self.connection.close()
+
+
 class Server:
-    """Hands the environment to the ranks of this host, and remembers their pids, to pass signals on."""
+    """Hands the environment to the ranks of this host."""
 
     def __init__(self, path: str, env: dict[str, str]) -> None:
-        self.pids: list[int] = []
-        self._env = json.dumps(env).encode()
+        self._env = json.dumps(env).encode() + b"\n"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         os.chmod(path, 0o600)
@@ -72,22 +154,29 @@ class Server:
         """For poll."""
         return self._listener.fileno()
 
-    def serve(self) -> None:
-        """Answer the ranks that wait."""
+    def serve(self) -> list[Rank]:
+        """Answer the ranks that wait; returns them."""
         import struct
 
+        ranks: list[Rank] = []
         while True:
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
-                return
-            with connection:
-                connection.setblocking(True)
-                who = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-                pid, uid, _ = struct.unpack("3i", who)
-                if uid == os.geteuid():
-                    self.pids.append(pid)
-                    connection.sendall(self._env)
+                return ranks
+            who = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid, uid, _ = struct.unpack("3i", who)
+            if uid != os.geteuid():
+                connection.close()
+                continue
+            connection.setblocking(True)
+            try:
+                connection.sendall(self._env)
+            except OSError:
+                connection.close()
+                continue
+            connection.setblocking(False)
+            ranks.append(Rank(connection, pid))
 
     def close(self) -> None:
         """Stop answering."""

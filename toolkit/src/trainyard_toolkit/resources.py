@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,39 @@ def which(name: str) -> str | None:
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
     return None
+
+
+def script_python() -> str:
+    """The interpreter that runs Python scripts: what ``TRAINYARD_PYTHON`` names on ``PATH``, if that is a
+    Python 3; else the one that runs us.
+    """
+    asked = os.environ.get("TRAINYARD_PYTHON")
+    found = which(asked) if asked else None
+    if found is None or os.path.basename(os.path.realpath(found)).startswith("python2"):
+        return sys.executable
+    return found
+
+
+def has_module(name: str) -> bool:
+    """Whether the Python that runs scripts has a package."""
+    python = script_python()
+    if python == sys.executable:
+        import importlib.util
+
+        load_site_packages()
+        return importlib.util.find_spec(name) is not None
+    import subprocess
+
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    return subprocess.run([python, "-c", look], stderr=subprocess.DEVNULL).returncode == 0
+
+
+def load_site_packages() -> None:
+    """Let installed packages be imported, where we were started without ``site`` to start sooner."""
+    if sys.flags.no_site and "site" not in sys.modules:
+        import site
+
+        site.main()
 
 
 def num_cpus(root: str = _CGROUP) -> int:
@@ -91,9 +125,21 @@ def _field(path: str, name: str) -> int:
 
 
 def num_gpus(run: Callable[[list[str]], str | None] | None = None) -> int:
-    """NVIDIA GPUs that ``nvidia-smi --list-gpus`` names; 0 where there is none or it fails."""
+    """NVIDIA GPUs of this container: their device files; without any, what ``nvidia-smi --list-gpus`` names,
+    which may take seconds; 0 where there is none or it fails.
+    """
+    count = len(_gpu_devices()) if run is None else 0
+    if count:
+        return count
     listing = (run or _output)(["nvidia-smi", "--list-gpus"])
     return sum(line.startswith("GPU ") for line in (listing or "").splitlines())
+
+
+def _gpu_devices() -> list[str]:
+    try:
+        return [name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()]
+    except OSError:
+        return []
 
 
 def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] | None = None) -> int:

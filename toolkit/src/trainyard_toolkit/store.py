@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 
-from trainyard_toolkit import log
+from trainyard_toolkit import log, resources
 from trainyard_toolkit.errors import StoreError
 
 TYPE_CHECKING = False
@@ -100,6 +99,8 @@ class FolderStore(Store):
         self._copy(path, key)
 
     def _copy(self, source: str, target: str) -> None:
+        import shutil
+
         partial = f"{target}.partial-{os.getpid()}"
         try:
             os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
@@ -117,6 +118,7 @@ class S3Store(Store):
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
+        resources.load_site_packages()
         try:
             import boto3  # type: ignore[import-not-found, import-untyped, unused-ignore]
             import botocore.config  # type: ignore[import-not-found, import-untyped, unused-ignore]

@@ -86,6 +86,7 @@ def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others:
             part.unwatch(chief.lines[host].fileno())
             if end["exit"] != 0:
                 part.stop()
+        part.heard()
 
     for host in chief.lines:
         chief.hear(host)

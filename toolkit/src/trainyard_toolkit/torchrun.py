@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from trainyard_toolkit import efa, log, muster, process, program, resources
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit import log, muster, process, program
 from trainyard_toolkit.errors import ClientError
 
 TYPE_CHECKING = False
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainyard_toolkit.process import Outcome
 
 MASTER_PORT = "7777"
+#: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
+SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 def command(launch: Launch) -> list[str]:
@@ -32,6 +34,8 @@ def command(launch: Launch) -> list[str]:
             "Name a .py entry point, or choose another distribution."
         )
     line = [launching.python(), "-m", "torch.distributed.run", "--nnodes", str(len(hosts))]
+    if os.environ.get("RUN_NEURON_PARALLEL_COMPILE") == "1":
+        line.insert(0, "neuron_parallel_compile")
     line += ["--nproc_per_node", str(count)]
     if len(hosts) > 1:
         line += ["--master_addr", muster.address_of(hosts[0], hosts)]
@@ -43,7 +47,14 @@ def command(launch: Launch) -> list[str]:
 
 
 def network_variables(launch: Launch) -> dict[str, str]:
-    """Variables that tell the communication libraries which interface to use, unless the job sets them."""
+    """Variables that tell the communication libraries which network to use, unless the job sets them."""
+    return {
+        **efa.variables(launch.environment.current_instance_type, launch.env),
+        **_interface_variables(launch),
+    }
+
+
+def _interface_variables(launch: Launch) -> dict[str, str]:
     interface = launch.environment.network_interface_name
     if not os.path.isdir(f"/sys/class/net/{interface}"):
         log.warning(
@@ -69,12 +80,10 @@ def run(launch: Launch) -> Outcome:
 
 
 def _task(launch: Launch) -> process.Command:
-    import importlib.util
-
     launch.prepare()
-    if importlib.util.find_spec("torch") is None:
+    if not resources.has_module("torch"):
         raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
     line = command(launch)
-    env = {**launch.env, **network_variables(launch)}
+    env = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", **launch.env, **network_variables(launch)}
     program.refuse_nul(line, env)
     return process.Command(line, env, launch.code_dir)

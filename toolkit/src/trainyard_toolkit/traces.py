@@ -15,6 +15,16 @@ _TORCH_TAG = re.compile(r"^\[(?:rank|default)(\d+)\]:\s?")
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _ELASTIC = re.compile(r"^\s*(rank|exitcode|host)\s*:\s*(\S+)")
+# How mpirun (prterun in Open MPI 5) reports the first rank that failed, between two rulers.
+_MPI_REPORTS = (
+    re.compile(r"Process name:\s+\S*,(?P<rank>\d+)\]\s*\n\s*Exit code:\s+(?P<exitcode>\d+)"),
+    re.compile(
+        r"noticed that process rank (?P<rank>\d+) with PID .*? exited on\s+signal (?P<signal>\d+)", re.S
+    ),
+    re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+) .*?errorcode (?P<exitcode>\d+)", re.S),
+)
+_MPI_BLOCK = re.compile(r"^-{60,}\n.*?^-{60,}\n?", re.S | re.M)
+_SYNTAX = re.compile(r"^(?P<type>SyntaxError|IndentationError|TabError): (?P<message>.*)$")
 _LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 MAX_FRAMES = 5
 
@@ -42,6 +52,7 @@ def find(text: str) -> Trace | None:
     """The traceback that tells why a run failed: the last one that is not a launcher's own report.
 
     Ranks that write at the same time mix their lines; each rank's lines are read as a stream of their own.
+    The rank that mpirun names comes first.
     """
     streams: dict[int | None, str] = {}
     for line in text.splitlines(keepends=True):
@@ -49,9 +60,28 @@ def find(text: str) -> Trace | None:
             streams[rank] = streams.get(rank, "") + piece
     found = [trace for rank, stream in streams.items() for trace in _traces(stream.splitlines(), rank)]
     own = [trace for trace in found if trace.short_kind not in _LAUNCHERS]
+    named = mpi_failure(text).get("rank")
+    blamed = [trace for trace in own if named is not None and trace.rank == int(named)]
     first_rank = [trace for trace in own if trace.rank is not None]
-    best = first_rank[:1] or own[-1:] or found[-1:]
+    best = blamed[-1:] or first_rank[:1] or own[-1:] or found[-1:]
     return best[0] if best else None
+
+
+def mpi_failure(text: str) -> dict[str, str]:
+    """The first failed rank in mpirun's own report: ``{"rank": "1"}`` with ``"exitcode"`` or ``"signal"``."""
+    matches = (match for pattern in _MPI_REPORTS for match in [pattern.search(text)] if match)
+    first = next(matches, None)
+    return {} if first is None else first.groupdict()
+
+
+def script_lines(text: str) -> list[str]:
+    """The lines that the script wrote: without mpirun's report and its tags, of the rank that it names."""
+    named = mpi_failure(text).get("rank")
+    if named is None:
+        return text.splitlines()
+    pieces = [piece for line in _MPI_BLOCK.sub("", text).splitlines(keepends=True) for piece in _pieces(line)]
+    of_rank = "".join(piece for rank, piece in pieces if rank == int(named))
+    return (of_rank or "".join(piece for _, piece in pieces)).splitlines()
 
 
 def _pieces(line: str) -> list[tuple[int | None, str]]:
@@ -70,7 +100,18 @@ def _pieces(line: str) -> list[tuple[int | None, str]]:
 
 def _traces(lines: list[str], rank: int | None) -> list[Trace]:
     heads = [i for i, line in enumerate(lines) if line.strip() == _HEAD]
-    return [trace for i in heads for trace in [_parse(lines[i + 1 :], rank)] if trace is not None]
+    found = [trace for i in heads for trace in [_parse(lines[i + 1 :], rank)] if trace is not None]
+    return found or _syntax_error(lines, rank)
+
+
+def _syntax_error(lines: list[str], rank: int | None) -> list[Trace]:
+    """Python prints no heading above an error in the script that it was given."""
+    for i in range(len(lines) - 1, -1, -1):
+        final = _SYNTAX.match(lines[i])
+        places = [k for k in range(max(0, i - 4), i) if _FRAME.match(lines[k])]
+        if final and places:
+            return [trace for trace in [_parse(lines[places[-1] :], rank)] if trace is not None]
+    return []
 
 
 def _parse(lines: list[str], rank: int | None) -> Trace | None:
@@ -79,7 +120,9 @@ def _parse(lines: list[str], rank: int | None) -> Trace | None:
         frame = _FRAME.match(line)
         if frame:
             code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.match(lines[i + 1]) else ""
-            frames.append({**frame.groupdict(), "line": int(frame.group("line")), "code": code})
+            function = frame.group("function") or "<module>"
+            number = int(frame.group("line"))
+            frames.append({"file": frame.group("file"), "line": number, "function": function, "code": code})
         elif line and not line[0].isspace():
             final = _FINAL.match(line.strip())
             if final is None:

@@ -12,18 +12,20 @@ from trainyard_toolkit import (
     launch,
     log,
     orphans,
+    process,
     program,
 )
 from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.layout import DEFAULT_BASE, Layout
 from trainyard_toolkit.masking import Masker
 from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
 
+    from trainyard_toolkit.hostview import HostView
     from trainyard_toolkit.jobs import Job
     from trainyard_toolkit.metrics import Recorder
     from trainyard_toolkit.outputs import Results
@@ -45,9 +47,11 @@ class Training:
         self.job_source = job
         self.job: Job | None = None
         self.environment: Environment | None = None
-        self.masker = Masker()
+        self._mask_secrets_of()
         self.results: Results | None = None
+        self.view: HostView | None = None
         self.command: str | None = None
+        self.status = 0
 
     def run(self) -> int:
         """Do it all; return the exit code. Nothing is raised."""
@@ -61,12 +65,15 @@ class Training:
         report = self._finish(report)
         if report is None:
             writer.succeed()
-            return 0
-        self._complete(report)
-        writer.fail(report, self.masker)
-        level = log.WARNING if report.stopped else log.ERROR
-        log.write(level, self.masker.text(report.text()))
-        return report.exit_code
+        else:
+            self._complete(report)
+            writer.fail(report, self.masker)
+            text = report.text() if log.shows(log.INFO) else report.brief()
+            if text:
+                log.write(log.WARNING if report.stopped else log.ERROR, text)
+        if self.job is not None:
+            self.layout.hand_over(*self.job.local_targets())
+        return 0 if report is None else report.exit_code
 
     def _attempt(self) -> failure.Report | None:
         """Prepare and run the script; None if all went well."""
@@ -75,18 +82,36 @@ class Training:
             from trainyard_toolkit import jobs
 
             self.job = jobs.load(self.job_source)
-            self.masker = Masker(self.job.hyperparameters)
+            # A platform's log is where its users look for these lines; a person's own terminal is not.
+            log.set_level(log.INFO if self.job.log_level else log.WARNING)
+            self._mask_secrets_of(self.job.hyperparameters)
+            self._open_view(self.job.hosts, self.job.current_host)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        self.masker = Masker(env.hyperparameters)
-        log.set_level(env.log_level)
+        if self.job is None and self.layout.base != DEFAULT_BASE:  # else a platform has seen to it
+            self._open_view(env.hosts, env.current_host)
+        self._mask_secrets_of(env.hyperparameters)
+        if self.job is None or self.job.log_level:
+            log.set_level(env.log_level)
         self.layout.make_writable_dirs()
         variables = launch.script_environment(env, os.environ)
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
-        return self._run_script(env, env.user_entry_point, variables)
+        return self._run_script(env, env.user_entry_point or "", variables)
+
+    def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
+        """Mask the secrets of the environment and of these in what is printed and reported from now on."""
+        self.masker = Masker(*sources)
+        log.set_mask(self.masker.text)
+
+    def _open_view(self, hosts: Sequence[str], current: str) -> None:
+        """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
+        from trainyard_toolkit.hostview import HostView
+
+        self.view = HostView(self.layout, hosts, current, self.job)
+        self.view.open()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code where it is not in the image, and install what it needs."""
@@ -94,8 +119,8 @@ class Training:
         if env.module_dir != code:
             from trainyard_toolkit import fetch
 
-            fetch.fetch_code(env.module_dir, code, link=self.job is not None)
-        program.check(code, name)
+            fetch.fetch_code(env.module_dir, code)
+        program.check(code, name, anywhere=self.job is not None)
         if program.needs_install(code, name):
             from trainyard_toolkit import install
 
@@ -103,6 +128,7 @@ class Training:
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
+        self._mask_secrets_of(env.hyperparameters, args)
         if self.argv is not None:
             from trainyard_toolkit.mapping import to_json
 
@@ -141,6 +167,8 @@ class Training:
         return self._judge(run.supervise(command), run)
 
     def _judge(self, outcome: Outcome, run: launch.Launch) -> failure.Report | None:
+        if outcome.stop_signal is None and not outcome.timed_out:
+            self.status = outcome.status
         if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
             return None
         return failure.from_outcome(outcome, run.name, run.memory_kills())
@@ -175,7 +203,8 @@ class Training:
 
     def _open_results(self, env: Environment) -> None:
         """Begin to watch what is sent while the script runs, if anything is."""
-        if self.job is not None or env.sagemaker_s3_output():
+        sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
+        if sends or env.sagemaker_s3_output():
             from trainyard_toolkit import outputs
 
             self.results = outputs.Results(self.layout, env, self.job)
@@ -202,14 +231,18 @@ class Training:
         Failing at that fails a run that went well; one that failed already stays as it is.
         """
         _on_stop(_note_stop)
-        if self.results is None:
-            return report
         try:
-            self.results.finish(succeeded=report is None or report.stopped)
+            if self.results is not None:
+                self.results.finish(succeeded=report is None or report.stopped)
+            if self.view is not None:
+                self.view.judge()
         except Exception as error:
             if report is None:
                 return failure.from_error(error)
-            log.error(self.masker.text(f"The results could not all be saved: {error}"))
+            log.error(f"The results could not all be saved: {error}")
+        finally:
+            if self.view is not None:
+                self.view.close()
         return report
 
 
@@ -237,4 +270,9 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
         The exit code: the script's own, 128 + the signal's number, or that of the error.
     """
     orphans.adopt()
-    return Training(Layout(), argv, job or os.environ.get("TRAINYARD_JOB")).run()
+    job = job or os.environ.get("TRAINYARD_JOB")
+    training = Training(Layout.for_job() if job else Layout(), argv, job)
+    code = training.run()
+    if job and training.status < 0:
+        process.end_by(-training.status)  # as the script did: whoever started us judges by it
+    return code

@@ -1,6 +1,8 @@
-"""Remove what is kept of jobs that have ended: their logs and their entries in lists."""
+"""Remove what is kept of jobs that have ended: their logs, their own results and their entries in lists."""
 
 from __future__ import annotations
+
+import os
 
 from trainyard.cli.console import note, show_error
 from trainyard.cli.parser import add_handle_argument
@@ -9,6 +11,8 @@ from trainyard.errors import EXIT_OK, TrainyardError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+
+    from trainyard.runner import Runner
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,9 +29,29 @@ def run(args: Namespace) -> int:
         for text in args.handles:
             try:
                 handle = runner.resolve_handle(text)
+                results = _results_of(runner, handle)
                 runner.delete(handle)
-                note(f"deleted {handle}")
+                note(f"deleted {handle}{_fate(results)}")
             except TrainyardError as error:
                 show_error(error)
                 code = code or error.exit_code
     return code
+
+
+def _results_of(runner: Runner, handle: str) -> str:
+    """Return where a job's results are on this machine; "" if there are none, or it ran elsewhere."""
+    from trainyard.specs.handles import parse_app_handle
+    from trainyard.specs.training import local_path
+
+    if not runner.scheduler(parse_app_handle(handle).scheduler_backend).is_local:
+        return ""
+    status = runner.status(handle)
+    path = local_path(status.results) if status is not None and status.results else ""
+    return path if path and os.path.exists(path) else ""
+
+
+def _fate(results: str) -> str:
+    """Return what has become of the results: those in the job's own directory went with it."""
+    if not results:
+        return ""
+    return f"; its results stay in {results}" if os.path.exists(results) else f" and its results in {results}"

@@ -111,6 +111,7 @@ def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | 
             "path": item.name,
             "size": item.size,
             "age": item.age,
+            "results": item.results,
         }
         for name, items in found.items()
         for item in items
@@ -124,7 +125,7 @@ def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], f
 
     items = [item for group in found.values() for item in group]
     if items:
-        lines = [[i.app_id or "-", format_duration(i.age), format_bytes(i.size), i.name] for i in items]
+        lines = [[i.app_id or "-", format_duration(i.age), format_bytes(i.size), _what(i)] for i in items]
         out(table(("JOB", "AGE", "SIZE", "WHAT"), lines))
     also = f" and the code of {len(code)} workspaces" if code else ""
     if args.yes:
@@ -134,6 +135,10 @@ def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], f
         note(f"{_count(len(items))}, {total}{also}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")
+
+
+def _what(item: Leftover) -> str:
+    return f"{item.name}, with results" if item.results else item.name
 
 
 def _count(number: int) -> str:

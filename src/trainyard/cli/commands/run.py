@@ -116,6 +116,7 @@ def _submit_and_follow(args: Namespace, request: RunRequest) -> int:
         arguments = request.arguments(runner)
         if args.dryrun:
             return show_plan(runner, runner.dryrun_component(**arguments), args.json)
+        request.announce(runner)
         with submitting(runner):
             handle = _submit(runner, arguments, plan)
         return after_submission(runner, handle, plan)

@@ -61,6 +61,8 @@ def as_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
     lines = text.split("\n")
     for index, line in enumerate(lines):
         if line.startswith(("State: ", "  [")):
-            state = line.split(" ")[3 if line.startswith("  [") else 1]
-            lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
+            words = line.split(" ")
+            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
+            if state:  # a reason of several lines may look like these
+                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
     return "\n".join(lines)

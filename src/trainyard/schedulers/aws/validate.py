@@ -29,14 +29,41 @@ def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[st
         operation: name of the operation, such as ``SubmitJob``.
         params: the request.
     """
-    try:
-        from botocore.validate import ParamValidator
-    except ImportError as error:
-        raise missing_sdk(error) from None
-    shape = _model(service).operation_model(operation).input_shape
+    shape = input_of(service, operation)
+    from botocore.validate import ParamValidator
+
     report = ParamValidator().validate(params, shape)
     found = report.generate_report().split("\n") if report.has_errors() else []
     return found + list(_strict(params, shape, ""))
+
+
+def input_of(service: str, operation: str) -> Any:
+    """Return the shape of an operation's input in the SDK's model of a service."""
+    try:
+        return _model(service).operation_model(operation).input_shape
+    except ImportError as error:
+        raise missing_sdk(error) from None
+
+
+def has_operation(service: str, operation: str) -> bool:
+    """Tell whether the installed SDK knows an operation."""
+    return operation in _model(service).operation_names
+
+
+def has_member(service: str, operation: str, path: Sequence[str]) -> bool:
+    """Tell whether the installed SDK knows a member of an operation's request.
+
+    Args:
+        service: name of the service.
+        operation: name of the operation, which the SDK knows.
+        path: the way to the member, through structures.
+    """
+    shape = _model(service).operation_model(operation).input_shape
+    for name in path:
+        if name not in shape.members:
+            return False
+        shape = shape.members[name]
+    return True
 
 
 def shape_of(service: str, name: str) -> Any:
@@ -93,7 +120,7 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
         yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
         return
     pattern = limits.get("pattern")
-    if pattern and not _matches(pattern, value):
+    if pattern and not matches(pattern, value):
         yield f"{path}: {_short(value)} does not match {pattern}"
 
 
@@ -107,7 +134,8 @@ def _choices(value: str, allowed: Sequence[str]) -> str:
     return f"{len(allowed)}, such as {', '.join(near)}"
 
 
-def _matches(pattern: str, value: str) -> bool:
+def matches(pattern: str, value: str) -> bool:
+    """Tell whether a text matches a pattern of the model; True where it is in a dialect that is not known."""
     try:
         return re.fullmatch(_translated(pattern), value, re.DOTALL) is not None
     except re.error:  # written in another dialect; the service will check it
@@ -117,6 +145,7 @@ def _matches(pattern: str, value: str) -> bool:
 @functools.cache
 def _translated(pattern: str) -> str:
     """Write a pattern of the model in Python's dialect: its classes of characters have other names."""
+    pattern = pattern.replace(r"\p{Alnum}", "A-Za-z0-9")
     if r"\p{" not in pattern:
         return pattern
     simple = re.fullmatch(r"\^?\(?\[(?P<set>[^\]]*)\](?P<count>[*+])\)?\$?", pattern)

@@ -7,13 +7,14 @@ import time
 from typing import NamedTuple
 
 from trainyard.docker import images
-from trainyard.docker.engine import Engine, EngineError
+from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.paths import state_dir
-from trainyard.schedulers.docker import jobs, labels
+from trainyard.schedulers.docker import jobs, labels, results
 from trainyard.schedulers.docker.judge import judge, submitter_is_alive
 from trainyard.schedulers.docker.remove import networks_of_jobs, remove_job, remove_network
 from trainyard.schedulers.docker.times import parse_time
+from trainyard.schedulers.machine import trees
 from trainyard.workspace.images.basefiles import LOOKING_LABEL
 
 TYPE_CHECKING = False
@@ -29,8 +30,8 @@ class Garbage(NamedTuple):
     """Something that is not needed any more.
 
     ``app_id`` is the job's, "" for an image; ``path`` says what it is; ``size`` is in bytes, ``age`` in
-    seconds; ``key`` is the job's id, the network's or the image's; ``fingerprint`` names an image's code.
-    ``shared`` is False of what certainly comes from this state directory.
+    seconds; ``key`` is the id of the job, network or image; ``results`` tells whether some are kept;
+    ``fingerprint`` names an image's code. ``shared`` is False of what only this state directory can have left.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Garbage(NamedTuple):
     size: int
     age: float
     key: str
+    results: bool = False
     fingerprint: str = ""
     shared: bool = True
 
@@ -70,7 +72,9 @@ def collect(items: list[Garbage], engine: Engine | None = None) -> int:
             try:
                 if _remove(daemon, item):
                     freed += item.size
-            except EngineError as error:
+            except EngineUnavailableError:
+                raise
+            except BackendError as error:
                 problems.append(f"{item.path}: {error.message}")
     if problems:
         raise BackendError(f"the Docker daemon cannot remove {'; '.join(problems)}", hint="Try again.")
@@ -97,6 +101,7 @@ def _remove(engine: Engine, item: Garbage) -> bool:
     if kind == "network":
         return remove_network(engine, item.key)
     remove_job(engine, item.key)
+    results.remove(item.key)
     return True
 
 
@@ -110,7 +115,10 @@ def _ended_jobs(known: dict[str, jobs.Job], older_than_s: float) -> Iterator[Gar
         if age >= older_than_s:
             count = len(job.containers)
             path = f"{count} container{'s' if count > 1 else ''} of local_docker"
-            yield Garbage(path, app_id, sum(c.size for c in job.containers), age, app_id)
+            size = sum(c.size for c in job.containers)
+            directory = results.directory_of(app_id)
+            size += trees.size_of([directory])
+            yield Garbage(path, app_id, size, age, app_id, trees.has_results(directory))
 
 
 def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator[Garbage]:
@@ -125,6 +133,11 @@ def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator
     for app_id, age in ages.items():
         if app_id not in known and age >= older_than_s:
             yield Garbage("markers of local_docker", app_id, 0, age, app_id)
+    for app_id, changed in results.without_job(known):
+        if now - changed >= limit:
+            path = results.directory_of(app_id)
+            size = trees.size_of([path])
+            yield Garbage(f"results in {path}", app_id, size, now - changed, app_id, True, shared=False)
 
 
 def _abandoned_looks(engine: Engine, older_than_s: float) -> Iterator[Garbage]:
@@ -158,4 +171,6 @@ def _unused_images(
             names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
             size = max(0, image["Size"] - max(0, image.get("SharedSize") or 0))
             code = (image.get("Labels") or {}).get(labels.FINGERPRINT, "")
-            yield Garbage(f"image {(names or [image['Id'][:19]])[0]}", "", size, age, image["Id"], code)
+            yield Garbage(
+                f"image {(names or [image['Id'][:19]])[0]}", "", size, age, image["Id"], fingerprint=code
+            )

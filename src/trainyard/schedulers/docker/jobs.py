@@ -22,6 +22,7 @@ _ACTIVE = frozenset(["running", "paused", "restarting"])
 CANCELLED = "cancelled"
 STOPPED = "stopped"
 RETRY = "retry"
+WAITING = "waiting"
 
 
 class Container:

@@ -4,12 +4,13 @@ The same judgement serves whoever looks (``status``, ``list``, ``wait``) and the
 So it does not matter whether a watcher was killed in the middle of something: the next one finds what is left
 to do.
 
-Three kinds of markers say what the containers cannot:
+Four kinds of markers say what the containers cannot:
 
 - ``cancelled`` (by, at): somebody asked for the job's end.
 - ``stopped`` (reason, detail, at): the job was ended by its time limit, fail_fast, or a failed submission.
 - ``retry-N`` (scope, culprit, was, at): a role (or, with an empty scope, everything) is started again.
   ``was`` holds the containers and their last starts, so that those started since can be told.
+- ``waiting`` (reason, at): its containers are made, and are started when there is a network for them.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ LONGEST_REMOTE_SUBMISSION = 3600.0
 STOP = "stop"
 START = "start"
 MARK = "mark"
+LAUNCH = "launch"
 
 
 class Step:
-    """Something to be done: ``stop`` or ``start`` containers, or ``mark`` the job (name, kind, facts)."""
+    """Something to be done: ``stop`` or ``start`` containers, ``launch`` them once there is a network for
+    them, or ``mark`` the job (name, kind, facts)."""
 
     __slots__ = ("containers", "facts", "kind", "name")
 
@@ -105,8 +108,10 @@ class _Judge:
         is_incomplete = bool(self.new) or (
             len(job.containers) < total and all(c.is_new for c in job.containers)
         )
-        self.is_submitting = is_incomplete and submitter_is_alive(job)
-        self.is_interrupted = is_incomplete and not self.is_submitting
+        self.waiting = next((marker for marker in job.markers if marker.kind == jobs.WAITING), None)
+        self.is_waiting = self.waiting is not None and bool(self.new)
+        self.is_submitting = is_incomplete and not self.is_waiting and submitter_is_alive(job)
+        self.is_interrupted = is_incomplete and not (self.is_submitting or self.is_waiting)
         self.end = self._end_marker()
         self.retries = sorted((m for m in job.markers if m.kind == jobs.RETRY), key=lambda m: (m.at, m.name))
         self.pending = [] if self.end else self._pending()
@@ -116,7 +121,7 @@ class _Judge:
         if self.job.is_our_own or self.end is not None:
             verdict.steps = self._steps()
         if self.job.timeout is not None and self.active:
-            verdict.deadline = self.job.submitted_at + self.job.timeout
+            verdict.deadline = self._begun() + self.job.timeout
         by_replica = self.job.by_replica()
         verdict.roles = [
             RoleStatus(role, [self._replica(role, k, by_replica.get((role, k))) for k in range(count)])
@@ -129,9 +134,16 @@ class _Judge:
         verdict.state = self._state(replicas, verdict.is_over)
         if verdict.is_over:
             verdict.msg = self._message(replicas)
+        elif self.is_waiting and not self.active:
+            verdict.msg = self._waiting_words()
         return verdict
 
     # ---- what has happened
+
+    def _begun(self) -> float:
+        """Return when the job's time began to run: a wait for a network does not count."""
+        starts = [container.started for container in self.containers if container.started]
+        return min(starts) / 1e9 if self.waiting is not None and starts else self.job.submitted_at
 
     def _end_marker(self) -> Marker | None:
         """Return what ended the job, unless it had ended already when that was asked for."""
@@ -174,8 +186,10 @@ class _Judge:
             return [self._stopped(reasons.INTERRUPTED, "")] if self.active else []
         if self.is_submitting:
             return []
+        if self.is_waiting:
+            return [Step(LAUNCH, self.new)]
         limit = self.job.timeout
-        if limit is not None and self.active and self.now >= self.job.submitted_at + limit:
+        if limit is not None and self.active and self.now >= self._begun() + limit:
             return [self._stopped(reasons.TIMEOUT, f"{limit:g}")]
         if self.pending:
             running = [container for container in self.pending if container.is_active]
@@ -258,6 +272,8 @@ class _Judge:
                 return AppState.SUBMITTED, "", 0
             if self.end is not None:
                 return self._end_state(), self._end_words(), 0
+            if self.is_waiting:
+                return AppState.PENDING, self._waiting_words(), 0
             return AppState.FAILED, reasons.describe(reasons.INTERRUPTED), 0
         if self.end is not None and container.finished >= self.end.at:
             return self._end_state(), self._end_words(), code
@@ -271,6 +287,10 @@ class _Judge:
         return next(
             str(m.facts["culprit"]) for m in reversed(self.retries) if container.name in m.facts["was"]
         )
+
+    def _waiting_words(self) -> str:
+        facts = self.waiting.facts if self.waiting is not None else {}
+        return f"waiting for a network: {facts.get('reason', '')}"
 
     def _end_reason(self) -> str:
         if self.end is None or self.end.kind == jobs.CANCELLED:
@@ -292,7 +312,7 @@ class _Judge:
                 return AppState.RUNNING
             if self.is_submitting:
                 return AppState.SUBMITTED
-            return AppState.PENDING if self.active or self.pending else AppState.RUNNING
+            return AppState.PENDING if self.active or self.pending or self.is_waiting else AppState.RUNNING
         if self.end is not None and self._end_reason() != reasons.PEER_FAILED:
             return self._end_state()
         states = {replica.state for replica in replicas}

@@ -22,6 +22,8 @@ APP_NAME = "trainyard.app"
 METADATA = "trainyard.metadata"
 #: JSON: ports in the container by name.
 PORTS = "trainyard.ports"
+#: Where the job's results are, in words.
+RESULTS = "trainyard.results"
 #: Which process submitted it, as `trainyard.processes.Process` writes it, and on which machine.
 SUBMITTER = "trainyard.submitter"
 HOST = "trainyard.host"

@@ -6,23 +6,28 @@ import fnmatch
 import json
 import math
 import os
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.docker import labels
+from trainyard.schedulers.docker import labels, results
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.workspace.registry import Reference
+from trainyard.specs.training import METADATA_KEY, grace_variable, script_of
+from trainyard.workspace.registry import image_problem
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
+#: SageMaker's names of hosts begin with it.
+HOST_PREFIX = "algo-"
+#: How many hosts of a job have addresses in one loopback network.
+LOOPBACK_HOSTS = 250
 IMAGE_ENV = "TORCHX_IMAGE"
-#: Role names, from metadata["train"], are followed by the names that SageMaker gives to hosts.
-TRAIN_METADATA = "train"
 #: The driver keeps bytes that are not UTF-8, and is the faster one to read. By default it throws the
 #: oldest lines away at 100 MB; it takes no "unlimited", but a limit that no disk reaches.
 LOG_CONFIG = {"Type": "local", "Config": {"max-size": "1000p"}}
@@ -44,6 +49,8 @@ class ReplicaRequest:
     image: str
     env: dict[str, str]
     body: dict[str, Any]
+    #: The script that its program reads, from the working directory; "" if nobody can tell.
+    script: str = ""
 
     def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:
         """Return what is sent to the daemon."""
@@ -59,7 +66,7 @@ class ReplicaRequest:
 class DockerRequest:
     """Everything that the daemon is asked for.
 
-    ``network`` is the name of a network to be made for the job, or "".
+    ``network`` is the name of a network to be made for the job, which is the job's id, or "".
     """
 
     app_id: str
@@ -67,6 +74,8 @@ class DockerRequest:
     network: str = ""
     platform: str | None = None
     watched: bool = False
+    #: Directories of this machine to be made if they do not exist: where results are sent to.
+    folders: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -87,6 +96,21 @@ class DockerRequest:
             containers.append(shown)
         return {**vars(self), "containers": containers}
 
+    def place_hosts(self, addresses: Iterator[str]) -> None:
+        """Give the containers addresses of their job's network, and let hosts of a training job know theirs.
+
+        The names that the daemon itself gives come with a container's start and go with its end; these stay.
+        """
+        known: dict[str, list[str]] = {}
+        for container, address in zip(self.containers, addresses, strict=False):
+            endpoint = container.body["NetworkingConfig"]["EndpointsConfig"][self.network]
+            endpoint["IPAMConfig"] = {"IPv4Address": address}
+            hosts = known.setdefault(container.role, [])
+            hosts += [f"{alias}:{address}" for alias in endpoint["Aliases"] if alias.startswith(HOST_PREFIX)]
+        for container in self.containers:
+            if known[container.role]:
+                container.body["HostConfig"]["ExtraHosts"] = known[container.role]
+
 
 def _shown_label(redactor: Any, value: str) -> str:
     try:
@@ -95,8 +119,17 @@ def _shown_label(redactor: Any, value: str) -> str:
         return str(redactor.text(value))
 
 
-def make_request(app: AppDef, opts: DockerOpts, app_id: str, session: str) -> DockerRequest:
+def make_request(
+    app: AppDef, opts: DockerOpts, app_id: str, session: str, *, shares_files: bool = True
+) -> DockerRequest:
     """Plan a job.
+
+    Args:
+        app: the job.
+        opts: the scheduler's options.
+        app_id: its id.
+        session: name of the runner's session.
+        shares_files: whether the daemon sees the files of this machine.
 
     Raises:
         ConfigError: an option is out of range, or something cannot be had from a Docker daemon.
@@ -107,13 +140,14 @@ def make_request(app: AppDef, opts: DockerOpts, app_id: str, session: str) -> Do
     total = len(names)
     network = app_id if total > 1 and opts.network is None else ""
     watched = total > 1 or opts.timeout is not None
-    plan = _Plan(app, opts, app_id, session, names, network, watched)
+    plan = _Plan(app, opts, app_id, session, names, network, watched, shares_files)
     return DockerRequest(
         app_id=app_id,
         containers=[plan.replica(role, k) for role in app.roles for k in range(role.num_replicas)],
         network=network,
         platform=opts.platform,
         watched=watched,
+        folders=results.folders_of(app) if shares_files else [],
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
 
@@ -130,8 +164,10 @@ class _Plan:
         names: dict[tuple[str, int], str],
         network: str,
         watched: bool,
+        shares_files: bool,
     ) -> None:
         self.app = app
+        self.shares_files = shares_files
         self.opts = opts
         self.app_id = app_id
         self.names = names
@@ -150,6 +186,7 @@ class _Plan:
         env = {
             **self.common_env,
             **applied.env,
+            **grace_variable(applied.env, self.opts.grace_period),
             RANK0_ENV: self.rank0,
             IMAGE_ENV: role.image,
         }
@@ -166,15 +203,35 @@ class _Plan:
             },
             "HostConfig": self._host_config(role, k),
         }
+        if METADATA_KEY in role.metadata and (hosts := self._hosts_without_network(role)):
+            body["HostConfig"]["ExtraHosts"] = [f"{host}:{address}" for host, address in hosts.items()]
         if self.opts.network != "host":
             body["Hostname"] = name
             self._add_ports(body, role)
         if self.network and self.opts.network not in ("host", "none", "bridge"):
             aliases = [f"{role.name}-{k}"]
-            if TRAIN_METADATA in role.metadata:
-                aliases.append(f"algo-{k + 1}")
+            if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
+                aliases.append(f"{HOST_PREFIX}{k + 1}")
             body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
-        return ReplicaRequest(name, role.name, k, role.image, env, body)
+        script = script_of(role.entrypoint, applied.args, role.metadata)
+        return ReplicaRequest(name, role.name, k, role.image, env, body, script)
+
+    def _hosts_without_network(self, role: Role) -> dict[str, str]:
+        """Return the addresses of a training role's hosts that no network of their job's own names.
+
+        The only host of a role is itself; hosts on the machine's network have a part of its loopback network
+        that depends on the job, so that two jobs can serve the same port on their ``algo-1``.
+        """
+        names = [f"{HOST_PREFIX}{k + 1}" for k in range(role.num_replicas)]
+        if self.opts.network == "host":
+            block = zlib.crc32(self.app_id.encode()) & 0x7FFF
+            return {
+                name: f"127.{128 | (number >> 8)}.{number & 255}.{1 + k % LOOPBACK_HOSTS}"
+                for k, name in enumerate(names)
+                for number in [(block + k // LOOPBACK_HOSTS) & 0x7FFF]
+            }
+        is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
+        return {names[0]: "127.0.0.1"} if is_alone else {}
 
     def _labels(self, session: str, watched: bool) -> dict[str, str]:
         policy = {
@@ -185,6 +242,7 @@ class _Plan:
             "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
         }
         layout = [[role.name, role.num_replicas] for role in self.app.roles]
+        place = results.place_of(self.app, self.app_id, kept_here=self.shares_files)
         return {
             labels.APP_ID: self.app_id,
             labels.OLD_APP_ID: self.app_id,
@@ -194,6 +252,7 @@ class _Plan:
             labels.LAYOUT: json.dumps(layout),
             labels.POLICY: json.dumps(policy),
             labels.METADATA: json.dumps({key: str(value) for key, value in self.app.metadata.items()}),
+            **({labels.RESULTS: place} if place else {}),
         }
 
     def _host_config(self, role: Role, k: int) -> dict[str, Any]:
@@ -203,7 +262,10 @@ class _Plan:
             "LogConfig": LOG_CONFIG,
             "Privileged": self.opts.privileged,
             "NetworkMode": self.network or "default",
-            "Mounts": [_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)],
+            "Mounts": [
+                *(_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)),
+                *(results.mounts_of(role, k, self.app_id) if self.shares_files else ()),
+            ],
             "Devices": _devices(role),
             "RestartPolicy": self._restart_policy(role),
         }
@@ -343,13 +405,8 @@ def _role_problems(role: Role) -> list[str]:
 def _image_problems(image: str) -> list[str]:
     if not image.strip() or image == NO_IMAGE:
         return ["it names no image (--image python:3.12, or that of your project)"]
-    if image.startswith("sha256:"):
-        return []
-    try:
-        Reference.parse(image)
-    except ConfigError as error:
-        return [error.message]
-    return []
+    problem = "" if image.startswith("sha256:") else image_problem(image)
+    return [problem] if problem else []
 
 
 def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:

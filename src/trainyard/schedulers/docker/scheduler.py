@@ -19,7 +19,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
-from trainyard.schedulers.docker import jobs
+from trainyard.schedulers.docker import jobs, labels
 from trainyard.schedulers.docker.judge import Verdict, judge, ports_of, submitter_is_alive
 from trainyard.specs.status import NONE
 
@@ -119,7 +119,9 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         from trainyard.specs.dryrun import AppDryRunInfo
 
         app_id = make_unique(app.name)
-        request = make_request(app, self.opts_class(**cfg), app_id, self.session_name)
+        request = make_request(
+            app, self.opts_class(**cfg), app_id, self.session_name, shares_files=self.engine.is_local
+        )
         info = AppDryRunInfo(request, str)
         info.app_id = app_id
         return info
@@ -168,6 +170,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
             ui_url=f"http://{next(iter(places.values()))}" if len(places) == 1 else None,
             metadata={**job.metadata, **places},
             roles_statuses=verdict.roles,
+            results=job.labels.get(labels.RESULTS),
         )
 
     def _judge(self, job: Job) -> Verdict:
@@ -223,6 +226,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         ensure_watcher(self.engine, app_id)
 
     def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.docker import results
         from trainyard.schedulers.docker.remove import remove_job
 
         job = jobs.load_job(self.engine, app_id)
@@ -234,6 +238,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
                 f"{app_id} is {verdict.state}, so it cannot be deleted", hint="Cancel it first."
             )
         remove_job(self.engine, app_id)
+        results.remove(app_id)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, what belongs to none, and images that none needs."""
@@ -247,6 +252,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
                 item.age,
                 item.size,
                 item.app_id,
+                item.results,
                 shared=item.shared,
                 fingerprint=item.fingerprint,
             )
@@ -289,8 +295,6 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
 def _was_submitted_here(job: Job) -> bool:
     import os
-
-    from trainyard.schedulers.docker import labels
 
     return job.labels.get(labels.HOST) == os.uname().nodename
 

@@ -63,18 +63,31 @@ def _has_vanished(app_id: str) -> bool:
 
 def _is_ending(visitor: socket.socket) -> bool:
     """Tell whether the process at the other end is about to end: killed, its files not yet closed."""
-    pid, _, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    fields = stat_fields(pid)
+    fields = stat_fields(_pid_of(visitor))
     return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
+def _pid_of(visitor: socket.socket) -> int:
+    """Return the process at the other end of a connection."""
+    pid, _, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
 def knock(app_id: str) -> bool:
-    """Have a job's watcher look again; returns False if it has none."""
+    """Have a job's watcher look again, also one that is stopped (SIGSTOP); returns False if it has none."""
     visitor = attend(app_id)
     if visitor is None:
         return False
     with visitor:
-        return not _is_ending(visitor)
+        if _is_ending(visitor):
+            return False
+        from signal import SIGCONT  # late: importing it costs more than all of this
+
+        try:
+            os.kill(_pid_of(visitor), SIGCONT)
+        except OSError:  # it has just ended, or is another user's
+            pass
+        return True
 
 
 def attend(app_id: str) -> socket.socket | None:

@@ -8,18 +8,20 @@ import time
 import warnings
 
 from trainyard.docker import images
-from trainyard.docker.engine import EngineError
+from trainyard.docker.errors import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
 from trainyard.processes import myself
-from trainyard.schedulers.docker import labels, refusals
+from trainyard.schedulers.docker import jobs, labels, refusals, results
 from trainyard.schedulers.docker.parallel import for_all
 from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from trainyard.docker.engine import Engine
+    from trainyard.docker.networks import Network
     from trainyard.schedulers.docker.request import DockerRequest, ReplicaRequest
 
 #: Starting takes as long as the machine takes to set a container up, which a loaded one may do slowly.
@@ -33,7 +35,8 @@ class AlreadySubmitted(Exception):
 def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str], None]) -> str:
     """Make and start a job's containers; returns its id. What was made is removed again if it fails.
 
-    Submitting a request once more does nothing.
+    Submitting a request once more does nothing. Where no addresses are left for the job's network its
+    containers are made, and started by the watcher when there are.
 
     Args:
         engine: the daemon.
@@ -51,7 +54,8 @@ def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str]
         submission.make()
         if request.watched:
             start_watcher(request.app_id)
-        submission.start()
+        if not submission.is_waiting:  # else the watcher starts them
+            submission.start()
     except AlreadySubmitted:
         return request.app_id
     except BaseException:
@@ -65,12 +69,19 @@ class _Submission:
         self.engine = engine
         self.request = request
         self._ids: dict[str, str] = {}
+        self._working_dirs: dict[str, str] = {}
         self._pulls: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}
         self._has_begun = False
+        self._why_waiting = ""
 
     # ---- making
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is no network for its containers yet."""
+        return bool(self._why_waiting)
 
     def make(self) -> None:
         """Make network and containers."""
@@ -78,6 +89,9 @@ class _Submission:
             raise AlreadySubmitted
         self._ensure_images()
         self._has_begun = True
+        results.make(
+            self.request.app_id, [mount["Source"] for mount in self._own_mounts()], self.request.folders
+        )
         self._labels = {
             labels.SUBMITTER: str(myself()),
             labels.HOST: os.uname().nodename,
@@ -86,6 +100,25 @@ class _Submission:
         if self.request.network:
             for_all(lambda _: self._make_network(), [None], shielded=True)
         for_all(self._make_container, self.request.containers, shielded=True)
+        if self.is_waiting:
+            facts = {"reason": self._why_waiting, "at": time.time_ns()}
+            jobs.make_marker(self.engine, self.request.app_id, jobs.WAITING, jobs.WAITING, facts)
+
+    def _own_mounts(self) -> list[dict[str, Any]]:
+        """Return the mounts that bring the job's results to this machine."""
+        own = results.directory_of(self.request.app_id) + os.sep
+        mounts = [mount for c in self.request.containers for mount in c.body["HostConfig"]["Mounts"]]
+        return [mount for mount in mounts if mount["Source"].startswith(own)]
+
+    def _leave_results_there(self) -> None:
+        """Leave results in the containers: the daemon sees other files than we do, as from within one."""
+        own = results.directory_of(self.request.app_id)
+        for container in self.request.containers:
+            config = container.body["HostConfig"]
+            config["Mounts"] = [m for m in config["Mounts"] if not m["Source"].startswith(own + os.sep)]
+            if container.body["Labels"].get(labels.RESULTS, "").startswith(own):
+                container.body["Labels"][labels.RESULTS] = results.IN_CONTAINERS
+        results.remove(self.request.app_id)
 
     def _exists(self) -> bool:
         filters = labels.label_filter(labels.APP_ID, self.request.app_id)
@@ -97,7 +130,9 @@ class _Submission:
         for_all(self._ensure_image, needed)
 
     def _ensure_image(self, image: str) -> None:
-        if images.inspect_image(self.engine, image) is not None:
+        found = images.inspect_image(self.engine, image)
+        if found is not None:
+            self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
             return
         if image.startswith("sha256:"):
             raise refusals.not_pulled(image, EngineError(404, "no such image"))
@@ -106,22 +141,15 @@ class _Submission:
         except EngineError as error:
             raise refusals.not_pulled(image, error) from error
 
-    def _make_network(self, *, may_retry: bool = True) -> None:
-        body = {
-            "Name": self.request.network,
-            "Driver": "bridge",
-            "CheckDuplicate": True,
-            "Labels": {labels.APP_ID: self.request.app_id},
-        }
+    def _make_network(self) -> None:
         try:
-            self.engine.request("POST", "/networks/create", json=body)
+            network = make_job_network(self.engine, self.request.app_id, len(self.request.containers))
+            self.request.place_hosts(network.addresses())
+        except NoSubnetLeftError as error:
+            self._why_waiting = error.message
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
-            # Networks of jobs whose watcher was killed at the very end may hold all address pools.
-            if may_retry and "pool" in error.message and remove_ended_networks(self.engine):
-                self._make_network(may_retry=False)
-                return
             raise refusals.refused(error, "make the job's network") from error
 
     def _make_container(self, replica: ReplicaRequest) -> None:
@@ -132,9 +160,33 @@ class _Submission:
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
+            if results.directory_of(self.request.app_id) + os.sep in error.message:
+                with self._lock:
+                    self._leave_results_there()
+                self._make_container(replica)
+                return
             raise refusals.refused(error, "make the container of", replica) from error
         with self._lock:
             self._ids[replica.name] = made["Id"]
+        self._check_script(replica)
+
+    def _check_script(self, replica: ReplicaRequest) -> None:
+        """Refuse a container whose script is not there, before it is started. Mounts may bring one."""
+        if not replica.script or replica.replica or replica.image not in self._working_dirs:
+            return
+        path = os.path.normpath(os.path.join(self._working_dirs[replica.image], replica.script))
+        targets = [mount["Target"].rstrip("/") + "/" for mount in replica.body["HostConfig"]["Mounts"]]
+        if any(path.startswith(target) for target in targets):
+            return
+        try:
+            place = f"/containers/{self._ids[replica.name]}/archive"
+            self.engine.request("HEAD", place, params={"path": path})
+        except EngineError as error:
+            if error.status == 404:
+                raise BackendError(
+                    f"cannot start {replica.role}/{replica.replica}: there is no script {path} in its image",
+                    hint="Name a script of the workspace, relative to its top, or one that the image has.",
+                ) from error
 
     # ---- starting
 
@@ -158,6 +210,7 @@ class _Submission:
             return
         try:
             remove_job(self.engine, self.request.app_id)
+            results.remove(self.request.app_id)
         except BackendError:
             warnings.warn(
                 f"something of {self.request.app_id} may be left on the Docker daemon; "
@@ -165,6 +218,30 @@ class _Submission:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def make_job_network(engine: Engine, app_id: str, containers: int) -> Network:
+    """Make the network of a job of several containers, which has the job's name.
+
+    Raises:
+        NoSubnetLeftError: no addresses are left for it.
+        EngineError: the daemon refuses it for another reason; 409, there is one of this name.
+    """
+    from trainyard.docker.networks import make_network  # late: most jobs have one container
+
+    body = {
+        "Name": app_id,
+        "Driver": "bridge",
+        "CheckDuplicate": True,
+        "Labels": {labels.APP_ID: app_id},
+    }
+    try:
+        return make_network(engine, body, containers)
+    except NoSubnetLeftError:
+        # Those of jobs whose watcher was killed at the very end may hold some.
+        if not remove_ended_networks(engine):
+            raise
+        return make_network(engine, body, containers)
 
 
 def _credentials(image: str) -> str | None:

@@ -23,9 +23,9 @@ import time
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.schedulers.docker import jobs, reasons, spawn
 from trainyard.schedulers.docker.events import Events
-from trainyard.schedulers.docker.judge import MARK, STOP, Step, judge, submitter_is_alive
+from trainyard.schedulers.docker.judge import LAUNCH, MARK, STOP, Step, judge, submitter_is_alive
 from trainyard.schedulers.docker.parallel import for_all
-from trainyard.schedulers.docker.remove import remove_networks
+from trainyard.schedulers.docker.remove import networks_of_jobs, remove_networks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 STOP_SECONDS = 120.0
 #: After a step that failed it is tried again so many seconds later.
 RETRY_SECONDS = 1.0
+#: Between two attempts to have a network, while there is none.
+NETWORK_SECONDS = 1.0
 #: A daemon that has been away for so long is not waited for. A later look at the job starts another.
 GIVE_UP_SECONDS = 3600.0
 
@@ -71,10 +73,11 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
             if verdict.is_over:
                 remove_networks(engine, app_id)
                 return
-            for step in verdict.steps:
-                _do(engine, job, step)
-            if verdict.steps:
+            done = [_do(engine, job, step) for step in verdict.steps]
+            if done and all(done):
                 continue
+            if done:
+                timeout = NETWORK_SECONDS
             if verdict.deadline is not None:
                 timeout = max(0.0, verdict.deadline - time.time())
             if not watched_submitter:
@@ -88,13 +91,31 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
         events.wait(seen, timeout)
 
 
-def _do(engine: Engine, job: Job, step: Step) -> None:
+def _do(engine: Engine, job: Job, step: Step) -> bool:
+    """Do a step; returns False if it has to wait."""
     if step.kind == MARK:
         jobs.make_marker(engine, job.app_id, step.name, step.name.partition("-")[0], step.facts)
     elif step.kind == STOP:
         for_all(lambda container: _stop(engine, container, job.grace), step.containers)
+    elif step.kind == LAUNCH and not _has_network(engine, job):
+        return False
     else:
-        _start_again(engine, job, step.containers)
+        _start(engine, job, step.containers)
+    return True
+
+
+def _has_network(engine: Engine, job: Job) -> bool:
+    """Make the network of a job that waits for it; returns False if there are no addresses for it yet."""
+    from trainyard.docker.errors import NoSubnetLeftError
+    from trainyard.schedulers.docker.submit import make_job_network
+
+    if networks_of_jobs(engine, job.app_id):
+        return True
+    try:
+        make_job_network(engine, job.app_id, len(job.containers))
+    except NoSubnetLeftError:
+        return False
+    return True
 
 
 def _stop(engine: Engine, container: Container, grace: float) -> None:
@@ -110,8 +131,8 @@ def _stop(engine: Engine, container: Container, grace: float) -> None:
             raise
 
 
-def _start_again(engine: Engine, job: Job, containers: list[Container]) -> None:
-    """Start ended containers anew; if one cannot be, the job has failed."""
+def _start(engine: Engine, job: Job, containers: list[Container]) -> None:
+    """Start containers that wait for it, or have ended; if one cannot be, the job has failed."""
 
     def start(container: Container) -> None:
         try:

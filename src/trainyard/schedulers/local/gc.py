@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from trainyard.errors import StateStoreError
 from trainyard.paths import view_dir
 from trainyard.schedulers.local import status, store
 from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.machine import trees
 from trainyard.specs.status import AppState, is_terminal
 
 #: A submission takes no longer than this, so that what is older was interrupted.
@@ -18,12 +18,13 @@ SUBMISSION_SECONDS = 3600.0
 
 
 class Garbage(NamedTuple):
-    """A job that has ended long enough ago."""
+    """A job that has ended long enough ago. ``results`` tells whether its script wrote some."""
 
     path: str
     app_id: str
     size: int
     age: float
+    results: bool = False
 
 
 def find(older_than_s: float) -> list[Garbage]:
@@ -36,7 +37,8 @@ def find(older_than_s: float) -> list[Garbage]:
             continue
         age = now - (state["ended_at"] or now)
         if age >= older_than_s:
-            garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
+            kept = trees.has_results(job.file("ml"))
+            garbage.append(Garbage(job.path, job.app_id, size_of(job), age, kept))
     for job in store.interrupted_submissions():
         age = now - os.stat(job.path).st_mtime
         if age >= max(older_than_s, SUBMISSION_SECONDS):
@@ -77,7 +79,7 @@ def collect(items: list[Garbage]) -> int:
 
 
 def remove_job(job: JobDir) -> None:
-    """Remove a job's directory, its logs, wherever they are, and the working directory made for it.
+    """Remove a job's directory with its results, its logs, wherever they are, and its working directory.
 
     Raises:
         StateStoreError: something cannot be removed.
@@ -88,23 +90,12 @@ def remove_job(job: JobDir) -> None:
         remove_view(job.app_id)
     for path in dict.fromkeys([status.log_root(job, status.replica_layout(job)), job.path]):
         try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            continue
+            trees.remove_tree(path)
         except OSError as error:
             raise StateStoreError(f"cannot remove {error.filename or path}: {error.strerror}") from error
 
 
 def size_of(job: JobDir) -> int:
     """Return how many bytes a job takes on the disk, logs included."""
-    roots = dict.fromkeys([job.path, status.log_root(job, status.replica_layout(job)), view_dir(job.app_id)])
-    files: dict[tuple[int, int], int] = {}
-    for root in roots:
-        for directory, _, names in os.walk(root):
-            for name in names:
-                try:
-                    info = os.lstat(os.path.join(directory, name))
-                except OSError:
-                    continue
-                files[info.st_dev, info.st_ino] = info.st_blocks * 512
-    return sum(files.values())
+    roots = [job.path, status.log_root(job, status.replica_layout(job)), view_dir(job.app_id)]
+    return trees.size_of(dict.fromkeys(roots))

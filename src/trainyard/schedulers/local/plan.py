@@ -23,6 +23,7 @@ from trainyard.specs.app import AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import grace_variable, script_of
 
 if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
@@ -102,14 +103,16 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
     path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
-    roles = [_plan_role(role, app_id, job, log_root, cwd, path) for role in app.roles]
+    roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
     if opts.auto_set_cuda_visible_devices:
         _place_gpus(app, roles)
     problems = [problem for role in roles for problem in _find_program(role, cwd, path, manifest)]
+    problems += [problem for role in app.roles for problem in _find_script(role, cwd, manifest)]
     if problems:
         raise ConfigError(
             "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
-            hint=f"Programs are searched in PATH, from {cwd if manifest is None else 'the workspace'}.",
+            hint="Programs are searched in PATH, scripts and other paths from "
+            f"{cwd if manifest is None else 'the workspace'}.",
         )
     return LocalRequest(
         app_id=app_id,
@@ -130,7 +133,9 @@ def inherited_environ(request: LocalRequest, environ: Mapping[str, str]) -> dict
     return {**inherited, "PATH": request.path}
 
 
-def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str) -> RolePlan:
+def _plan_role(
+    role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str, grace: float
+) -> RolePlan:
     if role.name in (".", ".."):
         raise ConfigError(
             f"a role cannot be named {role.name!r} here", hint="Its logs need a directory name."
@@ -147,6 +152,7 @@ def _plan_role(role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, pa
             "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
             "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
             **applied_env,
+            **grace_variable(applied_env, grace),
             JOB_VARIABLE: job.path,
         }
         if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
@@ -208,6 +214,22 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
     if os.sep in program and os.path.exists(located):
         return [f"role {role.name!r}: {program} is not executable (chmod +x?)"]
     return [f"role {role.name!r}: there is no program {program!r}"]
+
+
+def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
+    """Return what is wrong with the script that a role's program is to read."""
+    script = script_of(role.entrypoint, role.args, role.metadata)
+    if not script:
+        return []
+    if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
+        from trainyard.workspace.directory import script_problem
+
+        problem = script_problem(manifest, script)
+        return [f"role {role.name!r}: {problem}"] if problem else []
+    located = os.path.join(cwd, script)
+    if os.path.isdir(located):
+        return [f"role {role.name!r}: {script} is a directory"]
+    return [] if os.path.exists(located) else [f"role {role.name!r}: there is no script {script}"]
 
 
 def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:

@@ -48,6 +48,8 @@ class Replica:
         self.ended_by: tuple[str, str] | None = None
         #: The main process has ended, but processes that it started are still there.
         self.has_leftovers = False
+        #: It was stopped, and its grace period has passed.
+        self.grace_is_over = False
 
     @property
     def name(self) -> str:
@@ -58,6 +60,11 @@ class Replica:
     def is_running(self) -> bool:
         """Whether its main process runs."""
         return self.pid != 0 and not is_terminal(self.state)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether we have asked its present attempt to end."""
+        return self.ended_by is not None
 
     @property
     def log_paths(self) -> tuple[str, str]:
@@ -74,6 +81,7 @@ class Replica:
             self._set_error_file_aside()
         self.reason = ""
         self.exit_code = self.ended_at = self.ended_by = None
+        self.grace_is_over = False
         self.started_at = time.time()
         if not os.access(self.program, os.X_OK):
             raise FileNotFoundError(2, "no such program", self.program)
@@ -94,10 +102,10 @@ class Replica:
         self.state = AppState.RUNNING
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """Ask the process group to end (SIGTERM)."""
-        if self.ended_by is None:
-            self.ended_by = (reason, detail)
+        """Ask the process group to end: SIGTERM, and SIGCONT so that processes that are stopped can take it."""
+        self.ended_by = (reason, detail)
         processes.signal_group(self.pid, signal.SIGTERM)
+        processes.signal_group(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End the process group at once (SIGKILL)."""
@@ -118,7 +126,8 @@ class Replica:
             reason = reasons.FAILED if self.exit_code else reasons.SUCCEEDED
         self.reason = reasons.describe(reason, code=self.exit_code, signum=signum, detail=detail)
         self.state = reasons.state_of(reason)
-        self.has_leftovers = processes.signal_group(self.pid, signal.SIGTERM)
+        # After a stop the others of its group have had their SIGTERM, and may be at work on it.
+        self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)
         return reason
 
     def never_ran(self, problem: str) -> None:

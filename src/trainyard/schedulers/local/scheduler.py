@@ -89,7 +89,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             ConfigError: the replicas are to work together as hosts, which need names of their own.
         """
         from trainyard.specs.substitution import macros
-        from trainyard.workspace.toolkit import ToolkitPlace, toolkit_file
+        from trainyard.workspace.toolkit import ToolkitPlace, local_command
 
         if role.num_replicas > 1 and role.metadata["train"].get("distribution"):
             raise ConfigError(
@@ -97,8 +97,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
                 " the machine's name and ports",
                 hint="Use one replica with --nproc, or -s local_docker.",
             )
-        base = os.path.join(JobDir.of(macros.app_id).file("ml"), f"{role.name}-{macros.replica_id}")
-        return ToolkitPlace(toolkit_file(), code=macros.img_root, base=base)
+        base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
+        # This is the user's own Python: what a project wants installed there is theirs to decide.
+        return ToolkitPlace(
+            local_command(), code=macros.img_root, base=base, env={"TRAINYARD_INSTALLER": "none"}
+        )
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[LocalRequest]:
         return self._make_request(app, cfg, None)
@@ -139,12 +142,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what is known of a job; ends it as FAILED if its supervisor is gone."""
         job = _job_dir(app_id)
-        response = None if job is None else status.describe_job(job)
-        if response is None or job is None:
-            return None
-        document = job.read_job() or {}
-        response.metadata = document.get("app", {}).get("metadata", {})
-        return response
+        return None if job is None else status.describe_job(job)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
@@ -211,7 +209,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.local import gc
 
         return [
-            Leftover(item.app_id, item.path, item.age, item.size, item.app_id) for item in gc.find(older_than)
+            Leftover(item.app_id, item.path, item.age, item.size, item.app_id, item.results)
+            for item in gc.find(older_than)
         ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:

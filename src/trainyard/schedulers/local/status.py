@@ -7,6 +7,7 @@ written with the reason. A job of another machine (a shared home directory) is n
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 
@@ -44,8 +45,7 @@ def _is_supervised(state: dict[str, Any]) -> bool:
     here = machine()
     if state["host"] != here["host"] or state["boot_id"] != here["boot_id"]:
         return False
-    keepers = [processes.from_json(state.get(name)) for name in ("supervisor", "guard")]
-    return any(keeper is not None and keeper.is_alive() for keeper in keepers)
+    return processes.is_kept(*(processes.from_json(state.get(name)) for name in ("supervisor", "guard")))
 
 
 def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]:
@@ -98,10 +98,13 @@ def describe_job(job: JobDir) -> DescribeAppResponse | None:
     state = current_state(job)
     if state is None:
         return None
-    layout = replica_layout(job)
+    document = job.read_job() or {}
+    layout = _layout_in(document)
     log_dirs = {(role, index): log_dir for role, index, log_dir in layout}
     roles = [
-        RoleStatus(role["role"], [_replica_status(role["role"], item, log_dirs) for item in role["replicas"]])
+        RoleStatus(
+            role["role"], [_replica_status(job, role["role"], item, log_dirs) for item in role["replicas"]]
+        )
         for role in _roles_of(layout, state)
     ]
     errors = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
@@ -110,17 +113,42 @@ def describe_job(job: JobDir) -> DescribeAppResponse | None:
         app_id=job.app_id,
         state=AppState[state["state"]],
         num_restarts=state["num_restarts"],
-        msg=state["msg"] or NONE,
+        msg=state["msg"] or _stopped_text(state) or NONE,
         structured_error_msg=first.structured_error_msg if first else NONE,
         ui_url=f"file://{log_root(job, layout)}",
         roles_statuses=roles,
+        metadata=document.get("app", {}).get("metadata", {}),
+        results=_results_of(job, document),
     )
+
+
+def _stopped_text(state: dict[str, Any]) -> str:
+    if state["state"] != AppState.RUNNING.name:
+        return ""
+    return processes.stopped_text(processes.from_json(state.get("supervisor")), "supervisor")
 
 
 def replica_layout(job: JobDir) -> list[tuple[str, int, str]]:
     """Return role, index and log directory of every replica, in order."""
-    document = job.read_job() or {"layout": []}
-    return [(role, index, log_dir) for role, index, log_dir in document["layout"]]
+    return _layout_in(job.read_job() or {})
+
+
+def _layout_in(document: dict[str, Any]) -> list[tuple[str, int, str]]:
+    return [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
+
+
+def _results_of(job: JobDir, document: dict[str, Any]) -> str | None:
+    """Return where a job's results are; None if it does not run under the toolkit."""
+    from trainyard.specs.training import output_of, specification
+
+    roles = document.get("app", {}).get("roles", [])
+    found = [(role, specification(role["metadata"])) for role in roles]
+    trained = [(role, spec) for role, spec in found if spec]
+    if not trained:
+        return None
+    role, spec = trained[0]
+    own = job.base_dir(role["name"], 0) if len(trained) == role["num_replicas"] == 1 else job.file("ml")
+    return output_of(spec, job.app_id) or own
 
 
 def log_root(job: JobDir, layout: list[tuple[str, int, str]]) -> str:
@@ -139,15 +167,21 @@ def _roles_of(layout: list[tuple[str, int, str]], state: dict[str, Any]) -> list
     return [{"role": role, "replicas": replicas} for role, replicas in planned.items()]
 
 
-def _replica_status(role: str, item: dict[str, Any], log_dirs: dict[tuple[str, int], str]) -> ReplicaStatus:
+def _replica_status(
+    job: JobDir, role: str, item: dict[str, Any], log_dirs: dict[tuple[str, int], str]
+) -> ReplicaStatus:
     state = AppState[item["state"]]
     log_dir = log_dirs.get((role, item["id"]))
+    error = NONE
+    if state == AppState.FAILED and log_dir:
+        error = _error_file(log_dir)
+        error = _failure_report(job.base_dir(role, item["id"])) if error == NONE else error
     return ReplicaStatus(
         item["id"],
         state,
         role,
         hostname="localhost",
-        structured_error_msg=_error_file(log_dir) if state == AppState.FAILED and log_dir else NONE,
+        structured_error_msg=error,
         exit_code=item.get("exit_code"),
         reason=item["reason"],
         restarts=item.get("restarts", 0),
@@ -159,7 +193,19 @@ def _replica_status(role: str, item: dict[str, Any], log_dirs: dict[tuple[str, i
 def _error_file(log_dir: str) -> str:
     """Return the text of torchelastic's error file, if the replica wrote one."""
     try:
-        with open(os.path.join(log_dir, "error.json"), encoding="utf-8", errors="replace") as file:
+        # the program may leave anything there, a FIFO too
+        descriptor = os.open(os.path.join(log_dir, "error.json"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
             return file.read(MAX_ERROR_FILE).strip() or NONE
     except OSError:
         return NONE
+
+
+def _failure_report(base: str) -> str:
+    """Return the toolkit's report on a failed script as an error file's text, if there is one."""
+    try:
+        with open(os.path.join(base, "output", "failure"), encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_ERROR_FILE).strip()
+    except OSError:
+        return NONE
+    return json.dumps({"message": {"message": text}}) if text else NONE

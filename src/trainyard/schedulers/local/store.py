@@ -7,19 +7,19 @@ r"""The directory of a local job, which is all that is known of it.
         state.json        what has become of it; replaced whole at every change
         cancel.json       somebody asked for its end
         supervisor.log    what the supervisor itself had to say
+        ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
         index/ROLE/K      order and times of replica K's output (`logindex`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
 
 from trainyard.paths import jobs_dir, state_error
-from trainyard.schedulers.machine.documents import read_json, write_json
+from trainyard.schedulers.machine.documents import read_json, reserve, write_json, write_json_last
 from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False
@@ -64,6 +64,10 @@ class JobDir:
         """Return the path of a replica's log index."""
         return os.path.join(self.path, "index", role, str(replica))
 
+    def base_dir(self, role: str, replica: object) -> str:
+        """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
+        return os.path.join(self.path, "ml", f"{role}-{replica}")
+
     # ---- documents
 
     def read_job(self) -> dict[str, Any] | None:
@@ -83,22 +87,11 @@ class JobDir:
 
     def reserve_final_state(self, size: int) -> None:
         """Set room aside, so that the end of the job can be written even when the disk is full."""
-        with open(self.file("state.reserve"), "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
+        reserve(self.file("state.reserve"), size)
 
     def write_final_state(self, state: dict[str, Any]) -> None:
         """Replace the state for the last time, in the room set aside if there is no other."""
-        reserve = self.file("state.reserve")
-        try:
-            self.write_state(state)
-            if os.path.exists(reserve):
-                os.unlink(reserve)
-        except OSError:
-            data = json.dumps(state).encode()
-            with open(reserve, "r+b") as file:
-                file.write(data)
-                file.truncate()
-            os.replace(reserve, self.file("state.json"))
+        write_json_last(self.file("state.json"), state, self.file("state.reserve"))
 
     def request_cancel(self, by: str) -> None:
         """Leave the wish for the job's end where its supervisor finds it."""

@@ -64,6 +64,7 @@ class Supervisor:
         self.role_restarts = dict.fromkeys(self.roles, 0)
         self.stopping: tuple[str, str] | None = None
         self._restarting: set[str] = set()
+        self._orphans: set[int] = set()
         self._oom = OomWatch()
         self._recorder = LogRecorder()
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
@@ -142,9 +143,9 @@ class Supervisor:
         return max(0.0, min([*waits, LONGEST_WAIT]) * 1000 + 0.5) if waits else None
 
     def _is_over(self) -> bool:
-        return not self._restarting and all(
-            is_terminal(replica.state) and not replica.has_leftovers for replica in self.replicas
-        )
+        if self._restarting or self._orphans:
+            return False
+        return all(is_terminal(replica.state) and not replica.has_leftovers for replica in self.replicas)
 
     def _finish(self) -> None:
         """Make an end of everything and write the final state."""
@@ -190,7 +191,34 @@ class Supervisor:
         for replica in self.replicas:
             if replica.has_leftovers:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
+        self._end_orphans()
         self._restart_if_ready()
+
+    def _end_orphans(self) -> None:
+        """End what stopped replicas have left behind outside their process groups.
+
+        It had no SIGTERM from us, since its parent may have passed one on. Now that the parent has ended, it
+        gets one, once, and the rest of the grace period. One in a session of its own may belong to any replica,
+        so it is asked to end with the last of them.
+        """
+        stopped = {r.pid: r for r in self.replicas if r.was_stopped and not r.is_running}
+        told, self._orphans = self._orphans, set()
+        if not stopped:
+            return
+        all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
+        running = {replica.pid for replica in self.replicas if replica.is_running}
+        groups = {replica.pid for replica in self.replicas}
+        for pid, group, session in processes.children():
+            replica = stopped.get(session)
+            if pid in running or group in groups or (replica is None and not all_stop):
+                continue
+            if replica is not None:
+                replica.has_leftovers = True
+            if (replica or min(stopped.values(), key=lambda r: r.grace_is_over)).grace_is_over:
+                processes.send_to(pid, signal.SIGKILL)
+            elif pid not in told:
+                processes.send_to(pid, signal.SIGTERM)
+            self._orphans.add(pid)
 
     def _start(self, replica: Replica) -> None:
         self._dirty = True
@@ -205,7 +233,7 @@ class Supervisor:
         evidence = self._oom.evidence(replica.pid) if killed and replica.ended_by is None else ""
         reason = replica.ended(status, evidence)
         self._dirty = True
-        if replica.has_leftovers:
+        if replica.has_leftovers and not replica.was_stopped:
             self._after(min(self.grace, LEFTOVER_GRACE), lambda: self._kill_leftovers(replica))
         if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
             self._failed(replica)
@@ -268,16 +296,19 @@ class Supervisor:
         self._stop(self.replicas, reason, detail)
 
     def _stop(self, group: Iterable[Replica], reason: str, detail: str) -> None:
-        """SIGTERM to all that run, and SIGKILL after the grace period."""
-        running = [replica for replica in group if replica.is_running]
+        """SIGTERM to all that run, once, and SIGKILL after the grace period to what is left of them."""
+        running = [replica for replica in group if replica.is_running and not replica.was_stopped]
         for replica in running:
             replica.stop(reason, detail)
         attempts = [(replica, replica.pid) for replica in running]
 
         def kill() -> None:
             for replica, pid in attempts:
-                if replica.pid == pid and (replica.is_running or replica.has_leftovers):
-                    replica.kill()
+                if replica.pid == pid:
+                    replica.grace_is_over = True
+                    if replica.is_running or replica.has_leftovers:
+                        replica.kill()
+            self._end_orphans()
 
         if running:
             self._after(self.grace, kill)

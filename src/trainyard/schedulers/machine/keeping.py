@@ -35,7 +35,11 @@ def detach(log: str, guard: Callable[[int], NoReturn], what: str) -> NoReturn:
     ready_in, ready_out = os.pipe()
     if os.fork() == 0:
         os.close(ready_in)
-        _detach_output(log)
+        try:
+            _detach_output(log)
+        except OSError as error:
+            os.write(ready_out, f"cannot write {log}: {error.strerror}".encode())
+            os._exit(1)
         guard(ready_out)
     os.close(ready_out)
     answer = b""
@@ -134,12 +138,20 @@ def keep(title: str, prepare: Callable[[], Callable[[], None]], ready: int, plac
         work()
         code = 0
     except BaseException:
-        import traceback  # late: it would slow every start down
-
-        traceback.print_exc()
+        note_fault()
     finally:
-        sys.stderr.flush()
         os._exit(code)
+
+
+def note_fault() -> None:
+    """Write the traceback of the present exception to the process's log, unless its disk is full."""
+    import traceback  # late: it would slow every start down
+
+    try:
+        traceback.print_exc()
+        sys.stderr.flush()
+    except OSError:
+        pass
 
 
 def wait_until_ended(is_over: Callable[[], bool], pause: float) -> None:

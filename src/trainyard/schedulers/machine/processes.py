@@ -22,7 +22,10 @@ def hostname() -> str:
 
 
 def send_signal(process: Process, signum: int) -> bool:
-    """Signal this very process, never one that has its pid now. Returns False if it is gone."""
+    """Signal this very process, never one that has its pid now. Returns False if it is gone.
+
+    One that is stopped (SIGSTOP) is continued, since it could not act on the signal otherwise.
+    """
     try:
         handle = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
@@ -30,16 +33,52 @@ def send_signal(process: Process, signum: int) -> bool:
     try:
         if not process.is_alive():
             return False
-        if handle >= 0:
-            signal.pidfd_send_signal(handle, signum)
-        else:
-            os.kill(process.pid, signum)
+        _send(process.pid, handle, signum)
     except ProcessLookupError:
         return False
+    else:
+        try:
+            _send(process.pid, handle, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
     finally:
         if handle >= 0:
             os.close(handle)
     return True
+
+
+def _send(pid: int, handle: int, signum: int) -> None:
+    if handle >= 0:
+        signal.pidfd_send_signal(handle, signum)
+    else:
+        os.kill(pid, signum)
+
+
+def is_stopped(process: Process) -> bool:
+    """Tell whether a process has been stopped by a signal (SIGSTOP), so that it does nothing."""
+    fields = stat_fields(process.pid)
+    return fields is not None and fields[0] in "Tt" and process.is_alive()
+
+
+def is_kept(keeper: Process | None, guard: Process | None) -> bool:
+    """Tell whether the keeper of a job still runs, or the guard that cleans up behind it.
+
+    A guard that is stopped while its keeper is gone is continued: nothing else would ever end the job.
+    """
+    if keeper is not None and keeper.is_alive():
+        return True
+    if guard is None or not guard.is_alive():
+        return False
+    if is_stopped(guard):
+        send_signal(guard, signal.SIGCONT)
+    return True
+
+
+def stopped_text(keeper: Process | None, what: str) -> str:
+    """Say that the keeper of a job is stopped and how it goes on; "" if it is not."""
+    if keeper is None or not is_stopped(keeper):
+        return ""
+    return f"its {what} is stopped by a signal; `kill -CONT {keeper.pid}` or `trainyard cancel` continues it"
 
 
 def signal_group(pgid: int, signum: int) -> bool:
@@ -51,6 +90,38 @@ def signal_group(pgid: int, signum: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def send_to(pid: int, signum: int) -> None:
+    """Signal a child of this process, unless it has ended."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+
+
+def group_lives(pgid: int) -> bool:
+    """Tell whether a process group has members that have not ended."""
+    for pid in _pids():
+        fields = stat_fields(pid)
+        if fields is not None and int(fields[2]) == pgid and fields[0] not in "ZX":
+            return True
+    return False
+
+
+def children() -> list[tuple[int, int, int]]:
+    """Return pid, process group and session of the living children of this process."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            pids = [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without this list
+        pids = _pids()
+    found = []
+    for pid in pids:
+        fields = stat_fields(pid)
+        if fields is not None and fields[0] not in "ZX" and int(fields[1]) == os.getpid():
+            found.append((pid, int(fields[2]), int(fields[3])))
+    return found
 
 
 def children_of(pid: int) -> list[int]:
@@ -96,19 +167,47 @@ def kill_descendants(spared: int = 0) -> None:
 
 
 def members_of_job(job_dir: str) -> list[Process]:
-    """Return the processes that a job's replicas have started, found by their environment."""
+    """Return the processes that a job's replicas have started.
+
+    They are found by the mark in their environment. Those without it (``env -i``) are found by what they
+    share with one that has it: its session, or that it started them; or because they write to the job's logs.
+    What has left all of that behind is not found.
+    """
     mark = os.fsencode(f"{JOB_VARIABLE}={job_dir}") + b"\0"
-    members = []
+    parents, sessions, found = {}, {}, set()
     for pid in _pids():
+        fields = stat_fields(pid)
+        if fields is None or fields[0] in "ZX":
+            continue
+        parents[pid], sessions[pid] = int(fields[1]), int(fields[3])
+        if mark in _environ(pid) or _writes_below(pid, os.path.join(job_dir, "logs")):
+            found.add(pid)
+    found |= {pid for pid, session in sessions.items() if session in {sessions[member] for member in found}}
+    frontier = found
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier and pid not in found}
+        found |= frontier
+    members = [identify(pid) for pid in sorted(found)]
+    return [member for member in members if member is not None]
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read() + b"\0"
+    except OSError:
+        return b""
+
+
+def _writes_below(pid: int, directory: str) -> bool:
+    """Tell whether the standard output or error of a process is a file below a directory."""
+    for fd in (1, 2):
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                environ = file.read()
+            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(f"{directory}/"):
+                return True
         except OSError:
             continue
-        process = identify(pid) if mark in environ + b"\0" else None
-        if process is not None:
-            members.append(process)
-    return members
+    return False
 
 
 def kill_members_of_job(job_dir: str) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
 
 #: Changed whenever the same files would be laid out in another way.
-LAYOUT = 1
+LAYOUT = 2
 
 
 class Code:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trainyard.errors import ConfigError
 from trainyard.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
 from trainyard.workspace.images.placement import Place, place
-from trainyard.workspace.toolkit import TOOLKIT_PATH
+from trainyard.workspace.toolkit import TOOLKIT_BASE, TOOLKIT_PATH
 
 if TYPE_CHECKING:
     from trainyard.workspace.images.placement import Lookup
@@ -61,6 +61,9 @@ class Cargo:
             entries[toolkit_path] = LayerEntry(
                 toolkit_path, "file", 0o755, size=len(self.toolkit), digest=digest
             )
+            base = place(TOOLKIT_BASE, lookup)
+            # Like /tmp: the image's user need not be root
+            entries = _directories(base) | entries | {base.path: LayerEntry(base.path, "dir", 0o1777)}
         _add_parents(entries)
 
         def read(entry: LayerEntry) -> Iterable[bytes]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
+from trainyard.ordinary import read_ordinary
 from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.images.dockerfile import DOCKERFILES, parse
 from trainyard.workspace.images.layer import PIECE, LayerContent, LayerEntry
@@ -66,7 +67,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> Context | None
         return None
     if name not in entries:
         added[name] = path
-    content = b"".join(taken.read(entries[name])) if name in entries else b"".join(_chunks(path))
+    content = b"".join(taken.read(entries[name])) if name in entries else _whole(path)
     text = content.decode("utf-8", "replace")
     for source in parse(text, {}).sources:
         added |= _named(source, roots, entries)
@@ -118,6 +119,13 @@ def _entry(path: str, source: str) -> Entry:
         hasher.update(chunk)
         size += len(chunk)
     return Entry(path, "file", os.stat(source).st_mode & 0o7777, size, hasher.hexdigest())
+
+
+def _whole(path: str) -> bytes:
+    try:
+        return read_ordinary(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}, which the image is built with: {error.strerror}") from error
 
 
 def _chunks(path: str) -> Iterator[bytes]:

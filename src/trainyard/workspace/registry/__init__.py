@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         RegistryUnavailableError,
     )
     from trainyard.workspace.registry.image import RegistryImage, own_platform, read_image
-    from trainyard.workspace.registry.reference import Reference
+    from trainyard.workspace.registry.reference import Reference, image_problem
 
 __all__ = [
     "ContentMismatchError",
@@ -30,6 +30,7 @@ __all__ = [
     "RegistryUnavailableError",
     "append_layer",
     "encode_config",
+    "image_problem",
     "own_platform",
     "read_image",
 ]
@@ -39,7 +40,7 @@ _HOMES = {
     "client": ("ManifestDocument", "RegistryClient"),
     "errors": ("ContentMismatchError", "RegistryAuthError", "RegistryError", "RegistryUnavailableError"),
     "image": ("RegistryImage", "own_platform", "read_image"),
-    "reference": ("Reference",),
+    "reference": ("Reference", "image_problem"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

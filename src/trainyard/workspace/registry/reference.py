@@ -85,6 +85,17 @@ class Reference:
         return f"{self.name}{tag}" + (f"@{self.digest}" if self.digest else "")
 
 
+def image_problem(text: str) -> str:
+    """Return what is wrong with the name or the id of an image; "" if it may be one."""
+    if _IMAGE_ID.fullmatch(text):
+        return ""
+    try:
+        Reference.parse(text)
+    except ConfigError as error:
+        return error.message
+    return ""
+
+
 def api_host(registry: str) -> str:
     """Return the host that serves a registry's API: Docker Hub's is not the one in its images' names."""
     return "registry-1.docker.io" if registry in _HUB_NAMES else registry
@@ -149,7 +160,8 @@ def _check_repository(text: str, repository: str) -> None:
     if not bare:
         raise _wrong(text, "the repository is missing")
     if _REPOSITORY.fullmatch(repository) is None:
-        lower = f"; names of images are lower-case: {bare.lower()!r}" if bare != bare.lower() else ""
+        could_be = bare != bare.lower() and _REPOSITORY.fullmatch(bare.lower())
+        lower = f"; names of images are lower-case: {bare.lower()!r}" if could_be else ""
         raise _wrong(text, f"{bare!r} is not a repository{lower}")
     if len(repository) > LONGEST_NAME:
         raise _wrong(text, f"the repository is longer than {LONGEST_NAME} characters")

@@ -29,29 +29,55 @@ def decode(data: str | bytes, content_type: str) -> Any:
         raise UnsupportedFormatError(content_type, tuple(_DECODERS))
     try:
         return _DECODERS[kind](data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ClientError(f"Cannot read the request as {kind}: {error}.") from None
 
 
-def json_to_numpy(data: str | bytes, dtype: Any = None) -> Any:
+def json_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
     """``[[1, 2], [3, 4]]`` to an array of that shape."""
-    return _numpy().array(json.loads(data), dtype=dtype)
+    return _numpy().array(json.loads(string_like), dtype=dtype)
 
 
-def csv_to_numpy(data: str | bytes, dtype: Any = None) -> Any:
-    """Lines of numbers with commas to an array of shape (rows, columns), squeezed; ``dtype``: default
-    float.
+def csv_to_numpy(string_like: str | bytes, dtype: Any = None) -> Any:
+    """Lines with commas to an array of shape (rows, columns), squeezed: of floats where every value is a
+    number, else of text, as it was sent. Empty lines are skipped.
+
+    Raises:
+        ClientError: rows of different lengths, quotes that do not end, or values that are not of ``dtype``.
     """
-    text = data.decode("utf-8") if isinstance(data, bytes) else data
-    return _numpy().genfromtxt(io.StringIO(text), dtype=dtype or float, delimiter=",", comments=None)
+    try:
+        return _csv_to_numpy(string_like, dtype)
+    except ValueError as error:
+        raise ClientError(f"Cannot read the request as {content_types.CSV}: {error}.") from None
 
 
-def npy_to_numpy(data: bytes) -> Any:
+def _csv_to_numpy(string_like: str | bytes, dtype: Any) -> Any:
+    import csv
+
+    np = _numpy()
+    text = string_like.decode("utf-8") if isinstance(string_like, bytes) else string_like
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise ValueError(f"its rows have from {lengths[0]} to {lengths[-1]} values; all must have as many")
+    values = np.array(rows, dtype=str).squeeze() if rows else np.array([], dtype=float)
+    if dtype is not None:
+        return values.astype(dtype)
+    try:
+        return values.astype(float)
+    except ValueError:
+        return values
+
+
+def npy_to_numpy(npy_array: bytes) -> Any:
     """An NPY file to its array.
 
     Arrays of Python objects are refused: reading them would run code of the sender's.
     """
-    return _numpy().load(io.BytesIO(data), allow_pickle=False)
+    return _numpy().load(io.BytesIO(npy_array), allow_pickle=False)
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {

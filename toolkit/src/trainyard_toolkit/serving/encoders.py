@@ -27,7 +27,7 @@ def encode(array: Any, content_type: str) -> bytes:
 
 def array_to_json(array: Any) -> bytes:
     """Nested lists as JSON; NumPy's arrays and numbers too."""
-    return json.dumps(array, default=_plain).encode("utf-8")
+    return json.dumps(array, default=_plain_json).encode("utf-8")
 
 
 def array_to_csv(array: Any) -> bytes:
@@ -43,14 +43,14 @@ def array_to_csv(array: Any) -> bytes:
     return out.getvalue().encode("utf-8")
 
 
-def array_to_npy(array: Any) -> bytes:
+def array_to_npy(array_like: Any) -> bytes:
     """An NPY file."""
     try:
         import numpy as np  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ClientError("Cannot encode NPY without NumPy. Add it to the image.") from None
     out = io.BytesIO()
-    np.save(out, np.asarray(array), allow_pickle=False)
+    np.save(out, np.asarray(array_like), allow_pickle=False)
     return out.getvalue()
 
 
@@ -59,6 +59,13 @@ _ENCODERS = {
     content_types.CSV: array_to_csv,
     content_types.NPY: array_to_npy,
 }
+
+
+def _plain_json(value: Any) -> Any:
+    plain = _plain(value)
+    if plain is value:
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return plain
 
 
 def _plain(value: Any) -> Any:

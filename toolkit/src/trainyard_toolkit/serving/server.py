@@ -7,6 +7,7 @@ import os
 from trainyard_toolkit import fetch, install, log, program, resources
 from trainyard_toolkit.errors import ClientError, ConfigError, ToolkitError
 from trainyard_toolkit.layout import Layout
+from trainyard_toolkit.masking import Masker
 
 DEFAULT_PORT = "8080"
 DEFAULT_TIMEOUT = 60
@@ -48,6 +49,7 @@ def serve() -> int:
 
     As PID 1 it takes signals and collects its workers itself.
     """
+    log.set_mask(Masker().text)
     try:
         settings = Settings()
         if not os.environ.get("SAGEMAKER_SERVING_MODULE"):

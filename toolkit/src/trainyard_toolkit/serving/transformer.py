@@ -91,13 +91,29 @@ class Transformer:
 
     def _transform(self, data: bytes, content_type: str, accept: str) -> Answer:
         if content_type.split(";")[0].strip() in content_types.UTF8_TYPES:
-            body: Any = data.decode("utf-8")
+            try:
+                body: Any = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ClientError(f"Cannot read the request as {content_type}: {error}.") from None
         else:
             body = data
         if self._transform_fn is not None:
             return _answer(self._transform_fn(self.model, body, content_type, accept), accept)
-        prediction = self._predict_fn(self._input_fn(body, content_type), self.model)
+        prediction = self._predict(self._input_fn(body, content_type), content_type)
         return _answer(self._output_fn(prediction, accept), accept)
+
+    def _predict(self, data: Any, content_type: str) -> Any:
+        """Predict; values that we decoded as text and that the model cannot take are the client's fault."""
+        try:
+            return self._predict_fn(data, self.model)
+        except (TypeError, ValueError) as error:
+            ours = self._input_fn is decoders.decode
+            if not ours or getattr(getattr(data, "dtype", None), "kind", "") not in ("U", "O"):
+                raise
+            raise ClientError(
+                f"Cannot predict from this {content_type}: it has values that are no numbers, and the model "
+                f"does not take them ({type(error).__name__}: {error})."
+            ) from error
 
 
 def _answer(result: Any, accept: str) -> Answer:

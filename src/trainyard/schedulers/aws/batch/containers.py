@@ -12,6 +12,7 @@ from trainyard.schedulers.aws.batch.shapes import MULTINODE
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
+from trainyard.workspace.registry import image_problem
 
 _ULIMIT = re.compile(r"(?P<name>[a-z]+):(?P<soft>-1|\d+):(?P<hard>-1|\d+)")
 #: What components leave where no image is given.
@@ -29,6 +30,9 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
     Raises:
         ConfigError: the resource, a mount, a limit or a secret cannot be had on Batch.
     """
+    problem = "" if role.image in ("", NO_IMAGE) else image_problem(role.image)
+    if problem:
+        raise ConfigError(f"role {role.name!r}: {problem}")
     if role.image in ("", NO_IMAGE):
         raise ConfigError(
             f"role {role.name!r} has no image",

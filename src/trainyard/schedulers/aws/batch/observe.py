@@ -17,6 +17,7 @@ from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.training import output_in
 
 #: How many jobs one call describes, and how many calls are under way at a time.
 BATCH_SIZE = 100
@@ -148,7 +149,14 @@ def app_response(
         metadata=dict(job.get("tags") or {}),
         roles_statuses=statuses,
         roles=_roles(job),
+        results=_results(job),
     )
+
+
+def _results(job: Mapping[str, Any]) -> str | None:
+    """Return where the results go of the script that the first replica runs."""
+    groups = (job.get("nodeProperties") or {}).get("nodeRangeProperties") or [job]
+    return output_in(environment(groups[0].get("container") or {})) or None
 
 
 def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:

@@ -17,7 +17,7 @@ RETRY_SPOT = "spot"
 class AWSBatchOpts:
     """How a job runs on AWS Batch."""
 
-    queue: str = option("job queue, by name or ARN")
+    queue: str = option("job queue, by name or ARN", sends="to")
     user: str | None = option("name to tag the job with; the current user by default", default=None)
     privileged: bool = option(
         "run the containers with elevated permissions, as `docker run --privileged`", default=False
@@ -33,6 +33,7 @@ class AWSBatchOpts:
         "image repository that patched images are pushed to, such as "
         "123456789012.dkr.ecr.us-east-1.amazonaws.com/team",
         default=None,
+        sends="to",
     )
     quiet: bool = option("show no progress while an image is made and pushed", default=False)
     job_role_arn: str | None = option("ARN of the role that the program has in AWS", default=None)
@@ -58,12 +59,15 @@ class AWSBatchOpts:
         default=None,
     )
     region: str | None = option(
-        "AWS region; that of the queue's ARN or of the environment by default", default=None
+        "AWS region; that of the queue's ARN or of the environment by default", default=None, sends="to"
     )
-    profile: str | None = option("profile of ~/.aws/config; that of the environment by default", default=None)
+    profile: str | None = option(
+        "profile of ~/.aws/config; that of the environment by default", default=None, sends="to"
+    )
     log_group: str | None = option(
         "CloudWatch log group that the containers write to; Batch's own, /aws/batch/job, by default",
         default=None,
+        sends="to",
     )
     live_tail: bool = option(
         "have CloudWatch Live Tail tell of new lines while a log is followed, so that they are seen sooner; "

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.batch.options import (
@@ -22,6 +22,11 @@ from trainyard.schedulers.aws.batch.options import (
 )
 from trainyard.schedulers.aws.batch.shapes import MOST_CHILDREN, MOST_NODES, MOST_RANGES
 from trainyard.schedulers.aws.validate import problems_of
+from trainyard.specs.training import script_of, specification
+
+if TYPE_CHECKING:
+    from trainyard.specs.app import Role
+    from trainyard.workspace.manifest import Manifest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _QUEUE = re.compile(
@@ -236,3 +241,31 @@ def _submission_problems(submission: dict[str, Any]) -> Iterator[str]:
 
 def _size(params: dict[str, Any]) -> int:
     return len(json.dumps(params, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Iterator[str]:
+    """Yield what will be lost, or is likely to fail, of roles that run scripts under the toolkit.
+
+    Args:
+        roles: those of the job.
+        manifest: the code that travels with it; None if none does.
+    """
+    for role in roles:
+        spec = specification(role.metadata)
+        if not spec:
+            continue
+        output = (spec.get("output") or {}).get("uri") or "/opt/ml/model"
+        if output.startswith("/") and not any(
+            f"{output}/".startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
+        ):
+            yield (
+                f"role {role.name!r}: Batch keeps nothing of a container, so what the script writes to"
+                f" {output} is lost when it ends: say where results go, as in --output s3://bucket/prefix"
+            )
+        script = script_of(role.entrypoint, role.args, role.metadata)
+        if manifest is not None and script and not script.startswith(("/", "..")):
+            from trainyard.workspace.directory import script_problem
+
+            problem = script_problem(manifest, script)
+            if problem:
+                yield f"role {role.name!r}: {problem}; the job fails unless the image has it"

@@ -139,15 +139,29 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         info.app_id = job.app_id
         return info
 
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Look whether the queue is there and takes jobs: one call, which needs credentials too."""
+        from trainyard.schedulers.aws.batch.submission import check_queue
+
+        job = info.request
+        check_queue(self._jobs.session(job.region, job.profile), job.submission["jobQueue"])
+
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Register the job's definition unless it is there, and submit the job, once.
 
         Raises:
             AwsError: Batch refused it or could not be reached.
         """
+        import warnings
+
         from trainyard.schedulers.aws.batch.definitions import ensure, renamed
+        from trainyard.schedulers.aws.batch.rules import training_warnings
         from trainyard.schedulers.aws.batch.submission import submit_once
 
+        shipment = dryrun_info.shipment
+        manifest = shipment.manifest if shipment is not None else None
+        for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
         session = self._jobs.session(job.region, job.profile)
         definition = ensure(session, renamed(job.job_def))  # its images may have got another name meanwhile

@@ -11,8 +11,14 @@ import random
 import time
 from typing import Any
 
+from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch.listing import find_by_name
-from trainyard.schedulers.aws.errors import AwsError, AwsThrottledError, AwsUnreachableError
+from trainyard.schedulers.aws.errors import (
+    AwsError,
+    AwsForbiddenError,
+    AwsThrottledError,
+    AwsUnreachableError,
+)
 from trainyard.schedulers.aws.session import AwsSession
 
 ATTEMPTS = 5
@@ -22,6 +28,30 @@ LOOKS = 3
 DUPLICATE = "submitted twice by trainyard: its first submission is kept"
 
 sleep = time.sleep
+
+
+def check_queue(session: AwsSession, queue: str) -> None:
+    """Look whether a queue takes jobs. Who may not look may still submit.
+
+    Raises:
+        ConfigError: there is no such queue, or it is disabled or invalid.
+        AwsError: there are no credentials, or Batch cannot be reached.
+    """
+    try:
+        found = session.call("batch", "DescribeJobQueues", jobQueues=[queue])["jobQueues"]
+    except AwsForbiddenError:
+        return
+    if not found:
+        raise ConfigError(
+            f"there is no queue {queue} in {session.region}; nothing was sent",
+            hint="`aws batch describe-job-queues` lists them; another region is -cfg region=...",
+        )
+    state, status = found[0].get("state"), found[0].get("status")
+    if state == "DISABLED" or status in ("INVALID", "DELETING", "DELETED"):
+        raise ConfigError(
+            f"the queue {queue} takes no jobs: it is {state}, {status}; nothing was sent",
+            hint="Choose another: -cfg queue=NAME.",
+        )
 
 
 def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:

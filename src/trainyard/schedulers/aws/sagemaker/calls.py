@@ -159,7 +159,7 @@ def _searched(session: AwsSession, since: float | None, name: str) -> Iterator[d
         filters.append({"Name": "TrainingJobName", "Operator": "Contains", "Value": name})
     if filters:
         expression["Filters"] = filters
-    for page in _pages(
+    for page in pages_of(
         session,
         "Search",
         "Results",
@@ -177,7 +177,7 @@ def _listed(session: AwsSession, since: float | None, name: str) -> Iterator[dic
         limits["CreationTimeAfter"] = since - 1  # it means later than, to the second
     if name:
         limits["NameContains"] = name
-    for page in _pages(session, "ListTrainingJobs", "TrainingJobSummaries", **limits):
+    for page in pages_of(session, "ListTrainingJobs", "TrainingJobSummaries", **limits):
         for job in page:
             created = job.get("CreationTime")
             if since is None or created is None or created.timestamp() >= since:
@@ -189,7 +189,7 @@ def _tagged(session: AwsSession, jobs: list[dict[str, Any]]) -> list[dict[str, A
 
     def tags(job: dict[str, Any]) -> list[dict[str, str]]:
         arn = job["TrainingJobArn"]
-        pages = _pages(session, "ListTags", "Tags", size=None, ResourceArn=arn)
+        pages = pages_of(session, "ListTags", "Tags", size=None, ResourceArn=arn)
         return [tag for page in pages for tag in page]
 
     with ThreadPoolExecutor(CONCURRENCY, "list-tags") as pool:
@@ -203,7 +203,7 @@ def is_ours(job: dict[str, Any]) -> bool:
     return names.TAG_VERSION in keys or names.TAG_PREDECESSOR in keys
 
 
-def _pages(
+def pages_of(
     session: AwsSession, operation: str, items: str, *, size: int | None = PAGE_SIZE, **params: Any
 ) -> Iterator[list[Any]]:
     """Return the items of all pages, a page at a time. An empty page is not the last."""

@@ -21,7 +21,7 @@ from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.command import ARCHIVE_FILE, TOOLKIT_FILE
 from trainyard.schedulers.aws.sagemaker.isolation import Isolation
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
-from trainyard.schedulers.aws.sagemaker.script import script_of
+from trainyard.schedulers.aws.sagemaker.script import is_in_image, script_of
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
@@ -107,7 +107,7 @@ def _earlier(beginning: str) -> Snapshot:
 
 
 def _check_program(program: str, manifest: Manifest) -> None:
-    if not program or program in manifest.by_path:
+    if not program or program in manifest.by_path or is_in_image(program):
         return
     if {"setup.py", "pyproject.toml"} & set(manifest.by_path) and not program.endswith((".py", ".sh")):
         return  # a module of the package
@@ -303,7 +303,7 @@ def plan_code(
         chosen = Workspace({source: ""}) if source else Workspace()
     elif workspace:
         chosen = workspace
-    elif script is not None:
+    elif script is not None and not is_in_image(program):
         chosen = Workspace({".": ""}, implicit=True)
     else:
         chosen = Workspace()

@@ -15,6 +15,7 @@ from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.places import Places, places_of
 from trainyard.schedulers.aws.sagemaker.policy import BUCKET_POLICY, Grant, caller_grants, policy, role_grants
+from trainyard.schedulers.aws.sagemaker.queue_request import SERVICE_JOB
 from trainyard.schedulers.aws.sagemaker.rights import NO_BUCKET, bucket_doubt, trust_problem
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.aws.simulation import Decision, simulate
@@ -63,6 +64,8 @@ class _Looks:
         yield from guarded("default bucket", lambda: self._default_bucket(places))
         for name, what in _buckets(places).items():
             yield from guarded(what, partial(self._bucket, name, what))
+        if self.opts.batch_queue:
+            yield from guarded("queue", self._queue)
         yield from guarded("log group", self._log_group)
         yield from guarded("image", lambda: image(self.session, self._repository()))
         yield _printed("policy of the caller", self.who, caller)
@@ -97,6 +100,24 @@ class _Looks:
             yield Check("role", False, *problem)
         else:
             yield Check("role", True, self.role)
+
+    def _queue(self) -> Iterator[Check]:
+        name = self.opts.batch_queue or ""
+        answer = self.session.call("batch", "DescribeJobQueues", jobQueues=[name])
+        found = answer.get("jobQueues") or []
+        if not found:
+            yield Check("queue", False, f"there is no job queue {name}", "Make it, or give another one.")
+            return
+        queue = found[0]
+        kind = queue.get("jobQueueType", "")
+        if kind != SERVICE_JOB:
+            hint = f"A queue for training jobs has the type {SERVICE_JOB}, and a service environment."
+            yield Check("queue", False, f"{name} is a queue of the type {kind or 'ECS'}", hint)
+        elif queue.get("state") != "ENABLED" or queue.get("status") != "VALID":
+            said = f"{name} is {queue.get('state')}, {queue.get('status')}: {queue.get('statusReason', '')}"
+            yield Check("queue", False, said.rstrip(": "), "Have it enabled.")
+        else:
+            yield Check("queue", True, name)
 
     # ---- rights
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainyard.errors import ConfigError
+from trainyard.gitcommand import REPOSITORY_VARIABLES
 from trainyard.redaction import SHORTEST_URL_TOKEN
 from trainyard.schedulers.aws.sagemaker.code import Sources, add_dependencies
 from trainyard.specs.workspace import Workspace
@@ -67,7 +68,7 @@ class Clone:
         # a commit may be anywhere in the history, a branch's head is enough
         depth = [] if commit else ["--depth", "1"]
         on_branch = ["--branch", branch] if branch else []
-        self._git("clone", "--quiet", *depth, *on_branch, "--", self._repo, root)
+        self._git("clone", "--quiet", *depth, *on_branch, "--", _absolute(self._repo), root)
         if commit:
             self._git("-C", root, "checkout", "--quiet", "--detach", self._known_commit(root, commit))
         self.commit = self._git("-C", root, "rev-parse", "HEAD").strip()
@@ -100,6 +101,8 @@ class Clone:
         try:
             done = subprocess.run(
                 ["git", *words],
+                # not where the user works, whose checkout may name programs that Git would start
+                cwd=self._directory or "/",
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -125,7 +128,8 @@ class Clone:
 
     def _environment(self) -> tuple[dict[str, str], list[str]]:
         """Return Git's environment, and the secrets in it."""
-        environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true"}
+        kept = {name: value for name, value in os.environ.items() if name not in REPOSITORY_VARIABLES}
+        environ = {**kept, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true"}
         environ.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
         login = self._login()
         if not login or not self._repo.startswith("https://"):
@@ -149,6 +153,11 @@ class Clone:
         if password and not token and not two_factors:
             return f"{user}:{password}"
         return f"{user or 'x-access-token'}:{token}" if token else self._url_login
+
+
+def _absolute(repo: str) -> str:
+    """Return a repository of this machine by its whole path; any other as it is."""
+    return os.path.abspath(repo) if "://" not in repo and os.path.exists(repo) else repo
 
 
 def _split_login(repo: str) -> tuple[str, str]:

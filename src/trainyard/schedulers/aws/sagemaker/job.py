@@ -26,6 +26,7 @@ class Needs:
         default_bucket: whether something goes to the account's own bucket, made if it is missing.
         code_uri: where the code is to be uploaded, a "directory" of S3; "" if there is none to upload.
         uploads: paths of this machine that are to be uploaded.
+        extension: id of the offering that the job's training plan is to be extended by; "" for none.
     """
 
     role_name: str = ""
@@ -34,6 +35,7 @@ class Needs:
     default_bucket: bool = False
     code_uri: str = ""
     uploads: list[Upload] = field(default_factory=list)
+    extension: str = ""
 
     def steps(self) -> list[str]:
         """Return in words what will be done."""
@@ -51,7 +53,13 @@ class Needs:
             steps.append("make the account's own bucket, unless it is there")
         if self.code_uri:
             steps.append(f"upload the code to {self.code_uri}, unless it is there")
-        return steps + [f"upload {upload.path}, unless it is there" for upload in self.uploads]
+        steps += [f"upload {upload.path}, unless it is there" for upload in self.uploads]
+        if self.extension:
+            steps.append(
+                f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
+                "plan has it"
+            )
+        return steps
 
 
 @dataclass
@@ -64,6 +72,8 @@ class AWSSageMakerJob:
         images_to_push: images with the workspace, where they are made: name -> repository and tag.
         needs: what has to be done before the request can be sent.
         runs: what each role runs, for people: the request may have it in pieces.
+        submission: the SubmitServiceJob request of a job that goes through a Batch queue, without its
+            payload, which is the CreateTrainingJob request; empty for others.
     """
 
     job_name: str
@@ -71,12 +81,23 @@ class AWSSageMakerJob:
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
     needs: Needs = field(default_factory=Needs)
     runs: dict[str, list[str]] = field(default_factory=dict)
+    submission: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def app_id(self) -> str:
+        """The job's id: its name, and before it the queue if it goes through one."""
+        queue = str(self.submission.get("jobQueue", "")).rpartition("/")[2]
+        return f"{queue}:{self.job_name}" if queue else self.job_name
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
         from trainyard.redaction import Redactor
 
-        shown = {"before": self.needs.steps(), "CreateTrainingJob": self.job_def, "runs": self.runs}
+        request: dict[str, Any] = {"CreateTrainingJob": self.job_def}
+        if self.submission:
+            payload = {"serviceRequestPayload": self.job_def}
+            request = {"SubmitServiceJob": {**self.submission, **payload}}
+        shown = {"before": self.needs.steps(), **request, "runs": self.runs}
         values: dict[str, Any] = Redactor().json({key: value for key, value in shown.items() if value})
         return values
 

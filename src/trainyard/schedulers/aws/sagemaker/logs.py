@@ -22,13 +22,17 @@ def read_logs(
     session: AwsSession, job: dict[str, Any], replicas: Sequence[tuple[str, int]], query: LogQuery
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job."""
-    streams = LogStreams(
+    return streams_of(session).read(TrainingLogs(session, job, replicas), query, NAME)
+
+
+def streams_of(session: AwsSession) -> LogStreams:
+    """Return what reads the streams of training jobs."""
+    return LogStreams(
         session.client("logs", repeats=False),
         LOG_GROUP,
         renew=lambda: session.renewed_client("logs"),
         translate=lambda error, operation: session.translated(error, "logs", operation),
     )
-    return streams.read(TrainingLogs(session, job, replicas), query, NAME)
 
 
 class TrainingLogs:
@@ -65,13 +69,13 @@ class TrainingLogs:
         end = ended.timestamp() if over and ended is not None else None
         result = {}
         for replica, host in self._hosts.items():
-            names = _of_host(found, self._name, host)
+            names = of_host(found, self._name, host)
             attempts = [Attempt(name) for name in names[:-1]] + [Attempt(name, end) for name in names[-1:]]
             result[replica] = Attempts(attempts, over)
         return result
 
 
-def _of_host(streams: Sequence[Mapping[str, Any]], job: str, host: str) -> list[str]:
+def of_host(streams: Sequence[Mapping[str, Any]], job: str, host: str) -> list[str]:
     """Return the streams of a host, ``JOB/algo-1-1700000000000``, the oldest first."""
     beginning = f"{job}/{host}-"
     own = [stream for stream in streams if stream["logStreamName"].startswith(beginning)]

@@ -20,6 +20,11 @@ TAG_USER = "trainyard/user"
 TAG_TOKEN = "trainyard/client-token"
 #: The job's roles in order, as name:count, for reading commands.
 TAG_ROLES = "trainyard/roles"
+#: Says that a job of a queue was deleted: Batch itself forgets jobs only days after they have ended.
+TAG_DELETED = "trainyard/deleted"
+#: The id of the job in its queue, on the training jobs that Batch makes of it.
+TAG_QUEUED = "trainyard/batch-job"
+OWN_TAGS = frozenset({TAG_VERSION, TAG_APP_NAME, TAG_USER, TAG_TOKEN, TAG_ROLES, TAG_QUEUED, TAG_DELETED})
 #: The predecessor's, by which its jobs are known.
 TAG_PREDECESSOR = "torchx.pytorch.org/version"
 
@@ -41,6 +46,13 @@ def make_job_name(base: str) -> str:
 def is_job_name(text: str) -> bool:
     """Tell whether the service could have a job of this name."""
     return re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", text) is not None
+
+
+def split_queued(app_id: str) -> tuple[str, str] | None:
+    """Return queue and name of the id of a job that goes through a Batch queue; None of other ids."""
+    queue, colon, name = app_id.rpartition(":")
+    known = colon and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", queue) and is_job_name(name)
+    return (queue, name) if known else None
 
 
 def tag_value(text: str) -> str:
@@ -78,14 +90,27 @@ def join_s3(bucket: str, *parts: str) -> str:
     return f"s3://{bucket}/{key}" if key else f"s3://{bucket}/"
 
 
+def batch_console_url(arn: str) -> str | None:
+    """Return where a browser shows a job of a Batch queue."""
+    parts = arn.split(":")
+    if len(parts) < 6 or parts[0] != "arn":
+        return None
+    region, job_id = parts[3], arn.rpartition("/")[2]
+    return f"https://{region}.{_console_domain(parts[1])}/batch/home?region={region}#jobs/service-job/detail/{job_id}"
+
+
+def _console_domain(partition: str) -> str:
+    return {
+        "aws-cn": "console.amazonaws.cn",
+        "aws-us-gov": "console.amazonaws-us-gov.com",
+    }.get(partition, "console.aws.amazon.com")
+
+
 def console_url(arn: str) -> str | None:
     """Return where a browser shows a training job."""
     parts = arn.split(":")
     if len(parts) < 6 or parts[0] != "arn":
         return None
-    domain = {
-        "aws-cn": "console.amazonaws.cn",
-        "aws-us-gov": "console.amazonaws-us-gov.com",
-    }.get(parts[1], "console.aws.amazon.com")
+    domain = _console_domain(parts[1])
     region, name = parts[3], arn.rpartition("/")[2]
     return f"https://{region}.{domain}/sagemaker/home?region={region}#/jobs/{name}"

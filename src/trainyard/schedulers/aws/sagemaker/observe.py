@@ -26,7 +26,7 @@ def layout(job: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     Hosts are ``algo-1``, ``algo-2``, .... Which of them are in which group SageMaker tells in the containers
     only; they are taken to come in the order of the groups.
     """
-    config = job.get("ResourceConfig") or {}
+    config = _resources(job)
     groups = config.get("InstanceGroups") or []
     only = (job.get("Environment") or {}).get(ROLE_NAME)
     if only or not groups:
@@ -41,18 +41,32 @@ def layout(job: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     return places
 
 
+def _resources(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's ``ResourceConfig``; of preferences the one that was selected, until then the first."""
+    config = dict(job.get("ResourceConfig") or {})
+    preferences = config.get("InstancePreferences")
+    if preferences:
+        first = preferences[0]
+        config["InstanceType"] = config.get("SelectedInstanceType") or first.get("InstanceType", "")
+        count = config.get("InstanceCount") or first.get("InstanceCount", 1)
+        config["InstanceCount"] = config.get("SelectedInstanceCount") or count
+    return config
+
+
 def describe(app_id: str, job: Mapping[str, Any]) -> DescribeAppResponse:
     """Return a job as SageMaker describes it."""
     state = STATE_OF_REASON[reason_of(job)]
+    facts = _facts(job)
     return DescribeAppResponse(
         app_id,
         state,
         num_restarts=_restarts(job),
         msg=message_of(job),
         ui_url=names.console_url(job.get("TrainingJobArn", "")),
-        metadata=_facts(job),
+        metadata=facts,
         roles_statuses=_statuses(job, state),
         roles=_roles(job),
+        results=facts.get("output"),
     )
 
 
@@ -111,17 +125,33 @@ def _facts(job: Mapping[str, Any]) -> dict[str, str]:
         "model_artifacts": (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts"),
         "output": f"{output}/{job.get('TrainingJobName')}/output" if output else None,
         "checkpoints": (job.get("CheckpointConfig") or {}).get("S3Uri"),
+        "tensorboard": (job.get("TensorBoardOutputConfig") or {}).get("S3OutputPath"),
+        "experiment": _joined(job.get("ExperimentConfig"), "ExperimentName", "TrialName", "RunName"),
+        "mlflow": _joined(job.get("MlflowConfig"), "MlflowExperimentName", "MlflowRunName"),
+        "mlflow_run": (job.get("MlflowDetails") or {}).get("MlflowRunId"),
+        "model_package": job.get("OutputModelPackageArn")
+        or (job.get("ModelPackageConfig") or {}).get("ModelPackageGroupArn"),
+        "training_plan": (job.get("ResourceConfig") or {}).get("TrainingPlanArn"),
+        "selected_instance_type": (job.get("ResourceConfig") or {}).get("SelectedInstanceType"),
         "training_seconds": job.get("TrainingTimeInSeconds"),
         "billable_seconds": job.get("BillableTimeInSeconds"),
     }
+    for kind in ("DebugRuleEvaluationStatuses", "ProfilerRuleEvaluationStatuses"):
+        for rule in job.get(kind) or []:
+            facts[f"rule:{rule.get('RuleConfigurationName')}"] = rule.get("RuleEvaluationStatus")
     for metric in job.get("FinalMetricDataList") or []:
         facts[f"metric:{metric.get('MetricName')}"] = metric.get("Value")
     return {key: str(value) for key, value in facts.items() if value not in (None, "")}
 
 
+def _joined(config: Mapping[str, Any] | None, *members: str) -> str | None:
+    """Return members of an object as one text: an experiment, its trial and its run."""
+    return "/".join(str(config[member]) for member in members if config.get(member)) if config else None
+
+
 def _roles(job: Mapping[str, Any]) -> list[Role]:
     algorithm = job.get("AlgorithmSpecification") or {}
-    config = job.get("ResourceConfig") or {}
+    config = _resources(job)
     types = {
         group["InstanceGroupName"]: group["InstanceType"] for group in config.get("InstanceGroups") or []
     }

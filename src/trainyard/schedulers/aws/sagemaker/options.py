@@ -31,8 +31,12 @@ class AWSSageMakerOpts:
         default=None,
     )
     user: str | None = option("name to tag the job with; the current user by default", default=None)
-    region: str | None = option("AWS region; that of the environment or profile by default", default=None)
-    profile: str | None = option("profile of ~/.aws/config; that of the environment by default", default=None)
+    region: str | None = option(
+        "AWS region; that of the environment or profile by default", default=None, sends="to"
+    )
+    profile: str | None = option(
+        "profile of ~/.aws/config; that of the environment by default", default=None, sends="to"
+    )
     base_job_name: str | None = option(
         "what the job's name begins with; the application's name by default", default=None
     )
@@ -65,7 +69,51 @@ class AWSSageMakerOpts:
         "how often the service starts the job again after a fault of its own, 1 to 30", default=None
     )
     training_plan: str | None = option("ARN of a training plan with reserved capacity", default=None)
+    training_plan_extension: str | None = option(
+        "id of an offering that extends training_plan (SearchTrainingPlanOfferings); it is bought, and paid, "
+        "before the job is created, unless the plan has that extension already",
+        default=None,
+    )
+    instance_preferences: list[str | dict[str, Any]] | None = option(
+        "up to 5 instance types in place of instance_type; the job runs on the first that has capacity: "
+        'ml.p5.48xlarge,ml.p4d.24xlarge, or as JSON [{"type": "ml.p5.48xlarge", "count": 1, '
+        '"training_plan_arns": ["arn:..."]}, ...]',
+        default=None,
+    )
+    instance_placement_config: dict[str, Any] | None = option(
+        "how instances are placed on UltraServers, as JSON: "
+        '{"enable_multiple_jobs": true, "placement_specifications": [{"instance_count": 2}]}',
+        default=None,
+    )
     enable_infra_check: bool | None = option("check the instances' hardware before the job", default=None)
+
+    # ---- a queue of AWS Batch
+    batch_queue: str | None = option(
+        "job queue of AWS Batch, by name or ARN, that the job waits in; its type is SAGEMAKER_TRAINING. "
+        "Without one SageMaker gets the job at once",
+        default=None,
+    )
+    batch_share_identifier: str | None = option(
+        "share identifier; to be given if, and only if, the queue has a fair-share policy", default=None
+    )
+    batch_quota_share: str | None = option(
+        "quota share; to be given if, and only if, the queue has quota shares", default=None
+    )
+    batch_priority: int | None = option("scheduling priority, 0 to 9999, highest first", default=None)
+    batch_attempts: int | None = option(
+        "how often the job is started at most, 1 to 10 (max_retries + 1 by default)", default=None
+    )
+    batch_retry_rules: list[str] | None = option(
+        "after which failures it is started again: PATTERN:retry or PATTERN:final, where the pattern is "
+        "Batch's status reason, or with a * its beginning; the first that fits holds, and where none fits "
+        "the job is started again. Example: 'Received status from SageMaker: Internal*:retry',*:final",
+        default=None,
+    )
+    batch_timeout: int | None = option("stop each attempt after this many seconds, at least 60", default=None)
+    batch_preemption_retries: int | None = option(
+        "how often a job of a quota share may be preempted and started again (without limit by default)",
+        default=None,
+    )
 
     # ---- input
     input_mode: str | None = option(
@@ -77,9 +125,12 @@ class AWSSageMakerOpts:
         "fsx://fs-ID/path or efs://fs-ID/path; settings follow a ?: "
         "s3://b/p?mode=FastFile&distribution=ShardedByS3Key",
         default=None,
+        sends="from",
     )
     model_uri: str | None = option(
-        "a model to start from: s3://..., or a path of this machine, which is uploaded", default=None
+        "a model to start from: s3://..., or a path of this machine, which is uploaded",
+        default=None,
+        sends="from",
     )
     model_channel_name: str | None = option(
         "channel that model_uri is found in ('model' by default)", default=None
@@ -89,6 +140,7 @@ class AWSSageMakerOpts:
     output_path: str | None = option(
         "s3://... for the model and other results; a bucket of the account, made if missing, by default",
         default=None,
+        sends="to",
     )
     output_kms_key: str | None = option(
         "KMS key that encrypts results, and the code on its way", default=None
@@ -97,7 +149,7 @@ class AWSSageMakerOpts:
         "upload the model as files and not as model.tar.gz", default=None
     )
     checkpoint_s3_uri: str | None = option(
-        "s3://... that checkpoints go to while the job runs, and come back from", default=None
+        "s3://... that checkpoints go to while the job runs, and come back from", default=None, sends="to"
     )
     checkpoint_local_path: str | None = option(
         "where the program writes checkpoints (/opt/ml/checkpoints by default); needs checkpoint_s3_uri",
@@ -108,12 +160,45 @@ class AWSSageMakerOpts:
         default=None,
     )
     enable_sagemaker_metrics: bool | None = option("keep metrics as time series", default=None)
-    debugger_hook_config: bool | None = option(
-        "let SageMaker Debugger save tensors below output_path; on by default where the region has it",
+    debugger_hook_config: bool | dict[str, Any] | None = option(
+        "let SageMaker Debugger save tensors below output_path; on by default where the region has it; or as "
+        'JSON {"s3_output_path": "s3://...", "hook_parameters": {"save_interval": "100"}, '
+        '"collection_configurations": [{"name": "losses"}]}',
+        default=None,
+    )
+    debugger_rules: list[dict[str, Any]] | None = option(
+        'rules that look at saved tensors, as JSON [{"name": "VanishingGradient"}]: a built-in rule, or any '
+        "with rule_evaluator_image and rule_parameters",
         default=None,
     )
     disable_profiler: bool | None = option(
         "no monitoring and profiling by SageMaker Debugger (False by default)", default=None
+    )
+    profiler_config: dict[str, Any] | None = option(
+        "how the job is profiled: s3_output_path, profiling_interval_in_milliseconds (100, 200, 500, 1000, "
+        "5000, 60000), profiling_parameters",
+        default=None,
+    )
+    profiler_rules: list[dict[str, Any]] | None = option(
+        'rules that look at the profile, as JSON [{"name": "ProfilerReport"}]; see debugger_rules',
+        default=None,
+    )
+    tensorboard_output_config: dict[str, Any] | None = option(
+        "where TensorBoard's files go: s3_output_path=s3://bucket/prefix, and local_path "
+        "(/opt/ml/output/tensorboard by default)",
+        default=None,
+    )
+    experiment_config: dict[str, str] | None = option(
+        "the SageMaker experiment that the job is part of: experiment_name, trial_name, run_name, "
+        "trial_component_display_name",
+        default=None,
+    )
+    mlflow_config: dict[str, str] | None = option(
+        "managed MLflow that keeps the run: resource_arn, experiment_name, run_name", default=None
+    )
+    model_package_config: dict[str, str] | None = option(
+        "model package that the model becomes: model_package_group_arn, source_model_package_arn",
+        default=None,
     )
 
     # ---- network and access
@@ -143,7 +228,14 @@ class AWSSageMakerOpts:
         "environment variables, beside those of the job", default=None
     )
     hyperparameters: dict[str, Any] | None = option(
-        "hyperparameters, beside the script's arguments: lr=0.1, or as JSON with values of any kind",
+        "hyperparameters, beside the script's arguments: lr=0.1, or as JSON with values of any kind; names "
+        "with sagemaker_ go to what starts the script",
+        default=None,
+    )
+    distribution: dict[str, Any] | None = option(
+        "how the image's toolkit starts a script on all instances, as the SageMaker SDK has it: "
+        '{"torch_distributed": {"enabled": true}}, or smdistributed, mpi, parameter_server, '
+        "multi_worker_mirrored_strategy, pytorchxla, pytorchddp",
         default=None,
     )
     container_log_level: int | None = option(
@@ -153,6 +245,7 @@ class AWSSageMakerOpts:
         "directory of the code, or s3://.../sourcedir.tar.gz; the workspace, that is the current directory, "
         "by default",
         default=None,
+        sends="from",
     )
     git_config: dict[str, Any] | None = option(
         "clone the code: repo, branch, commit, username, password, token, 2FA_enabled; source_dir and "
@@ -160,10 +253,12 @@ class AWSSageMakerOpts:
         default=None,
     )
     dependencies: list[str] | None = option(
-        "further directories and files that are put beside the code, by their last names", default=None
+        "further directories and files that are put beside the code, by their last names",
+        default=None,
+        sends="from",
     )
     code_location: str | None = option(
-        "s3://... that code is uploaded to; the bucket of output_path by default", default=None
+        "s3://... that code is uploaded to; the bucket of output_path by default", default=None, sends="to"
     )
     toolkit: bool = option(
         "start scripts by trainyard's toolkit, which travels with the code and needs a Python in the image; "
@@ -171,6 +266,8 @@ class AWSSageMakerOpts:
         default=True,
     )
     image_repo: str | None = option(
-        "image repository to push images with the workspace to; code goes through S3 by default", default=None
+        "image repository to push images with the workspace to; code goes through S3 by default",
+        default=None,
+        sends="to",
     )
     quiet: bool = option("show no progress while code is packed and uploaded", default=False)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from trainyard.schedulers.aws.looks import ECR_IMAGE, partition_and_account
 from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws.sagemaker.configs import config_of
+from trainyard.schedulers.aws.sagemaker.queue_request import queue_name
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
@@ -33,6 +35,8 @@ class Places:
         repository: name of the ECR repository that images are pushed to; "" for none.
         in_vpc: whether jobs are in a VPC.
         remote_debug: whether people connect to the containers.
+        queue: name of the Batch queue that jobs go through; "" for none.
+        plan: ARN of the training plan that is extended; "" for none.
     """
 
     region: str
@@ -50,6 +54,8 @@ class Places:
     repository: str = ""
     in_vpc: bool = False
     remote_debug: bool = False
+    queue: str = ""
+    plan: str = ""
 
     def arn(self, service: str, rest: str) -> str:
         """Return the ARN of something of the account and region."""
@@ -82,7 +88,11 @@ def places_of(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> Place
         output = f"s3://{places.default_bucket}/"
     results = _prefix(output)
     bucket = results.partition("/")[0]
-    places.results = [results]
+    written = [
+        config_of(opts, option).get("S3OutputPath")
+        for option in ("debugger_hook_config", "profiler_config", "tensorboard_output_config")
+    ]
+    places.results = list(dict.fromkeys([results, *(_prefix(uri) for uri in written if uri)]))
     sources = [(uri.rpartition("?")[0] or uri) for uri in (opts.channels or {}).values()]
     sources += [uri for uri in (opts.model_uri, opts.source_dir) if uri]
     places.data = [_prefix(uri) for uri in sources if uri.startswith("s3://")]
@@ -99,6 +109,8 @@ def places_of(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> Place
     places.repository = image["name"] if image else ""
     places.in_vpc = bool(opts.subnets)
     places.remote_debug = bool(opts.enable_remote_debug)
+    places.queue = queue_name(opts.batch_queue or "")
+    places.plan = (opts.training_plan or "") if opts.training_plan_extension else ""
     return places
 
 

@@ -21,6 +21,14 @@ JOBS = (
     "sagemaker:StopTrainingJob",
 )
 LISTS = ("sagemaker:ListTrainingJobs", "sagemaker:Search")
+QUEUED_JOBS = (
+    "batch:DescribeServiceJob",
+    "batch:SubmitServiceJob",
+    "batch:TagResource",
+    "batch:TerminateServiceJob",
+)
+LOOK_AT_QUEUES = ("batch:DescribeJobQueues", "batch:ListServiceJobs")
+EXTEND_PLAN = ("sagemaker:DescribeTrainingPlanExtensionHistory", "sagemaker:ExtendTrainingPlan")
 READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
 WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
 PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
@@ -111,6 +119,12 @@ def caller_grants(places: Places) -> list[Grant]:
         grants.append(Grant("LookAtBuckets", ["s3:GetBucketPolicy"], buckets, elsewhere=BUCKET_POLICY))
     if places.default_bucket:
         grants.append(Grant("MakeBucket", ["s3:CreateBucket"], places.buckets([places.default_bucket])))
+    if places.queue:
+        queue = [places.arn("batch", f"job-queue/{places.queue}"), places.arn("batch", "service-job/*")]
+        grants.append(Grant("QueuedJobs", QUEUED_JOBS, queue))
+        grants.append(Grant("LookAtQueues", LOOK_AT_QUEUES, ["*"]))
+    if places.plan:
+        grants.append(Grant("ExtendPlan", EXTEND_PLAN, [places.plan]))
     if places.repository:
         grants.append(Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]))
         grants.append(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker import distribution
 from trainyard.schedulers.aws.sagemaker.command import (
     ARCHIVE_FILE,
     CODE_CHANNEL,
@@ -20,7 +22,6 @@ from trainyard.schedulers.aws.sagemaker.command import (
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.script import (
-    METADATA_KEY,
     Script,
     as_arguments,
     as_hyperparameters,
@@ -30,8 +31,19 @@ from trainyard.schedulers.aws.sagemaker.script import (
 )
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.substitution import macros
+from trainyard.specs.training import METADATA_KEY
 
 LONGEST_VARIABLE = 512
+LOG_LEVEL = "sagemaker_container_log_level"
+SUBMIT_DIRECTORY = "sagemaker_submit_directory"
+#: What says the values of reserved hyperparameters; those that are not here come of the distribution.
+_SAID_BY = {
+    "sagemaker_program": "the job's script",
+    LOG_LEVEL: "the option container_log_level",
+    "sagemaker_job_name": "the option base_job_name",
+    "sagemaker_region": "the option region",
+    SUBMIT_DIRECTORY: "the option source_dir",
+}
 DEFAULT_LOG_LEVEL = 20
 ROLE_NAME = "TORCHX_ROLE_NAME"
 #: The SDK's channel for the code of a job without network.
@@ -55,6 +67,7 @@ class Building(Protocol):
     app: AppDef
     opts: AWSSageMakerOpts
     job_name: str
+    app_id: str
     region: str
     script: Script | None
     instances: Instances
@@ -84,8 +97,9 @@ class Programs:
         self.arguments: list[str] = []
         self.channels: dict[str, str] = {}
         self.runs: dict[str, list[str]] = {}
-        self.hyperparameters: dict[str, str] = encode(self.opts.hyperparameters or {})
-        values = macros.Values("", job.job_name, REPLICA if self.several else "0", RANK0)
+        self.given = {key: _typed(key, value) for key, value in (self.opts.hyperparameters or {}).items()}
+        self.hyperparameters: dict[str, str] = encode(self.given)
+        values = macros.Values("", job.app_id, REPLICA if self.several else "0", RANK0)
         roles = [values.apply(role) for role in job.app.roles]
         self.environment, own = self._environment(roles)
         if len(roles) == 1:
@@ -135,8 +149,15 @@ class Programs:
             self.runs[name] = _shown(program.words or ())
         code = self._code_channels(with_toolkit=False)
         self.entrypoint, self.arguments = container_command(programs, code, several=self.several)
+        if self.opts.distribution:
+            raise ConfigError(
+                f"distribution starts scripts, and the job runs {' '.join(self.runs[next(iter(programs))])}",
+                hint="Run the script with train.script, or leave distribution out.",
+            )
         if self.opts.container_log_level is not None:
-            self.hyperparameters |= encode({"sagemaker_container_log_level": self.opts.container_log_level})
+            reserved = {LOG_LEVEL: self.opts.container_log_level}
+            self._check_reserved(reserved)
+            self.hyperparameters |= encode(reserved)
 
     def _code_channels(self, *, with_toolkit: bool) -> Code | None:
         if self.code is None:
@@ -165,21 +186,58 @@ class Programs:
                 f"role {role.name!r} runs {script.program}, but not even the toolkit travels with it",
                 hint="Give source_dir or git_config, or a workspace (--workspace .).",
             )
-        reserved = {
+        reserved: dict[str, Any] = {
             "sagemaker_program": script.program,
-            "sagemaker_container_log_level": DEFAULT_LOG_LEVEL
+            LOG_LEVEL: DEFAULT_LOG_LEVEL
             if self.opts.container_log_level is None
             else self.opts.container_log_level,
             "sagemaker_job_name": self.job.job_name,
             "sagemaker_region": self.job.region,
         }
-        reserved |= distribution_hyperparameters(script.distribution, self.job.instances.types[0])
-        given = {**script.hyperparameters, **(self.opts.hyperparameters or {})}
+        reserved |= self._distribution(script)
+        given = {**script.hyperparameters, **self.given}
+        self._check_reserved(reserved)
         if self.opts.toolkit:
             self._with_toolkit(role, script, own, given)
         else:
             given |= self._with_image(role, script, own, reserved, given)
         self.hyperparameters = encode({**given, **reserved})
+
+    def _distribution(self, script: Script) -> dict[str, Any]:
+        """Return the hyperparameters that start the script's ranks.
+
+        Raises:
+            ConfigError: they are asked for in two ways, or in one that is not.
+        """
+        instances = self.job.instances
+        wanted = self.opts.distribution
+        if not wanted:
+            # of several types that there may be, only the container knows which one it became
+            kind = None if self.opts.instance_preferences else instances.types[0]
+            return distribution_hyperparameters(script.distribution, kind, toolkit=self.opts.toolkit)
+        if script.distribution:
+            raise ConfigError(
+                f"the script asks for the distribution {script.distribution.get('kind')}, and the option "
+                "distribution for another",
+                hint="Give one of them.",
+            )
+        problems = list(distribution.problems_of(wanted, instances.types, instances.groups, script.program))
+        if problems:
+            raise ConfigError("\n  - ".join(["the script cannot be started like this:", *problems]))
+        return distribution.hyperparameters_of(wanted, instances.type, instances.groups)
+
+    def _check_reserved(self, reserved: Mapping[str, Any]) -> None:
+        """Refuse hyperparameters that the request sets itself.
+
+        Raises:
+            ConfigError: there is one; the text names what to use instead.
+        """
+        names = [*reserved, *([SUBMIT_DIRECTORY] if self.code is not None else [])]
+        for name in filter(self.given.__contains__, names):
+            raise ConfigError(
+                f"hyperparameters: {name} is set by {_SAID_BY.get(name, 'the distribution')}",
+                hint=f"Leave {name} out, and use {_SAID_BY.get(name, 'the distribution alone')}.",
+            )
 
     def _with_toolkit(
         self, role: Role, script: Script, own: Mapping[str, str], given: Mapping[str, Any]
@@ -215,7 +273,7 @@ class Programs:
             )
         self.runs[role.name] = ["train", script.program, *script.arguments]
         if self.code is not None:
-            reserved["sagemaker_submit_directory"] = self._submit_directory(self.code)
+            reserved[SUBMIT_DIRECTORY] = self._submit_directory(self.code)
         return arguments
 
     def _submit_directory(self, code: Planned) -> str:
@@ -225,6 +283,17 @@ class Programs:
             return archive
         self.channels[ISOLATED_CHANNEL] = archive
         return f"/opt/ml/input/data/{ISOLATED_CHANNEL}/{archive.rpartition('/')[2]}"
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return a hyperparameter for what starts the script: a number or a switch, also if written as text."""
+    if not name.startswith("sagemaker_") or not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, (bool, int, float)) else value
 
 
 def _shown(words: Sequence[str]) -> list[str]:

@@ -7,12 +7,12 @@ What only AWS or a disk can tell stands in the request by a name of its own unti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trainyard
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker import names, request_rules
+from trainyard.schedulers.aws.sagemaker import configs, names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
     MODEL_CONTENT_TYPE,
     Channels,
@@ -23,6 +23,7 @@ from trainyard.schedulers.aws.sagemaker.isolation import problems_of as isolatio
 from trainyard.schedulers.aws.sagemaker.job import AWSSageMakerJob, Needs, PlannedCode, settle
 from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.programs import Programs
+from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
 from trainyard.schedulers.aws.sagemaker.resources import Instances
 from trainyard.schedulers.aws.sagemaker.rules import (
     WITHOUT_DEBUGGER,
@@ -30,11 +31,12 @@ from trainyard.schedulers.aws.sagemaker.rules import (
     metric_pairs,
     refuse,
     tag_pairs,
+    variable_problems,
 )
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.app import AppDef
 
-__all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_request", "make_job", "settle"]
+__all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_job", "check_request", "make_job", "settle"]
 
 DEFAULT_MODEL_CHANNEL = "model"
 
@@ -67,6 +69,7 @@ def make_job(
         app, opts, job_name or names.make_job_name(opts.base_job_name or app.name), code, region
     ).job()
     problems = request_rules.problems_of(job.job_def, request_rules.as_options, is_local=local)
+    problems += variable_problems(job.job_def.get("Environment", {}))
     refuse(app, [*problems, *isolation_problems(job.job_def)])
     return job
 
@@ -80,6 +83,8 @@ class _Builder:
         self.app = app
         self.opts = opts
         self.job_name = job_name
+        queue = queue_name(opts.batch_queue or "")
+        self.app_id = f"{queue}:{job_name}" if queue else job_name
         self.region = region
         self.needs = Needs()
         self.script = script_of(app.roles[0]) if len(app.roles) == 1 else None
@@ -105,7 +110,13 @@ class _Builder:
             "VpcConfig": self._vpc(),
             "CheckpointConfig": self._checkpoints(),
             "DebugHookConfig": self._debug_hook(),
+            "DebugRuleConfigurations": configs.rules_of(opts, "debugger_rules", self.region),
             "ProfilerConfig": self._profiler(),
+            "ProfilerRuleConfigurations": configs.rules_of(opts, "profiler_rules", self.region),
+            "TensorBoardOutputConfig": configs.config_of(opts, "tensorboard_output_config"),
+            "ExperimentConfig": configs.config_of(opts, "experiment_config"),
+            "MlflowConfig": configs.config_of(opts, "mlflow_config"),
+            "ModelPackageConfig": configs.config_of(opts, "model_package_config"),
             "Tags": self._tags(),
         }
         switches = {
@@ -117,7 +128,11 @@ class _Builder:
         request |= {key: True for key, on in switches.items() if on}
         request |= self._small_configs()
         self.needs.uploads = channels.uploads
-        return AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
+        self.needs.extension = opts.training_plan_extension or ""
+        job = AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
+        if opts.batch_queue:
+            job.submission = submission_of(self.app, opts, self.job_name, request["Tags"])
+        return job
 
     def _role(self) -> str:
         role = self.opts.role
@@ -212,9 +227,7 @@ class _Builder:
             )
         for name, uri in self.programs.channels.items():
             channels.add(name, uri, InputMode=FILE)
-        channels.assign(
-            [group["InstanceGroupName"] for group in self.instances.config.get("InstanceGroups", [])]
-        )
+        channels.assign(self.instances.groups)
         return channels
 
     def _vpc(self) -> dict[str, list[str]]:
@@ -234,13 +247,23 @@ class _Builder:
         return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
 
     def _debug_hook(self) -> dict[str, Any]:
-        if self.opts.debugger_hook_config is False or self.region in WITHOUT_DEBUGGER:
+        given = self.opts.debugger_hook_config
+        # as the SDK has it: Debugger does not go together with parameter servers
+        is_default = given is None and not self.opts.debugger_rules
+        if given is False or self.region in WITHOUT_DEBUGGER or (is_default and self._has_parameter_server()):
             return {}
-        return {"S3OutputPath": self.output_path, "CollectionConfigurations": []}
+        config = configs.config_of(self.opts, "debugger_hook_config")
+        return {"S3OutputPath": self.output_path, "CollectionConfigurations": [], **config}
+
+    def _has_parameter_server(self) -> bool:
+        return bool((self.opts.distribution or {}).get("parameter_server", {}).get("enabled"))
 
     def _profiler(self) -> dict[str, Any]:
         trainium = any(kind.startswith("ml.trn") for kind in self.instances.types)
-        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium:
+        given = configs.config_of(self.opts, "profiler_config")
+        if given and not given.get("DisableProfiler"):
+            return {"S3OutputPath": self.output_path, "DisableProfiler": False, **given}
+        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium or given:
             return {"DisableProfiler": True}
         return {"S3OutputPath": self.output_path, "DisableProfiler": False}
 
@@ -258,11 +281,11 @@ class _Builder:
         return configs
 
     def _tags(self) -> list[dict[str, str]]:
-        tags: dict[str, str] = {}
-        for given in self.opts.tags or []:
-            tags |= dict(tag_pairs(given))
+        tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
         tags |= {key: str(value) for key, value in self.app.metadata.items()}
         tags[names.TAG_VERSION] = trainyard.__version__
+        if self.opts.batch_queue:
+            tags[names.TAG_QUEUED] = self.app_id
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
         user = names.current_user() if self.opts.user is None else self.opts.user
         if user:
@@ -298,18 +321,42 @@ def _destination(what: str, uri: str) -> str:
     return local_path(uri).uri
 
 
-def check_request(request: Mapping[str, Any]) -> None:
+def check_job(job: AWSSageMakerJob) -> None:
+    """Check all requests of a job, settled or not, against the services' own models.
+
+    Raises:
+        ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
+    """
+    from trainyard.schedulers.aws.sagemaker import sdk
+    from trainyard.schedulers.aws.validate import problems_of
+
+    problems = sdk.operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
+    if job.submission:
+        submission = {**job.submission, "serviceRequestPayload": "{}"}
+        missing = sdk.too_new("batch", "SubmitServiceJob", submission)
+        is_known = not sdk.operation_too_new("batch", "SubmitServiceJob")
+        problems += missing + (problems_of("batch", "SubmitServiceJob", submission) if is_known else [])
+    check_request(job.job_def, problems)
+
+
+def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> None:
     """Check a request, settled or not, against the service's own model.
+
+    Args:
+        request: the CreateTrainingJob request.
+        others: what else is wrong with the job.
 
     Raises:
         ConfigError: the service would refuse it; everything that is wrong is said at once.
     """
+    from trainyard.schedulers.aws.sagemaker import sdk
     from trainyard.schedulers.aws.validate import problems_of
 
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
     )
-    problems = problems_of("sagemaker", "CreateTrainingJob", example)
+    too_new = sdk.too_new("sagemaker", "CreateTrainingJob", example)  # and takes that out of the example
+    problems = [*others, *too_new, *problems_of("sagemaker", "CreateTrainingJob", example)]
     if problems:
         from trainyard.redaction import redact_text
 

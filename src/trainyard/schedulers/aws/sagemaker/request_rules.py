@@ -7,7 +7,7 @@ options, in the words of the options, and of those that come to this machine's e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import names
@@ -20,19 +20,33 @@ DEFAULT_RUN = DAY
 OPTIONS = {
     "CompressionType": "compression",
     "ContentType": "content_type",
+    "DebugHookConfig": "debugger_hook_config",
+    "DebugRuleConfigurations": "debugger_rules",
+    "EnableManagedSpotTraining": "use_spot_instances",
+    "ExperimentConfig": "experiment_config",
+    "InstanceCount": "instance_count",
+    "InstanceGroups": "instance_groups",
+    "InstancePlacementConfig": "instance_placement_config",
+    "InstancePreferences": "instance_preferences",
+    "InstanceType": "instance_type",
     "InstanceGroupNames": "groups",
     "KeepAlivePeriodInSeconds": "keep_alive_period_in_seconds",
     "KmsKeyId": "output_kms_key",
     "LocalPath": "checkpoint_local_path",
     "MaxRuntimeInSeconds": "max_run",
     "MaxWaitTimeInSeconds": "max_wait",
+    "ProfilerConfig": "profiler_config",
+    "ProfilerRuleConfigurations": "profiler_rules",
     "RecordWrapperType": "record_wrapper",
     "S3OutputPath": "output_path",
+    "TrainingPlanArn": "training_plan",
     "TrainingRepositoryAccessMode": "training_repository_access_mode",
     "VolumeKmsKeyId": "volume_kms_key",
     "VpcConfig": "subnets and security_group_ids",
 }
 AUGMENTED = "AugmentedManifestFile"
+#: API reference, ProfilerConfig: the intervals that there are, in milliseconds.
+INTERVALS = (100, 200, 500, 1000, 5000, 60000)
 MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
 #: Families of instances with disks of their own, beside those with a "d" in the name: the SageMaker SDK's
 #: list of where no volume is attached (``volume_size_supported``).
@@ -62,6 +76,9 @@ def problems_of(request: Mapping[str, Any], name: Names = as_members, *, is_loca
     return [
         *_time(request, name),
         *_instances(request, name),
+        *_preferences(request, name),
+        *_placement(request, name),
+        *_debugger(request, name),
         *_channels(request, name, is_local=is_local),
         *_results(request, name),
         *_registry(request, name),
@@ -89,13 +106,84 @@ def _instances(request: Mapping[str, Any], name: Names) -> Iterator[str]:
             yield f"{warm} keeps no instance groups: a warm pool is of one type"
         if request.get("EnableManagedSpotTraining"):
             yield f"{warm} keeps no spot instances: a warm pool needs on-demand ones"
-    types = [group["InstanceType"] for group in groups] or [resources.get("InstanceType", "")]
+    preferences = resources.get("InstancePreferences") or []
+    types = [each.get("InstanceType", "") for each in groups or preferences]
+    types = types or [resources.get("InstanceType", "")]
     # API reference, ResourceConfig: you can't request it with an instance type with local storage
     if resources.get("VolumeKmsKeyId") and all(map(has_own_disks, types)):
         yield (
             f"{name('VolumeKmsKeyId')} is given, but {', '.join(dict.fromkeys(types))} has disks of its own, "
             "which the instance encrypts itself: there is no volume to encrypt; leave it out"
         )
+
+
+def _preferences(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    """Check ``InstancePreferences``: API reference, ResourceConfig and InstancePreference."""
+    resources = request.get("ResourceConfig") or {}
+    given, option = resources.get("InstancePreferences"), name("InstancePreferences")
+    if given is None:
+        return
+    others = [other for other in ("InstanceType", "InstanceGroups") if resources.get(other)]
+    others += ["InstancePlacementConfig"] if resources.get("InstancePlacementConfig") is not None else []
+    others += ["EnableManagedSpotTraining"] if request.get("EnableManagedSpotTraining") else []
+    for other in others:
+        yield f"{option} and {name(other)} are both given, which exclude each other"
+    for kind in _twice(each.get("InstanceType") for each in given):
+        yield f"{option} has {kind} twice"
+    counts = _counts(given)
+    total = resources.get("InstanceCount")
+    if counts and len(counts) < len(given):
+        yield f"{option}: some have an InstanceCount and some have not; give it to all, or to none"
+    elif counts and total is not None:
+        yield f"{option} have an InstanceCount each, so {name('InstanceCount')} cannot be given too"
+    elif not counts and total is None:
+        yield f"{option} have no InstanceCount, and {name('InstanceCount')} is not given"
+    if any(count < 1 for count in [*counts, *([] if total is None else [total])]):
+        yield f"{option}: an InstanceCount is less than 1"
+    if resources.get("TrainingPlanArn") and any("TrainingPlanArns" in each for each in given):
+        yield f"{option} have TrainingPlanArns, so {name('TrainingPlanArn')} cannot be given too"
+
+
+def _placement(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    """Check ``InstancePlacementConfig``: API reference, PlacementSpecification."""
+    resources = request.get("ResourceConfig") or {}
+    config, option = resources.get("InstancePlacementConfig") or {}, name("InstancePlacementConfig")
+    counts = _counts(config.get("PlacementSpecifications") or [])
+    total = resources.get("InstanceCount")
+    if any(count < 1 for count in counts):
+        yield f"{option}: an InstanceCount is less than 1"
+    if total is not None and sum(counts) > total:
+        yield f"{option} places {sum(counts)} instances, and the job has {total}"
+
+
+def _debugger(request: Mapping[str, Any], name: Names) -> Iterator[str]:
+    profiler = request.get("ProfilerConfig") or {}
+    interval = profiler.get("ProfilingIntervalInMilliseconds")
+    if interval is not None and interval not in INTERVALS:
+        known = ", ".join(map(str, INTERVALS))
+        yield f"{name('ProfilerConfig')}: the interval is {interval} ms, it must be one of {known}"
+    if profiler.get("DisableProfiler") and request.get("ProfilerRuleConfigurations"):
+        yield f"{name('ProfilerRuleConfigurations')} are given, but {name('ProfilerConfig')} is disabled"
+    # API reference, DebugRuleConfiguration: it must be unique relative to other rule configuration names
+    kinds = ("DebugRuleConfigurations", "ProfilerRuleConfigurations")
+    rules = (rule.get("RuleConfigurationName") for kind in kinds for rule in request.get(kind) or [])
+    for rule in _twice(rules):
+        yield f"{' and '.join(map(name, kinds))}: two rules are named {rule!r}"
+    # API reference, CollectionConfiguration: likewise
+    collections = (request.get("DebugHookConfig") or {}).get("CollectionConfigurations") or []
+    for title in _twice(each.get("CollectionName") for each in collections):
+        yield f"{name('DebugHookConfig')}: two collections are named {title!r}"
+
+
+def _counts(items: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return the counts of instances that there are, those that are numbers."""
+    return [count for each in items if isinstance(count := each.get("InstanceCount"), int)]
+
+
+def _twice(values: Iterable[Any]) -> list[str]:
+    """Return the texts that are there more than once."""
+    known = [value for value in values if isinstance(value, str)]
+    return sorted({value for value in known if known.count(value) > 1})
 
 
 def has_own_disks(instance_type: str) -> bool:
@@ -110,6 +198,8 @@ def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Ite
     for channel in channels:
         mode = channel.get("InputMode") or default
         source = channel["DataSource"]
+        if channel["ChannelName"] in (".", ".."):  # the model's pattern lets it pass
+            yield f"a channel cannot be named {channel['ChannelName']!r}: its name is that of a directory"
         needs_vpc = "FileSystemDataSource" in source and not request.get("VpcConfig") and not is_local
         # developer guide, "Give SageMaker training jobs access to resources in your VPC"
         no_vpc = [f"is a file system, which needs {name('VpcConfig')}"] if needs_vpc else []
@@ -187,6 +277,10 @@ def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     path = (request.get("CheckpointConfig") or {}).get("LocalPath")
     if path is not None:
         yield from _checkpoint_path(path, name("LocalPath"))
+    for member in ("DebugHookConfig", "TensorBoardOutputConfig"):
+        path = (request.get(member) or {}).get("LocalPath")
+        if path is not None and ".." in path.split("/"):
+            yield f"LocalPath of {member} is {path!r}, it must not hold '..'"
 
 
 def _checkpoint_path(path: str, name: str) -> Iterator[str]:
@@ -197,7 +291,10 @@ def _checkpoint_path(path: str, name: str) -> Iterator[str]:
     if not path.startswith("/"):
         yield f"{name} is {path!r}, it must be absolute, such as /opt/ml/checkpoints"
         return
-    bare = re.sub(r"/+", "/", path).rstrip("/")
+    if ".." in path.split("/"):
+        yield f"{name} is {path!r}, it must not hold '..'"
+        return
+    bare = re.sub(r"/(\./|/)*", "/", path + "/").rstrip("/")
     if bare in ("", "/opt", "/opt/ml") or bare == "/opt/ml/input" or bare.startswith("/opt/ml/input/"):
         yield (
             f"{name} is {path}, where the platform puts the job's own input; take another directory, such as "

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import InvalidRunConfigException
+from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
+from trainyard.schedulers.aws.sagemaker.configs import problems_of as config_problems
 from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import problems_of as queue_problems
 from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
 from trainyard.schedulers.aws.sagemaker.resources import check_counts, given_groups, role_problems
 from trainyard.specs.app import AppDef
 
+#: API reference, CreateTrainingJob: the most variables that there may be.
+MOST_VARIABLES = 100
 GIT_KEYS = {"repo", "branch", "commit", "2FA_enabled", "username", "password", "token"}
 #: Regions in which SageMaker Debugger is not offered, of the SDK's list.
 WITHOUT_DEBUGGER = frozenset(
@@ -28,6 +33,8 @@ WITHOUT_DEBUGGER = frozenset(
         "us-gov-east-1",
     }
 )
+#: API reference, TrainingRepositoryAuthConfig.
+_LOGIN = re.compile(r"arn:[A-Za-z0-9-]+:lambda:[A-Za-z0-9-]+:[0-9]{12}:function:.+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -44,7 +51,8 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         InvalidRunConfigException: something is.
     """
     problems = [
-        *role_problems(app),
+        *role_problems(app, retries=bool(opts.batch_queue)),
+        *_access(opts),
         *check_counts(app, opts),
         *_time(opts),
         *_network(opts),
@@ -52,9 +60,14 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_input(opts),
         *_code(opts),
         *_program(app, opts),
+        *config_problems(opts, local=local),
+        *_tags(app, opts),
+        *queue_problems(app, opts, region),
     ]
-    if opts.debugger_hook_config and region in WITHOUT_DEBUGGER:
-        problems.append(f"debugger_hook_config is given, but {region} has no SageMaker Debugger")
+    if region in WITHOUT_DEBUGGER:
+        options = ("debugger_hook_config", "debugger_rules", "profiler_config", "profiler_rules")
+        given = [option for option in options if getattr(opts, option)]
+        problems += [f"{option} is given, but {region} has no SageMaker Debugger" for option in given]
     refuse(app, problems)
 
 
@@ -67,6 +80,13 @@ def refuse(app: AppDef, problems: list[str]) -> None:
     if problems:
         text = "".join(f"\n  - {problem}" for problem in problems)
         raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")
+
+
+def _access(opts: AWSSageMakerOpts) -> Iterator[str]:
+    if not opts.role.strip("/ "):
+        yield "role is empty: give the name or the ARN of the IAM role that the job is to have"
+    if opts.training_plan_extension and not opts.training_plan:
+        yield "training_plan_extension is given without training_plan, which it extends"
 
 
 def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
@@ -103,6 +123,11 @@ def _network(opts: AWSSageMakerOpts) -> Iterator[str]:
         yield (
             "training_repository_credentials_provider_arn is given, but training_repository_access_mode is "
             f"{mode or 'not'}: logins are for registries in a VPC (access mode Vpc)"
+        )
+    if provider and not _LOGIN.fullmatch(provider):
+        yield (
+            f"training_repository_credentials_provider_arn is {provider!r}, which is no ARN of a Lambda "
+            "function: arn:aws:lambda:REGION:ACCOUNT:function:NAME"
         )
     if mode == "Vpc" and not opts.subnets:
         yield "training_repository_access_mode is Vpc, but no subnets and security_group_ids are given"
@@ -164,15 +189,37 @@ def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
 
 
 def _program(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
-    for key in opts.hyperparameters or {}:
-        if not key or key.startswith("sagemaker_"):
-            yield f"hyperparameters: the name {key!r} is SageMaker's own"
-    names: dict[str, Any] = dict.fromkeys(opts.environment or {})
+    if "" in (opts.hyperparameters or {}):
+        yield "hyperparameters: a name is empty"
+    variables: dict[str, Any] = dict.fromkeys(opts.environment or {})
     for role in app.roles:
-        names |= dict.fromkeys(role.env)
-    for name in names:
+        variables |= dict.fromkeys(role.env)
+    for name in variables:
         if not _VARIABLE.fullmatch(name):
             yield f"the environment variable {name!r} has characters that SageMaker does not take"
+
+
+def variable_problems(environment: Mapping[str, str]) -> Iterator[str]:
+    """Find more variables in a request than it may have, in words that tell whose they are."""
+    if len(environment) <= MOST_VARIABLES:
+        return
+    own = [name for name in environment if name.startswith("TORCHX_")]
+    yield (
+        f"environment: SageMaker takes {MOST_VARIABLES} variables; the job has "
+        f"{len(environment) - len(own)}, and the launcher adds {len(own)} ({', '.join(own)})"
+    )
+
+
+def _tags(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
+    pairs = [pair for given in opts.tags or [] for pair in tag_pairs(given)]
+    keys = [key for key, _ in pairs]
+    for key in sorted({key for key in keys if keys.count(key) > 1}):
+        yield f"tags: {key!r} is given twice"
+    for key, value in dict(pairs).items():
+        if key in names.OWN_TAGS:
+            yield f"tags: {key!r} is a tag of the launcher's own"
+        if key in app.metadata and str(app.metadata[key]) != value:
+            yield f"tags: {key!r} is {value!r}, and {str(app.metadata[key])!r} in the job's own metadata"
 
 
 def metric_pairs(metric: Mapping[str, str]) -> list[tuple[str, str]]:

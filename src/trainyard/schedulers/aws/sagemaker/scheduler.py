@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.code import CodePackage
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
+    from trainyard.schedulers.aws.sagemaker.queued import QueuedJobs
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
@@ -57,6 +58,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         self._docker_client = docker_client
         self._sessions: dict[tuple[str, str], AwsSession] = {}
         self._places: dict[str, tuple[str, str]] = {}
+        self._made_queued: QueuedJobs | None = None
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
@@ -95,7 +97,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         from trainyard.schedulers.aws.sagemaker.channels import check_there
         from trainyard.schedulers.aws.sagemaker.code import CodePackage
-        from trainyard.schedulers.aws.sagemaker.request import check_request, make_job
+        from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
@@ -110,9 +112,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")
             job.images_to_push = {image: (repository, tag)}
-        check_request(job.job_def)
+        check_job(job)
         info: AppDryRunInfo[AWSSageMakerJob] = AppDryRunInfo(job, str)
-        info.app_id = job.job_name
+        info.app_id = job.app_id
         return info
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[AWSSageMakerJob]:
@@ -143,25 +145,39 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             if code is not None:
                 code.close()
 
+    def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
+        """Look at credentials and role before an image is pushed; code for S3 is sent after the same look."""
+        from trainyard.schedulers.aws.sagemaker.side_effects import check_identity
+
+        check_identity(info.request, self._session_of(info.cfg), progress)
+
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-        """Create the training job, once.
+        """Create the training job, or give it to its queue, once.
 
         Raises:
             ConfigError: the request is not valid.
-            AwsError: SageMaker refused it or could not be reached.
+            AwsError: AWS refused it or could not be reached.
         """
         from trainyard.schedulers.aws.sagemaker.calls import create
-        from trainyard.schedulers.aws.sagemaker.request import Needs, check_request
+        from trainyard.schedulers.aws.sagemaker.request import Needs, check_job
 
         job, cfg = dryrun_info.request, dryrun_info.cfg
         if job.needs != Needs():
             self.ship(dryrun_info)
-        check_request(job.job_def)
-        arn = create(self._session_of(cfg), job.job_def)
+        check_job(job)
+        session = self._session_of(cfg)
+        if job.submission:
+            from trainyard.schedulers.aws.sagemaker.queue_calls import submit
+
+            answer = submit(session, job.submission, job.job_def)
+            arn = answer["jobArn"]
+            self._queued.remember(job.app_id, answer["jobId"])
+        else:
+            arn = create(session, job.job_def)
         profile = cfg.get("profile") or ""
-        self._places[job.job_name] = (_region_of(arn), profile)
+        self._places[job.app_id] = (_region_of(arn), profile)
         dryrun_info.record["native_id"] = f"{arn} profile={profile}" if profile else arn
-        return job.job_name
+        return job.app_id
 
     # ---- observing
 
@@ -169,6 +185,8 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         """Return what SageMaker says of a job: state, why, replicas, results, times and final metrics."""
         from trainyard.schedulers.aws.sagemaker import observe
 
+        if names.split_queued(app_id) is not None:
+            return self._queued.describe(app_id)
         job = self._job(app_id)
         return None if job is None else observe.describe(app_id, job)
 
@@ -185,29 +203,40 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         for place, own in places.items():
             for app_id, job in describe_jobs(self._session(*place), own).items():
                 found[app_id] = None if job is None else observe.describe(app_id, job)
-        return found
+        queued = [app_id for app_id in wanted if names.split_queued(app_id) is not None]
+        return {**found, **self._queued.describe_many(queued)} if queued else found
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return our jobs, and the predecessor's, complete, the oldest first.
 
         Args:
-            cfg: ``region`` and ``profile``, ``name`` (a part of the job's name), and the filters of
+            cfg: ``region`` and ``profile``, ``name`` (a part of the job's name), ``batch_queue`` (jobs of
+                this queue alone; those of all queues and of none by default), and the filters of
                 `list_filters`.
         """
-        from trainyard.schedulers.aws.sagemaker import observe
-        from trainyard.schedulers.aws.sagemaker.calls import list_jobs
+        from trainyard.schedulers.aws.sagemaker.queued import list_all
 
         cfg = cfg or {}
-        jobs = list_jobs(
-            self._session_of(cfg), cfg.get("since"), cfg.get("name") or "", everything=bool(cfg.get("all"))
+        rows = list_all(
+            self._session_of(cfg),
+            cfg.get("since"),
+            cfg.get("name") or "",
+            queue=cfg.get("batch_queue") or "",
+            everything=bool(cfg.get("all")),
         )
-        rows = [observe.listed(job) for job in jobs]
         states = cfg.get("states")
         rows = rows if states is None else [row for row in rows if row.state in states]
         return sorted(rows, key=lambda row: row.submitted_at or 0.0)
 
+    def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether the job is in the queue that is listed."""
+        queue = str(cfg.get("batch_queue") or "").rpartition("/")[2]
+        return not queue or app_id.startswith(f"{queue}:")
+
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this name."""
+        if names.split_queued(app_id) is not None:
+            return self._queued.exists(app_id)
         return self._job(app_id) is not None
 
     # ---- ending
@@ -220,6 +249,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         from trainyard.schedulers.aws.sagemaker.calls import stop
         from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
 
+        if names.split_queued(app_id) is not None:
+            self._queued.cancel(app_id)
+            return
         job = self._job(app_id)
         if job is not None and not is_terminal(STATE_OF_REASON[reason_of(job)]):
             stop(self._session(*self._place(app_id)), app_id)
@@ -228,6 +260,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         """Delete the training job. Its results in S3 and its logs stay."""
         from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
 
+        if names.split_queued(app_id) is not None:
+            self._queued.delete(app_id)
+            return
         job = self._job(app_id)
         if job is None:
             return
@@ -259,6 +294,13 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         from trainyard.schedulers.lines import check_combined, check_replicas
 
         check_combined(query, "AWSSageMakerScheduler", "CloudWatch keeps stdout and stderr as one stream.")
+        if names.split_queued(app_id) is not None:
+            service = self._queued.find(app_id)
+            if service is None:
+                raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
+            places = [(role, index) for role, index, _ in self._queued.replicas(service, app_id)]
+            check_replicas(app_id, replicas, places)
+            return self._queued.log_blocks(app_id, service, replicas, query)
         job = self._job(app_id)
         if job is None:
             raise UnknownAppException(f"SageMaker knows no training job {app_id!r}")
@@ -267,6 +309,17 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         return read_logs(self._session(*self._place(app_id)), job, replicas, query)
 
     # ---- where jobs are
+
+    @property
+    def _queued(self) -> QueuedJobs:
+        """The jobs that go through a queue; made when it is asked for."""
+        from trainyard.schedulers.aws.sagemaker.queued import QueuedJobs
+
+        if self._made_queued is None:
+            self._made_queued = QueuedJobs(
+                lambda app_id: self._session(*self._place(app_id)), lambda app_id: self.recall(app_id)
+            )
+        return self._made_queued
 
     def _job(self, app_id: str) -> dict[str, Any] | None:
         from trainyard.schedulers.aws.sagemaker.calls import describe_job

@@ -15,8 +15,8 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.specs.app import Role
+from trainyard.specs.training import METADATA_KEY, TOOLKIT_KEY
 
-METADATA_KEY = "train"
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 #: What the platform settles, and what the request has fields for.
 _READ = {
@@ -71,7 +71,7 @@ def script_of(role: Role) -> Script | None:
     spec = role.metadata.get(METADATA_KEY)
     if spec:
         return _from_specification(role, spec)
-    if not _PYTHON.fullmatch(role.entrypoint) or not role.args:
+    if role.metadata.get(TOOLKIT_KEY) is False or not _PYTHON.fullmatch(role.entrypoint) or not role.args:
         return None
     program = role.args[0]
     if not program.endswith(".py") or program.startswith(("-", "/")):
@@ -100,8 +100,15 @@ def _from_specification(role: Role, spec: Mapping[str, Any]) -> Script:
     )
 
 
+def is_in_image(program: str) -> bool:
+    """Tell whether a script is not of the code that travels: it is named by its whole path."""
+    return program.startswith("/") and program.endswith((".py", ".sh"))
+
+
 def _inside(role: Role, program: str) -> str:
     path = posixpath.normpath(program) if program else ""
+    if is_in_image(path):
+        return path
     if not path or path.startswith(("/", "..")):
         raise ConfigError(
             f"role {role.name!r}: the script {program!r} is not in the code that travels with the job",
@@ -160,14 +167,25 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
-def distribution_hyperparameters(distribution: Mapping[str, Any], instance_type: str) -> dict[str, Any]:
-    """Return the reserved hyperparameters that the toolkit and ``sagemaker-training`` start the ranks by."""
+def distribution_hyperparameters(
+    distribution: Mapping[str, Any], instance_type: str | None, *, toolkit: bool
+) -> dict[str, Any]:
+    """Return the reserved hyperparameters that the toolkit and ``sagemaker-training`` start the ranks by.
+
+    Args:
+        distribution: the script's own.
+        instance_type: the type of the instances; None if it is not known yet.
+        toolkit: whether trainyard's toolkit starts the script, which alone starts as many processes on a
+            host under torchrun as are asked for.
+    """
     kind = distribution.get("kind", "none")
     processes = distribution.get("processes_per_host")
     values: dict[str, Any] = {}
     if kind == "torchrun":
-        values = {"sagemaker_torch_distributed_enabled": True, "sagemaker_instance_type": instance_type}
-        if processes:
+        values = {"sagemaker_torch_distributed_enabled": True}
+        if instance_type is not None:
+            values["sagemaker_instance_type"] = instance_type
+        if processes and toolkit:
             values["sagemaker_torch_distributed_processes_per_host"] = int(processes)
     elif kind == "mpi":
         values = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names, rights
+from trainyard.schedulers.aws.sagemaker.calls import pages_of
 from trainyard.schedulers.aws.sagemaker.code import CodePackage
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
@@ -69,8 +71,25 @@ def carry_out(
         source = entry["DataSource"].get("S3DataSource")
         if source is not None and source["S3Uri"] in uploads:
             source["S3Uri"] = uploads[source["S3Uri"]]
+    if needs.extension:  # paid for, so it comes when nothing else can go wrong any more
+        extend_plan(session, settled["ResourceConfig"]["TrainingPlanArn"], needs.extension, progress)
     job.job_def = settled
     job.needs = Needs()
+
+
+def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> None:
+    """Look the role up as `carry_out` would, which then need not; without a role to look up, ask who we are.
+
+    Raises:
+        ConfigError: the role does not exist, or lacks rights that the job could not do without.
+        AwsError: there are no credentials, or AWS refuses.
+    """
+    needs = job.needs
+    if not (needs.role_name or needs.role_check or needs.checkpoint_check):
+        account_of(session)
+        return
+    job.job_def = settle(job.job_def, _look_at_role(job, session, progress))
+    job.needs = replace(needs, role_name="", role_check=False, checkpoint_check="")
 
 
 def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> dict[str, str]:
@@ -86,6 +105,43 @@ def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress)
     if needs.checkpoint_check:
         rights.look_at_checkpoints(session, arn, needs.checkpoint_check, progress)
     return {planned: arn} if needs.role_name else {}
+
+
+def extend_plan(session: AwsSession, plan: str, offering: str, progress: Progress) -> None:
+    """Buy an extension of a training plan, once: a plan that has it already is left as it is.
+
+    Args:
+        session: who buys.
+        plan: ARN of the training plan.
+        offering: id of the extension.
+        progress: is told.
+
+    Raises:
+        AwsError: SageMaker refuses or cannot be reached.
+    """
+    if _has_extension(session, plan, offering):
+        progress.done(f"the training plan has the extension {offering} already")
+        return
+    progress.step(f"buying the extension {offering} of the training plan")
+    try:
+        session.call(
+            "sagemaker", "ExtendTrainingPlan", repeats=False, TrainingPlanExtensionOfferingId=offering
+        )
+    except AwsError as error:
+        if not error.lost_answer or not _has_extension(session, plan, offering):
+            raise
+    progress.done(f"the training plan is extended by {offering}")
+
+
+def _has_extension(session: AwsSession, plan: str, offering: str) -> bool:
+    pages = pages_of(
+        session, "DescribeTrainingPlanExtensionHistory", "TrainingPlanExtensions", TrainingPlanArn=plan
+    )
+    return any(
+        each.get("TrainingPlanExtensionOfferingId") == offering and each.get("Status") != "Failed"
+        for page in pages
+        for each in page
+    )
 
 
 def role_named(session: AwsSession, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -17,12 +18,15 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFa
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, Tree, hosts_of
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
 from trainyard.schedulers.aws.sagemaker_local.transitions import LONGEST_REASON
+from trainyard.schedulers.machine.documents import is_full_disk
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
 
 NOT_FOUND = 127
 LAST_LINES = 10
+#: Between two attempts to have a network, while there is none.
+SECONDS_BETWEEN_NETWORKS = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ class Attempt:
             return Outcome("failed", f"AlgorithmError: {error}, exit code: {NOT_FOUND}")
         except PlatformFailure as error:
             return Outcome("internal", f"InternalServerError: {error}")
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            return Outcome("internal", f"InternalServerError: this machine's disk is full: {error}")
         finally:
             self._finish()
 
@@ -92,6 +100,7 @@ class Attempt:
         run, platform = self._run, self._run.platform
         platform.choose()
         run.check()
+        self._connect()
         self._journal.move("Downloading")
         self._check_target()
         platform.prepare(self._hosts)
@@ -102,13 +111,31 @@ class Attempt:
         shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
             tree = platform.tree(host)
-            self._furnish(tree, host)
+            run.objects.await_room(functools.partial(self._furnish, tree, host))
             self.trees[host.name] = tree
             data = tree.part("input", "data")
             shown[host.name] = channels.prepare(host, data)
             self._restore(host, tree)
             self._pipes += channels.pipes(host, data)
         return shown
+
+    def _connect(self) -> None:
+        """Have a network for the hosts; wait for one while all addresses are in use."""
+        told = ""
+        while why := self._run.platform.connect(self._hosts):
+            if why != told:
+                told = why
+                self._journal.move("Starting", f"Waiting for a network: {why}")
+                self._note_of_hosts(f"waiting for a network: {why}")
+            self._run.cancelled.wait(SECONDS_BETWEEN_NETWORKS)
+            self._run.check()
+        if told:
+            self._journal.move("Starting")
+            self._note_of_hosts("")
+
+    def _note_of_hosts(self, reason: str) -> None:
+        for host in self._hosts:
+            self._journal.host(host.name, reason=reason)
 
     def _furnish(self, tree: Tree, host: Host) -> None:
         run = self._run

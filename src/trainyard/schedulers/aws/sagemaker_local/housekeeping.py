@@ -1,12 +1,14 @@
 """What jobs leave on this machine, and whether jobs could run here.
 
 Jobs that have ended, with their logs; the results that nobody wanted elsewhere; code; data of S3 that were
-kept for the next job; and what was being written when somebody was killed. Nothing that a job still runs with
+kept for the next job; what was being written when somebody was killed; and what hosts of jobs that are gone
+were made of. Nothing that a job still runs with
 is taken away: its own data it has for itself, whatever becomes of those that are kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -19,6 +21,10 @@ from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
 from trainyard.schedulers.base import Check, Leftover
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.docker.engine import Engine
+
 #: The only thing in a directory of results, which is named by its job.
 _OUTPUT = "output"
 #: How begins what is still being written, or being removed.
@@ -28,7 +34,7 @@ _STAGED = (".new-", ".old-")
 def leftovers(older_than: float) -> list[Leftover]:
     """Return what ended, or was last used, at least so many seconds ago."""
     running = _running()
-    found = [*_jobs(), *_code(running), *_results(running), *_staged(), *_data(older_than)]
+    found = [*_jobs(), *_code(running), *_results(running), *_staged(), *_data(older_than), *_of_daemon()]
     return [item for item in found if item.age >= older_than]
 
 
@@ -46,6 +52,8 @@ def remove(items: Iterable[Leftover]) -> int:
             freed += sum(cache.discard(entry.path) for entry in _unused(float(name)))
         elif kind == "results":
             freed += _remove_tree(os.path.join(submission.default_output(), name))
+        elif kind in ("container", "network"):
+            _remove_of_daemon(kind, name)
         elif kind == "staged":
             freed += _remove_tree(os.path.join(store.root(), name))
         elif kind == "code" and not _is_needed(name, running):
@@ -92,7 +100,18 @@ def _results(running: dict[str, str]) -> Iterator[Leftover]:
         path = os.path.join(root, name)
         if name not in running and _names(path) == [_OUTPUT]:
             age = min(map(_age, [path, os.path.join(path, _OUTPUT), *_files(path)]))
-            yield Leftover(f"results/{name}", path, age, _size(path), name)
+            yield Leftover(f"results/{name}", path, age, _size(path), name, True)
+
+
+def remove_results(name: str) -> None:
+    """Remove a job's results, if it wanted them nowhere else.
+
+    Raises:
+        OSError: they cannot be removed.
+    """
+    path = os.path.join(submission.default_output(), name)
+    if name not in ("", ".", "..") and _names(path) == [_OUTPUT]:
+        shutil.rmtree(path)
 
 
 def _staged() -> Iterator[Leftover]:
@@ -112,6 +131,45 @@ def _data(older_than: float) -> Iterator[Leftover]:
 
 def _unused(older_than: float) -> Iterator[cache.Entry]:
     return (entry for entry in cache.entries() if entry.age >= older_than)
+
+
+def _of_daemon() -> Iterator[Leftover]:
+    """Yield containers and networks whose job is gone: it was removed while no daemon answered."""
+    from trainyard.errors import TrainyardError
+    from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+
+    if Settings.from_env().docker == "never":
+        return
+    try:
+        with _engine() as engine:
+            found = cluster.all_of_jobs(engine)
+    except TrainyardError:
+        return
+    for kind, item, job_dir, age in found:
+        if os.path.dirname(job_dir) == store.root() and not os.path.lexists(job_dir):
+            job = os.path.basename(job_dir)
+            yield Leftover(f"{kind}/{item}", f"{kind} {item[:12]} of sagemaker_local", age, 0, job)
+
+
+def _remove_of_daemon(kind: str, item: str) -> None:
+    from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+
+    with _engine() as engine:
+        if kind == "container":
+            cluster.remove_container(engine, item)
+        else:
+            cluster.remove_network(engine, item)
+
+
+@contextlib.contextmanager
+def _engine() -> Iterator[Engine]:
+    from trainyard.docker.engine import Engine
+
+    engine = Engine.from_env()
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def _remove_job(name: str) -> int:
@@ -160,18 +218,14 @@ def _size(path: str) -> int:
 
 def doctor() -> list[Check]:
     """Look what hosts would be made of."""
-    from trainyard.docker.engine import Engine
     from trainyard.errors import TrainyardError
 
     settings = Settings.from_env()
     if settings.docker == "never":
         return [Check("hosts", None, "processes: TRAINYARD_SAGEMAKER_DOCKER is never")]
     try:
-        engine = Engine.from_env()
-        try:
+        with _engine() as engine:
             text = f"containers of the daemon at {engine.endpoint}, API {engine.api_version}"
-        finally:
-            engine.close()
     except TrainyardError as error:
         if settings.docker == "always":
             return [Check("hosts", False, error.message, error.hint)]

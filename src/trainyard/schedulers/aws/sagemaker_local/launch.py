@@ -77,9 +77,12 @@ def region_of_environment() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
-def arn_of(name: str, region: str) -> str:
-    """Return the ARN of a job."""
-    return f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}"
+def arn_of(name: str, region: str, role: str) -> str:
+    """Return the ARN of a job, in the account of its role."""
+    from trainyard.schedulers.aws.looks import partition_and_account
+
+    partition, account = partition_and_account(role)
+    return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
 
 
 def launch(
@@ -107,7 +110,7 @@ def launch(
     kept = {key: value for key, value in request.items() if key != "Tags"}
     document = {
         "request": _without_secrets(kept),
-        "arn": arn_of(name, region),
+        "arn": arn_of(name, region, request.get("RoleArn", "")),
         "region": region,
         "created_at": now,
         "submitter": list(myself()),

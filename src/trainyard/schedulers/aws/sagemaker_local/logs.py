@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.
 TICK_SECONDS = 0.05
+#: Between two attempts to write a log to a disk that is full.
+ROOM_SECONDS = 0.2
 BLOCK = 256 << 10
 #: CloudWatch cuts longer events: 256 KiB less what it counts for itself.
 LONGEST_EVENT = (256 << 10) - 26
@@ -59,10 +61,21 @@ class Timekeeper:
             now = self._last = max(self._last, time.time_ns() // 1_000_000)
             for path, known in self._logs.items():
                 size = size_of(f"{path}.log")
-                if size > known:
-                    with open(f"{path}.times", "ab") as file:
-                        file.write(_PAIR.pack(size, now))
+                if size > known and _append(f"{path}.times", _PAIR.pack(size, now)):
                     self._logs[path] = size
+
+
+def _append(path: str, pair: bytes) -> bool:
+    """Append a pair to a file, whole or not at all; returns whether there was room for it."""
+    try:
+        with open(path, "ab", buffering=0) as file:
+            end = file.tell()
+            if file.write(pair) == len(pair):
+                return True
+            file.truncate(end)
+    except OSError:  # a full disk: the next look tries again
+        pass
+    return False
 
 
 class Event:
@@ -312,9 +325,20 @@ def stream_name(host: str) -> str:
 
 
 class LineWriter:
-    """Writes several streams into one log so that no line breaks into another."""
+    """Writes several streams into one log so that no line breaks into another.
+
+    While the disk is full it waits: until there is room, or until the time that `give_up_after` sets.
+
+    Args:
+        path: of the log, without its ending.
+
+    Attributes:
+        lost: how many bytes could not be written.
+    """
 
     def __init__(self, path: str) -> None:
+        self.lost = 0
+        self._deadline = float("inf")
         self._fd = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._held: dict[int, bytes] = {}
 
@@ -339,4 +363,14 @@ class LineWriter:
     def _put(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._fd, view) :]
+            try:
+                view = view[os.write(self._fd, view) :]
+            except OSError:
+                if self.lost or time.monotonic() > self._deadline:
+                    self.lost += len(view)
+                    return
+                time.sleep(ROOM_SECONDS)
+
+    def give_up_after(self, seconds: float) -> None:
+        """Wait no longer than this for room on the disk. What does not fit by then is lost."""
+        self._deadline = time.monotonic() + seconds

@@ -50,7 +50,11 @@ def describe(job: JobDir, state: dict[str, Any]) -> DescribeAppResponse:
         roles.setdefault(role, []).append(replica)
     response.roles_statuses = [RoleStatus(role, replicas) for role, replicas in roles.items()]
     response.num_restarts = state["restarts"]
+    if state["status"] not in TERMINAL:
+        stopped = processes.stopped_text(processes.from_json(state.get("runner")), "runner")
+        response.msg = stopped or response.msg
     response.ui_url = f"file://{job.file('logs')}"
+    response.results = (response.results or "").removeprefix("file://") or None
     return response
 
 

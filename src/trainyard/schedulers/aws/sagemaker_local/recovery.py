@@ -38,10 +38,12 @@ def is_attended(job: JobDir, state: dict[str, Any]) -> bool:
     """Tell whether the job's runner, its guard, or who is about to start them still runs."""
     if state["boot_id"] != machine()["boot_id"]:
         return False
-    keepers = [processes.from_json(state.get(name)) for name in ("runner", "guard")]
-    if state.get("runner") is None:
-        keepers.append(processes.from_json((job.read_request() or {}).get("submitter")))
-    return any(keeper is not None and keeper.is_alive() for keeper in keepers)
+    runner, guard = (processes.from_json(state.get(name)) for name in ("runner", "guard"))
+    if runner is None:
+        submitter = processes.from_json((job.read_request() or {}).get("submitter"))
+        if submitter is not None and submitter.is_alive():
+            return True
+    return processes.is_kept(runner, guard)
 
 
 def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict[str, Any] | None:
@@ -57,8 +59,9 @@ def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict
         return state
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return job.read_state()
+    except OSError:  # nothing can be written here: say it without writing it down
+        state = job.read_state()
+        return None if state is None else _ended(state, reason)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = job.read_state()
@@ -67,18 +70,25 @@ def end_orphan(job: JobDir, reason: str = "", *, by_guard: bool = False) -> dict
         if not by_guard and is_attended(job, state):
             return state
         swept = sweep(job)
-        now = time.time()
-        if not reason:
-            reason = KILLED if state["runner"] is not None else NEVER_STARTED
-        if state["status"] not in TERMINAL:
-            if state["training_start"] is not None:
-                state["training_seconds"] += max(0.0, now - (state.get("attempt_start") or now))
-            finish(state, "Failed", now, reason=reason)
-        state["swept"] = swept
-        job.write_state(state)
+        _ended(state, reason)["swept"] = swept
+        try:
+            job.write_final_state(state)
+        except OSError:  # the next one who looks tries again
+            pass
         return state
     finally:
         os.close(lock)
+
+
+def _ended(state: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return the state of a job that nobody runs any more, ended in place."""
+    if state["status"] not in TERMINAL:
+        now = time.time()
+        if state["training_start"] is not None:
+            state["training_seconds"] += max(0.0, now - (state.get("attempt_start") or now))
+        default = KILLED if state["runner"] is not None else NEVER_STARTED
+        finish(state, "Failed", now, reason=reason or default)
+    return state
 
 
 def sweep(job: JobDir) -> bool:

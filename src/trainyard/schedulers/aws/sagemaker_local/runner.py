@@ -23,10 +23,13 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import Journal
+from trainyard.schedulers.machine.keeping import note_fault
 
 #: Why hosts are made to end. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
 LONGEST_WAIT = 3600.0
+#: Between two attempts to write the state while the disk is full.
+SECONDS_BETWEEN_WRITES = 0.5
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class TrainingRun:
         self.request: dict[str, Any] = plan["request"]
         self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
-        self.journal = Journal(job, guard)
+        self.journal = Journal(job, guard, on_delay=self.look_at_the_clock)
         self.cancelled = threading.Event()
         self.objects = Objects(self.cancelled, self.settings.patience, plan["region"])
         self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
@@ -109,6 +112,7 @@ class TrainingRun:
                 break
             if event and attempt in (None, self.attempt):
                 self._request_end(event)
+            self.journal.catch_up()
             self._check_deadlines()
         worker.join()
 
@@ -116,6 +120,8 @@ class TrainingRun:
         times = [moment for moment, _ in self._deadlines()]
         if self._kill_at:
             times.append(self._kill_at)
+        if self.journal.is_behind:
+            times.append(time.time() + SECONDS_BETWEEN_WRITES)
         return max(0.0, min([*times, time.time() + LONGEST_WAIT]) - time.time())
 
     def _deadlines(self) -> list[tuple[float, str]]:
@@ -169,7 +175,7 @@ class TrainingRun:
             try:
                 end = self._conclude(self._attempts())
             except Exception:
-                traceback.print_exc()
+                note_fault()
                 last = traceback.format_exc().strip().splitlines()[-1]
                 end = End("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
             self._close(end)
@@ -235,10 +241,14 @@ class TrainingRun:
         attempt = self.attempt
         if attempt is None or not attempt.started_at:
             return end
-        problem = send_results(self, attempt.trees, with_model=end.status != "Failed")
-        if problem and end.status != "Failed":
-            return End("Failed", reason=f"ClientError: Artifact upload failed: {problem}")
-        return end
+        unsent = send_results(self, attempt.trees, with_model=end.status != "Failed")
+        if unsent is None or end.status == "Failed":
+            return end
+        if self.ending == "stop" and unsent.is_disk_full:  # which may be why it was stopped
+            return End(
+                "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
+            )
+        return End("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
 
     def _close(self, end: End) -> None:
         """Remove what was needed to run, and end the job."""
@@ -249,15 +259,14 @@ class TrainingRun:
             if attempt is not None:
                 attempt.remove()
         except Exception:
-            traceback.print_exc()
+            note_fault()
         try:
             self.platform.close()
         except Exception:
-            traceback.print_exc()
-            with self._lock:  # whoever looks at the job next tries again
-                self.journal.set(metrics=metrics)
-                self.journal.end(end.status, secondary=end.secondary, reason=end.reason)
-                self.journal.set(swept=False)
+            note_fault()
+            self.journal.set(metrics=metrics)
+            # whoever looks at the job next tries again
+            self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)
             return
         self.journal.set(metrics=metrics)
         self.journal.end(end.status, secondary=end.secondary, reason=end.reason, message=end.message)

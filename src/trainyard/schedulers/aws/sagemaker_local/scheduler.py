@@ -84,11 +84,15 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker_local import submission
         from trainyard.workspace.progress import Silent
 
+        quiet = progress is None or info.cfg.get("quiet")
+        told = Silent() if quiet or progress is None else progress
+        unused = submission.not_acted_upon(self.opts_class(**info.cfg))
+        if unused:
+            told.done(unused)
         if not isinstance(info.shipment, CodePackage):
             return
         info.record["images"] = {}
-        quiet = progress is None or info.cfg.get("quiet")
-        submission.ship(info.request, info.shipment, Silent() if quiet or progress is None else progress)
+        submission.ship(info.request, info.shipment, told)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
         """Start the job's runner; the job is under way when this returns.
@@ -148,11 +152,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             api.stop(job, state)
 
     def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+
         job = JobDir.of(app_id)
         state = recovery.current_state(job)
         if state is not None and state["status"] not in TERMINAL:
             raise ConfigError(f"{app_id} is still running, so it cannot be deleted", hint="Cancel it first.")
         try:
+            housekeeping.remove_results(app_id)
             job.remove()
         except OSError as error:
             raise BackendError(f"cannot remove {job.path}: {error.strerror or error}") from error

@@ -3,8 +3,9 @@
 ::
 
     STATE/sagemaker/NAME/
-        request.json      the request, without secrets; written once, before anything starts
+        request.json      the request, without secrets; changed by UpdateTrainingJob alone
         state.json        what has become of it; replaced whole at every change
+        state.reserve     room for its last change, should the disk be full then
         tags.json         its tags
         stop.json         somebody asked for its end
         interrupt.json    somebody asked for its machines (`trainyard drill spot`)
@@ -21,7 +22,7 @@ import shutil
 from contextlib import contextmanager
 
 from trainyard.paths import make_private_dir, state_dir, state_error
-from trainyard.schedulers.machine.documents import read_json, write_json
+from trainyard.schedulers.machine.documents import read_json, reserve, write_json, write_json_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: The states in which a job has ended.
 TERMINAL = frozenset({"Completed", "Failed", "Stopped"})
+#: Bytes set aside for the last state: of the job, and of each host.
+STATE_RESERVE, RESERVE_PER_HOST = 64 * 1024, 1024
 REQUEST_KEYS = {"request", "created_at", "arn", "submitter", "submitted_from"}
 STATE_KEYS = {"status", "secondary", "transitions", "hosts", "host", "boot_id"}
 
@@ -86,6 +89,11 @@ class JobDir:
         """Replace the state, whole or not at all."""
         write_json(self.file("state.json"), state)
 
+    def write_final_state(self, state: dict[str, Any]) -> None:
+        """Replace the state of a job that has ended, in the room set aside if there is no other."""
+        paths = self.file("state.json"), self.file("state.reserve")
+        write_json_last(paths[0], state, paths[1], is_final=state["swept"])
+
     def read_tags(self) -> dict[str, str]:
         """Return its tags."""
         return read_json(self.file("tags.json")) or {}
@@ -96,19 +104,44 @@ class JobDir:
 
     @contextmanager
     def changing_tags(self) -> Iterator[dict[str, str]]:
-        """Give its tags to be changed; they are written at the end. Nobody else changes them meanwhile."""
-        lock = os.open(self.file("tags.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            tags = self.read_tags()
+        """Give its tags to be changed; they are written at the end. Nobody else changes them meanwhile.
+
+        Raises:
+            StateStoreError: they cannot be written.
+        """
+        with self._changing("tags.json") as tags:
             yield tags
-            self.write_tags(tags)
-        finally:
-            os.close(lock)
+
+    @contextmanager
+    def changing_request(self) -> Iterator[dict[str, Any]]:
+        """Give the document of its request to be changed, as `changing_tags` does its tags."""
+        with self._changing("request.json") as document:
+            yield document
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[dict[str, Any]]:
+        try:
+            lock = os.open(self.file("changes.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                document = read_json(self.file(name)) or {}
+                yield document
+                write_json(self.file(name), document)
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise state_error("write", self.file(name), error) from error
 
     def ask(self, what: str, details: dict[str, Any]) -> None:
-        """Leave a wish where the runner finds it: ``stop`` or ``interrupt``."""
-        write_json(self.file(f"{what}.json"), details)
+        """Leave a wish where the runner finds it: ``stop`` or ``interrupt``.
+
+        Raises:
+            StateStoreError: it cannot be written.
+        """
+        try:
+            write_json(self.file(f"{what}.json"), details)
+        except OSError as error:
+            raise state_error("write", self.file(f"{what}.json"), error) from error
 
     def wish(self, what: str) -> dict[str, Any] | None:
         """Return a wish, if there is one."""
@@ -122,11 +155,9 @@ class JobDir:
             pass
 
     def remove(self) -> None:
-        """Remove all that is kept of the job; at once for who looks."""
-        import tempfile
-
-        aside = tempfile.mkdtemp(prefix=".old-", dir=os.path.dirname(self.path))
-        os.rename(self.path, aside)  # in place of the empty directory
+        """Remove all that is kept of the job; at once for who looks, and without any new file."""
+        aside = os.path.join(os.path.dirname(self.path), f".old-{os.urandom(8).hex()}")
+        os.rename(self.path, aside)
         shutil.rmtree(aside)
 
 
@@ -145,6 +176,7 @@ def create(name: str, request: dict[str, Any], state: dict[str, Any], tags: dict
         staged = JobDir(tempfile.mkdtemp(prefix=".new-", dir=root()))
         try:
             os.mkdir(staged.file("logs"))
+            reserve(staged.file("state.reserve"), STATE_RESERVE + RESERVE_PER_HOST * len(state["hosts"]))
             write_json(staged.file("request.json"), request)
             staged.write_state(state)
             staged.write_tags(tags)

@@ -12,6 +12,7 @@ from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker.rules import check_options
 from trainyard.schedulers.aws.sagemaker_local import feasible, store
@@ -60,6 +61,39 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
     check_options(app, _completed(app, opts), region=opts.region or region_of_environment(), local=True)
 
 
+#: Options that only AWS can act upon: they stay in the request where it has a place for them.
+ONLY_ON_AWS = (
+    "batch_queue",
+    "debugger_rules",
+    "experiment_config",
+    "instance_placement_config",
+    "mlflow_config",
+    "model_package_config",
+    "profiler_config",
+    "profiler_rules",
+    "tensorboard_output_config",
+    "training_plan",
+    "training_plan_extension",
+)
+
+
+def not_acted_upon(opts: SageMakerLocalOpts) -> str:
+    """Return in words which of the options do nothing here; "" if none does."""
+    given = [option for option in ONLY_ON_AWS if getattr(opts, option)]
+    return f"on this machine these options do nothing: {', '.join(given)}" if given else ""
+
+
+def _started_once(app: AppDef) -> AppDef:
+    """Return a job without the retries that its queue would make."""
+    return dataclasses.replace(app, roles=[dataclasses.replace(role, max_retries=0) for role in app.roles])
+
+
+def _without_queue(opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
+    """Return the options of a job that starts at once, and buys nothing."""
+    apart: dict[str, Any] = dict.fromkeys(("batch_queue", *QUEUE_OPTIONS, "training_plan_extension"))
+    return dataclasses.replace(opts, **apart)
+
+
 def _uses_docker(app: AppDef) -> bool:
     """Tell whether hosts will be containers. The daemon is asked only if that matters: without an image."""
     settings = Settings.from_env()
@@ -79,7 +113,8 @@ def _completed(app: AppDef, opts: SageMakerLocalOpts) -> SageMakerLocalOpts:
     """Return the options with what AWS would want to be given."""
     changes: dict[str, Any] = {}
     typed = all(INSTANCE_TYPE in role.resource.capabilities for role in app.roles)
-    if opts.instance_type is None and opts.instance_groups is None and not typed:
+    named = opts.instance_type or opts.instance_groups or opts.instance_preferences
+    if not named and not typed:
         changes["instance_type"] = DEFAULT_TYPE
     spec = app.roles[0].metadata.get("train") or {}
     if not opts.output_path and not (spec.get("output") or {}).get("uri"):
@@ -97,7 +132,10 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     """
     region = opts.region or region_of_environment()
     planned = code.planned if code is not None else None
-    job = make_job(app, _completed(app, opts), code=planned, region=region, local=True)
+    completed = _completed(app, opts)
+    check_options(app, completed, region=region, local=True)
+    app = _started_once(app) if completed.batch_queue else app
+    job = make_job(app, _without_queue(completed), code=planned, region=region, local=True)
     check_there(job.needs.uploads)
     job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}

@@ -15,6 +15,7 @@ from trainyard.schedulers.machine.documents import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from trainyard.schedulers.aws.sagemaker_local.store import JobDir
@@ -109,24 +110,48 @@ def finish(
 class Journal:
     """The state of the job that this process runs. Every change is on disk when its method returns.
 
+    While the disk is full it is not, and the job goes on: `catch_up` writes it later. The end of the job
+    always is, in the room set aside for it.
+
     Args:
         job: the job's directory.
         guard: the process that ends the job should this one be killed.
+        on_delay: called when a change could not be written.
+
+    Raises:
+        OSError: the state cannot be written now, at the start.
     """
 
-    def __init__(self, job: JobDir, guard: Process) -> None:
+    def __init__(self, job: JobDir, guard: Process, on_delay: Callable[[], None] = lambda: None) -> None:
         self.job = job
+        self.is_behind = False
+        self._on_delay = on_delay
         self._lock = threading.RLock()
         state = job.read_state()
         if state is None:
             raise ValueError(f"there is no job in {job.path}")
         self.state: dict[str, Any] = state
-        self._change(runner=list(myself()), guard=list(guard), swept=False)
+        self.state.update(runner=list(myself()), guard=list(guard), swept=False)
+        self.job.write_state(self.state)
 
-    def _change(self, **fields: Any) -> None:
+    def _write(self) -> None:
+        try:
+            if self.state["status"] in TERMINAL:
+                self.job.write_final_state(self.state)
+            else:
+                self.job.write_state(self.state)
+        except OSError:
+            if not self.is_behind:
+                self.is_behind = True
+                self._on_delay()
+        else:
+            self.is_behind = False
+
+    def catch_up(self) -> None:
+        """Write what could not be written, if there is room for it now."""
         with self._lock:
-            self.state.update(fields)
-            self.job.write_state(self.state)
+            if self.is_behind:
+                self._write()
 
     def move(self, secondary: str, message: str = "", *, status: str = "") -> None:
         """Go on to another step."""
@@ -134,37 +159,54 @@ class Journal:
             if status:
                 self.state["status"] = status
             advance(self.state, secondary, time.time(), message)
-            self.job.write_state(self.state)
+            self._write()
 
     def set(self, **fields: Any) -> None:
         """Note facts of the job."""
         with self._lock:
-            self.state["modified_at"] = time.time()
-            self._change(**fields)
+            self.state.update(fields, modified_at=time.time())
+            self._write()
 
     def host(self, name: str, **fields: Any) -> None:
         """Note facts of a host."""
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)
             host.update(fields)
-            self.job.write_state(self.state)
+            self._write()
 
     def await_machines(self) -> None:
         """Note that the hosts are to start anew: how they ended before says nothing of what comes."""
         with self._lock:
             for host in self.state["hosts"]:
                 host.update(_FRESH)
-            self.job.write_state(self.state)
+            self._write()
 
     def stream(self, name: str, stream: str) -> None:
         """Note the log of a host's new attempt."""
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)
             host["streams"].append(stream)
-            self.job.write_state(self.state)
+            self._write()
 
-    def end(self, status: str, *, secondary: str = "", reason: str = "", message: str = "") -> None:
-        """End the job."""
+    def end(
+        self,
+        status: str,
+        *,
+        secondary: str = "",
+        reason: str = "",
+        message: str = "",
+        is_swept: bool = True,
+    ) -> None:
+        """End the job.
+
+        Args:
+            status: how.
+            secondary: its last step, if it is called otherwise.
+            reason: why it failed.
+            message: of its last step.
+            is_swept: whether nothing is left of its hosts.
+        """
         with self._lock:
             finish(self.state, status, time.time(), secondary=secondary, reason=reason, message=message)
-            self._change(swept=True)
+            self.state["swept"] = is_swept
+            self._write()

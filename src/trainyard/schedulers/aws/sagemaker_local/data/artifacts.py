@@ -8,6 +8,7 @@ does not depend on who was last.
 from __future__ import annotations
 
 import filecmp
+import functools
 import os
 import stat
 import tarfile
@@ -38,9 +39,14 @@ def merge(folders: dict[str, str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 def pack(entries: list[tuple[str, str]], path: str) -> None:
     """Write entries as a gzipped tar."""
-    with tarfile.open(path, "w:gz", compresslevel=6, format=tarfile.PAX_FORMAT) as archive:
-        for name, full in entries:
-            archive.add(full, name, recursive=False, filter=_owned_by_nobody)
+    try:
+        with tarfile.open(path, "w:gz", compresslevel=6, format=tarfile.PAX_FORMAT) as archive:
+            for name, full in entries:
+                archive.add(full, name, recursive=False, filter=_owned_by_nobody)
+    except OSError:
+        if os.path.exists(path):
+            os.unlink(path)  # it takes room that others need
+        raise
 
 
 def send(
@@ -58,9 +64,12 @@ def send(
         StoreFailure: they cannot be sent.
     """
     if is_packed:
+        place = target.join(f"{kind}.tar.gz")
+        if not place.bucket:
+            objects.make(functools.partial(pack, entries), place)
+            return place.uri
         archive = os.path.join(scratch, f"{kind}.tar.gz")
         pack(entries, archive)
-        place = target.join(f"{kind}.tar.gz")
         objects.store(archive, place)
         os.unlink(archive)
         return place.uri

@@ -66,16 +66,21 @@ class Mirror(threading.Thread):
             self.join()
         now = _stamps(self._folder)
         paths = [path for path, stamp in now.items() if not was_killed or self._complete.get(path) == stamp]
-        self._send_all(paths, now)
-        if self.problem:
-            raise StoreFailure(self.problem)
+        try:
+            self._objects.await_room(lambda: self._send_changed(paths, now), may_cancel=False)
+        except OSError as error:
+            raise StoreFailure(f"cannot copy {error.filename}: {error.strerror}") from error
 
     def _send_all(self, paths: list[str], now: dict[str, Stamp]) -> None:
+        """Send what has changed; what cannot be sent is tried again with the next change, or at the end."""
         self.problem = ""
         try:
-            in_parallel(self._send, [path for path in paths if self._sent.get(path) != now[path]])
-        except StoreFailure as error:
+            self._send_changed(paths, now)
+        except (StoreFailure, OSError) as error:
             self.problem = str(error)
+
+    def _send_changed(self, paths: list[str], now: dict[str, Stamp]) -> None:
+        in_parallel(self._send, [path for path in paths if self._sent.get(path) != now[path]])
 
     def _send(self, path: str) -> None:
         full = os.path.join(self._folder, path)
@@ -109,7 +114,9 @@ def restore(folder: str, place: Place, objects: Objects) -> int:
     os.makedirs(folder, exist_ok=True)
     if not place.bucket and not os.path.isdir(place.key):
         return 0
-    items = [item for item in objects.listing(place) if not item.path.endswith(".partial")]
+    # those of another job may lie beside it, in a folder whose name begins with its name
+    inside = Place(place.bucket, f"{place.key.rstrip('/')}/") if place.bucket and place.key else place
+    items = [item for item in objects.listing(inside) if not item.path.endswith(".partial")]
     in_parallel(lambda item: objects.fetch(item, os.path.join(folder, item.path)), items)
     return len(items)
 

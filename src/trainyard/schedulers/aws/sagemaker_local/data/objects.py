@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
 from trainyard.schedulers.aws.localfiles import files_below
+from trainyard.schedulers.machine.documents import is_full_disk
 
 T = TypeVar("T")
 
@@ -130,23 +132,31 @@ class Objects:
     def listing(self, place: Place) -> list[Item]:
         """Return what lies below a place, or the one object there, sorted by path.
 
-        In S3, where nothing lies below it, all objects whose keys begin with it.
+        In S3 those are all objects whose keys begin with it: of ``s3://bucket/tr`` also ``train/x``. Those
+        below it as a folder are named from there, others by what follows the last ``/`` of the place.
+
+        Raises:
+            StoreFailure: it cannot be listed, or two objects would have the same name.
         """
         if not place.bucket:
             return sorted(_files(place.key), key=lambda item: item.path)
         found = self._keys(place)
         folder = f"{place.key.rstrip('/')}/" if place.key else ""
-        below, cut = [entry for entry in found if entry["Key"].startswith(folder)], len(folder)
-        if not below:
-            below, cut = found, place.key.rfind("/") + 1
-        return sorted((_item(place.bucket, entry, cut) for entry in below), key=lambda item: item.path)
+        items: dict[str, Item] = {}
+        for entry in found:
+            cut = len(folder) if entry["Key"].startswith(folder) else place.key.rfind("/") + 1
+            item = _item(place.bucket, entry, cut)
+            other = items.setdefault(item.path, item)
+            if other is not item:
+                raise StoreFailure(f"{other.place.uri} and {item.place.uri} would both be {item.path}")
+        return sorted(items.values(), key=lambda item: item.path)
 
     def _keys(self, place: Place) -> list[dict[str, Any]]:
         def pages() -> list[dict[str, Any]]:
             paginator = self._client.get_paginator("list_objects_v2")
             return [
                 entry
-                for page in paginator.paginate(Bucket=place.bucket, Prefix=place.key.rstrip("/"))
+                for page in paginator.paginate(Bucket=place.bucket, Prefix=place.key)
                 for entry in page.get("Contents", ())
                 if not entry["Key"].endswith("/")
             ]
@@ -246,16 +256,7 @@ class Objects:
     def store(self, path: str, place: Place) -> None:
         """Store a file, which appears there whole or not at all. Is not given up when the job is to end."""
         if not place.bucket:
-            partial = f"{place.key}.{os.getpid()}.{threading.get_native_id()}.partial"
-            try:
-                os.makedirs(os.path.dirname(place.key), exist_ok=True)
-                copy_file(path, partial)
-                os.replace(partial, place.key)
-            except OSError as error:
-                raise StoreFailure(f"cannot store {place.uri}: {error}") from error
-            finally:
-                if os.path.exists(partial):
-                    os.unlink(partial)
+            self.make(functools.partial(copy_file, path), place)
             return
         # An upload in parts becomes an object with its last request, and not before.
         self.persist(
@@ -264,7 +265,51 @@ class Objects:
             may_cancel=False,
         )
 
+    def make(self, write: Callable[[str], None], place: Place) -> None:
+        """Have a file of this machine written where it is to lie; it appears there whole or not at all."""
+        partial = f"{place.key}.{os.getpid()}.{threading.get_native_id()}.partial"
+        try:
+            os.makedirs(os.path.dirname(place.key), exist_ok=True)
+            write(partial)
+            os.replace(partial, place.key)
+        except OSError as error:
+            raise StoreFailure(f"cannot store {place.uri}: {error}") from error
+        finally:
+            if os.path.exists(partial):
+                os.unlink(partial)
+
     # ---- patience
+
+    def await_room(
+        self, action: Callable[[], T], *, may_cancel: bool = True, patience: float | None = None
+    ) -> T:
+        """Do something, again and again while a disk is full, for as long as there is patience.
+
+        Args:
+            action: what to do.
+            may_cancel: whether it is given up when the job is to end.
+            patience: seconds; by default as long as for a store that is out of reach.
+
+        Raises:
+            OSError: the disk stays full.
+            StoreFailure: the same, of a store on this machine.
+        """
+        deadline = time.monotonic() + (self.patience if patience is None else patience)
+        pause = FIRST_PAUSE
+        while True:
+            if may_cancel:
+                self.check()
+            try:
+                return action()
+            except (OSError, StoreFailure) as error:
+                left = deadline - time.monotonic()
+                if not is_full_disk(error) or left <= 0:
+                    raise
+            if may_cancel:
+                self.cancelled.wait(min(pause, left))
+            else:
+                time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def check(self) -> None:
         """Raise `Cancelled` if the job is to end."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.schedulers.aws.sagemaker_local.data import artifacts
@@ -13,15 +15,25 @@ from trainyard.schedulers.aws.sagemaker_local.data.objects import Place, StoreFa
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, log_path
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.machine.documents import is_full_disk
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
 
 
-def send_results(run: TrainingRun, trees: dict[str, Tree], *, with_model: bool) -> str:
-    """Send model and output of the hosts; returns what went wrong, "" if nothing did.
+@dataclass(frozen=True)
+class Unsent:
+    """Why something that a job leaves behind could not be sent, in words; and whether a disk was full."""
 
-    What could not be sent is kept in the job's directory, and the text says where.
+    problem: str
+    is_disk_full: bool
+
+
+def send_results(run: TrainingRun, trees: dict[str, Tree], *, with_model: bool) -> Unsent | None:
+    """Send model and output of the hosts; returns what went wrong, None if nothing did.
+
+    What could not be sent is kept in the job's directory, and the text says where. A full disk is waited for,
+    unless somebody waits for the end of the job.
 
     Args:
         run: the job's run.
@@ -38,16 +50,20 @@ def send_results(run: TrainingRun, trees: dict[str, Tree], *, with_model: bool) 
         model, conflicts = artifacts.merge({name: tree.part("model") for name, tree in trees.items()})
         kinds.insert(0, ("model", model))
     if not kinds:
-        return ""
+        return None
+    patience = 0.0 if run.ending == "stop" else None
     run.journal.move("Uploading", _message(conflicts))
     for kind, entries in kinds:
         try:
-            uri = artifacts.send(kind, entries, target, run.job.work, run.objects, is_packed=is_packed)
+            send = functools.partial(
+                artifacts.send, kind, entries, target, run.job.work, run.objects, is_packed=is_packed
+            )
+            uri = run.objects.await_room(send, may_cancel=False, patience=patience)
         except (StoreFailure, OSError) as error:
-            return f"{error}{_keep(run.job, kinds)}"
+            return Unsent(f"{error}{_keep(run.job, kinds, trees)}", is_full_disk(error))
         if kind == "model":
             run.journal.set(artifacts=uri)
-    return ""
+    return None
 
 
 def _message(conflicts: list[str]) -> str:
@@ -60,7 +76,7 @@ def _message(conflicts: list[str]) -> str:
     )
 
 
-def _keep(job: JobDir, kinds: list[tuple[str, list[tuple[str, str]]]]) -> str:
+def _keep(job: JobDir, kinds: list[tuple[str, list[tuple[str, str]]]], trees: dict[str, Tree]) -> str:
     folder = job.file("artifacts")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -70,8 +86,20 @@ def _keep(job: JobDir, kinds: list[tuple[str, list[tuple[str, str]]]]) -> str:
             os.replace(partial, os.path.join(folder, f"{kind}.tar.gz"))
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
-        return ""
+        return _keep_as_it_is(folder, trees)
     return f"; what was to be sent is kept in {folder}"
+
+
+def _keep_as_it_is(folder: str, trees: dict[str, Tree]) -> str:
+    """Move what was to be sent out of the way of its removal, which takes no room."""
+    try:
+        for host, tree in trees.items():
+            os.makedirs(os.path.join(folder, host))
+            for name in ("model", "output"):
+                os.rename(tree.part(name), os.path.join(folder, host, name))
+    except OSError:
+        return ""
+    return f"; what was to be sent is kept, not packed, in {folder}"
 
 
 def final_metrics(job: JobDir, request: dict[str, Any], state: dict[str, Any]) -> list[dict[str, Any]]:

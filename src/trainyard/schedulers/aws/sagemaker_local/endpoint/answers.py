@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+from trainyard.schedulers.aws.sagemaker_local import store
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import selected
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 #: Of a request, what the service does not show again in a description.
@@ -20,6 +23,21 @@ _FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "En
 def document_of(job: JobDir) -> dict[str, Any]:
     """Return what is kept of a job's request; empty if there is none."""
     return job.read_request() or {}
+
+
+def jobs_of(region: str) -> Iterator[JobDir]:
+    """Yield the jobs of a region; of all with ""."""
+    return (job for job in store.all_jobs() if _is_in(job, region))
+
+
+def find_job(name: str, region: str) -> JobDir | None:
+    """Return a job of a region, or of any with "": elsewhere it is not known."""
+    job = store.find(name)
+    return job if job is not None and _is_in(job, region) else None
+
+
+def _is_in(job: JobDir, region: str) -> bool:
+    return not region or document_of(job).get("region") == region
 
 
 def describe(job: JobDir, state: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +81,14 @@ def _with_defaults(request: dict[str, Any]) -> dict[str, Any]:
     if request.get("InputDataConfig"):
         plain = {"CompressionType": "None", "RecordWrapperType": "None"}
         filled["InputDataConfig"] = [{**plain, **channel} for channel in request["InputDataConfig"]]
+    if "InstancePreferences" in request["ResourceConfig"]:
+        # this machine has capacity for the first
+        chosen = selected(request["ResourceConfig"])
+        filled["ResourceConfig"] = {
+            **request["ResourceConfig"],
+            "SelectedInstanceType": chosen["InstanceType"],
+            "SelectedInstanceCount": chosen["InstanceCount"],
+        }
     return {**dict.fromkeys(_FLAGS, False), **filled}
 
 
@@ -146,6 +172,8 @@ __all__ = [
     "NOT_DESCRIBED",
     "describe",
     "document_of",
+    "find_job",
+    "jobs_of",
     "page_of",
     "page_of_jobs",
     "summary",

@@ -11,22 +11,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.errors import TrainyardError
-from trainyard.schedulers.aws.sagemaker_local import store
+from trainyard.errors import StateStoreError, TrainyardError
 from trainyard.schedulers.aws.sagemaker_local.endpoint import search, validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
     describe,
     document_of,
+    find_job,
+    jobs_of,
     page_of,
     page_of_jobs,
     summary,
     tag_list,
+    warm_pool,
 )
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, invalid, not_found
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.machine import processes
+from trainyard.schedulers.machine.documents import is_full_disk
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50
@@ -51,26 +54,34 @@ class LocalSageMaker:
         try:
             job = launch(params, region=region, settings=self._settings)
         except FileExistsError:
-            arn = document_of(JobDir.of(params["TrainingJobName"])).get("arn", "")
+            document = document_of(JobDir.of(params["TrainingJobName"]))
+            arn = document.get("arn", "")
+            if document.get("region") != region:
+                raise ApiError(
+                    "ResourceInUse",
+                    f"this machine keeps one training job of a name, and has one in another region ({arn})",
+                ) from None
             raise ApiError(
                 "ResourceInUse",
                 "Training job names must be unique within an AWS account and region, and a training job"
                 f" with this name already exists ({arn})",
             ) from None
         except TrainyardError as error:
+            if is_full_disk(error):  # nothing that another attempt would mend
+                raise ApiError("ResourceLimitExceeded", str(error)) from error
             raise ApiError("InternalFailure", str(error), 500) from error
         return {"TrainingJobArn": document_of(job)["arn"]}
 
-    def describe_training_job(self, params: dict[str, Any]) -> dict[str, Any]:
+    def describe_training_job(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """DescribeTrainingJob."""
         validation.check("DescribeTrainingJob", params)
-        job, state = _existing(params["TrainingJobName"])
+        job, state = _existing(params["TrainingJobName"], region)
         return describe(job, state)
 
-    def list_training_jobs(self, params: dict[str, Any]) -> dict[str, Any]:
+    def list_training_jobs(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """ListTrainingJobs."""
         validation.check("ListTrainingJobs", params)
-        rows = [row for row in map(summary, store.all_jobs()) if row is not None and _is_wanted(row, params)]
+        rows = [row for row in map(summary, jobs_of(region)) if row is not None and _is_wanted(row, params)]
         rows.sort(key=lambda row: row["TrainingJobName"])
         is_descending = params.get("SortOrder", "Descending") == "Descending"
         key = _SORT[params.get("SortBy", "CreationTime")]
@@ -78,14 +89,14 @@ class LocalSageMaker:
         page, token = page_of_jobs(rows, params, 10)
         return {"TrainingJobSummaries": page, **token}
 
-    def search(self, params: dict[str, Any]) -> dict[str, Any]:
+    def search(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """Search, for training jobs."""
-        return search.search(params)
+        return search.search(params, region)
 
-    def stop_training_job(self, params: dict[str, Any]) -> dict[str, Any]:
+    def stop_training_job(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """StopTrainingJob. Does not wait for the end."""
         validation.check("StopTrainingJob", params)
-        job, state = _existing(params["TrainingJobName"])
+        job, state = _existing(params["TrainingJobName"], region)
         if state["status"] in TERMINAL:
             raise invalid(
                 f"The request was rejected because the training job is in status {state['status']}."
@@ -93,47 +104,91 @@ class LocalSageMaker:
         stop(job, state)
         return {}
 
-    def delete_training_job(self, params: dict[str, Any]) -> dict[str, Any]:
+    def delete_training_job(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """DeleteTrainingJob."""
         validation.check("DeleteTrainingJob", params)
-        job, state = _existing(params["TrainingJobName"])
+        job, state = _existing(params["TrainingJobName"], region)
         if state["status"] not in TERMINAL:
             raise ApiError("ResourceInUse", f"The training job is in status {state['status']}.")
         job.remove()
         return {}
 
+    def update_training_job(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
+        """UpdateTrainingJob: the settings that a job keeps, and which nothing here acts upon."""
+        validation.check("UpdateTrainingJob", params)
+        job, state = _existing(params["TrainingJobName"], region)
+        with job.changing_request() as document:
+            request = document["request"]
+            _check_update(params, request, state)
+            for name in ("ProfilerConfig", "ResourceConfig", "RemoteDebugConfig"):
+                if name in params:
+                    request[name] = {**request.get(name, {}), **params[name]}
+            if "ProfilerRuleConfigurations" in params:
+                rules = [
+                    *request.get("ProfilerRuleConfigurations", ()),
+                    *params["ProfilerRuleConfigurations"],
+                ]
+                by_name = {rule["RuleConfigurationName"]: rule for rule in rules}
+                request["ProfilerRuleConfigurations"] = list(by_name.values())
+        return {"TrainingJobArn": document["arn"]}
+
     # ---- tags
 
-    def add_tags(self, params: dict[str, Any]) -> dict[str, Any]:
+    def add_tags(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """AddTags."""
         validation.check("AddTags", params)
-        job = _job_of_arn(params["ResourceArn"])
+        job = _job_of_arn(params["ResourceArn"], region)
         with job.changing_tags() as tags:
             tags.update({tag["Key"]: tag["Value"] for tag in params["Tags"]})
             if len(tags) > MOST_TAGS:
                 raise invalid(f"a training job has at most {MOST_TAGS} tags")
         return {"Tags": tag_list(tags)}
 
-    def delete_tags(self, params: dict[str, Any]) -> dict[str, Any]:
+    def delete_tags(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """DeleteTags."""
         validation.check("DeleteTags", params)
-        with _job_of_arn(params["ResourceArn"]).changing_tags() as tags:
+        with _job_of_arn(params["ResourceArn"], region).changing_tags() as tags:
             for key in params["TagKeys"]:
                 tags.pop(key, None)
         return {}
 
-    def list_tags(self, params: dict[str, Any]) -> dict[str, Any]:
+    def list_tags(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """ListTags."""
         validation.check("ListTags", params)
-        rows = tag_list(_job_of_arn(params["ResourceArn"]).read_tags())
+        rows = tag_list(_job_of_arn(params["ResourceArn"], region).read_tags())
         page, token = page_of(rows, params, "MaxResults", 50)
         return {"Tags": page, **token}
 
 
+def _check_update(params: dict[str, Any], request: dict[str, Any], state: dict[str, Any]) -> None:
+    """Refuse a change that a job does not take in its state, as the service's documents have it."""
+    if "ResourceConfig" in params:
+        pool = warm_pool(request, state)
+        if pool is None or pool["Status"] == "Terminated":
+            found = "none" if pool is None else f"{pool['Status']}"
+            raise invalid(f"the training job's warm pool cannot be changed: its status is {found}")
+    elif state["status"] in TERMINAL:
+        raise invalid(f"The request was rejected because the training job is in status {state['status']}.")
+    if "RemoteDebugConfig" in params and state["secondary"] not in ("Downloading", "Training"):
+        raise invalid(
+            "RemoteDebugConfig can be changed while the training job is Downloading or Training, "
+            f"and it is {state['secondary']}"
+        )
+
+
 def stop(job: JobDir, state: dict[str, Any]) -> None:
-    """Ask a job to end."""
-    job.ask("stop", {"at": time.time(), "by": os.getuid()})
-    _signal(state, signal.SIGTERM)
+    """Ask a job to end.
+
+    Raises:
+        StateStoreError: the wish cannot be written, and nobody is there to hear it.
+    """
+    try:
+        job.ask("stop", {"at": time.time(), "by": os.getuid()})
+    except StateStoreError:  # a full disk: the signal alone says it
+        if not _signal(state, signal.SIGTERM):
+            raise
+    else:
+        _signal(state, signal.SIGTERM)
 
 
 def interrupt(job: JobDir, state: dict[str, Any], absence: float) -> None:
@@ -160,17 +215,17 @@ def _signal(state: dict[str, Any], signum: int) -> bool:
     return runner is not None and processes.send_signal(runner, signum)
 
 
-def _existing(name: str) -> tuple[JobDir, dict[str, Any]]:
-    job = store.find(name)
+def _existing(name: str, region: str) -> tuple[JobDir, dict[str, Any]]:
+    job = find_job(name, region)
     state = None if job is None else current_state(job)
     if job is None or state is None:
         raise not_found()
     return job, state
 
 
-def _job_of_arn(arn: str) -> JobDir:
+def _job_of_arn(arn: str, region: str) -> JobDir:
     name = arn.rpartition("/")[2]
-    job = store.find(name) if ":training-job/" in arn else None
+    job = find_job(name, region) if ":training-job/" in arn else None
     if job is None or document_of(job).get("arn") != arn:
         raise not_found()
     return job

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Container, Iterator
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import store
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import page_of
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import find_job, jobs_of, page_of
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.live_sessions import session
 from trainyard.schedulers.aws.sagemaker_local.endpoint.log_search import (
     MOST_BYTES,
     MOST_EVENTS,
@@ -32,14 +33,61 @@ GROUP = "/aws/sagemaker/TrainingJobs"
 class LocalLogs:
     """The log group of training jobs."""
 
-    def describe_log_streams(self, params: dict[str, Any]) -> dict[str, Any]:
+    def describe_log_groups(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
+        """DescribeLogGroups: the one group, which the first job's log makes."""
+        _check("DescribeLogGroups", params)
+        prefix, pattern = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
+        if prefix and pattern:
+            raise _wrong("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
+        streams = _streams("", region)
+        names = [_group_of(name) for name in params.get("logGroupIdentifiers") or [GROUP]]
+        is_wanted = GROUP.startswith(prefix) and pattern.lower() in GROUP.lower() and GROUP in names
+        kind = params.get("logGroupClass", "STANDARD")
+        if not (streams and is_wanted and kind == "STANDARD") or params.get("nextToken"):
+            return {"logGroups": []}
+        arn = _arn(min(streams, key=lambda stream: stream.log.created_ms))
+        row = {
+            "logGroupName": GROUP,
+            "creationTime": min(stream.log.created_ms for stream in streams),
+            "metricFilterCount": 0,
+            "arn": f"{arn}:*",
+            "logGroupArn": arn,
+            "logGroupClass": "STANDARD",
+            "storedBytes": sum(stream.log.size for stream in streams),
+        }
+        return {"logGroups": [row]}
+
+    def start_live_tail(self, params: dict[str, Any], region: str = "") -> Iterator[bytes]:
+        """StartLiveTail."""
+        _check("StartLiveTail", params)
+        groups = params["logGroupIdentifiers"]
+        names, prefixes = params.get("logStreamNames"), params.get("logStreamNamePrefixes")
+        if not all(group.startswith("arn:") for group in groups):
+            raise _wrong("logGroupIdentifiers are ARNs of log groups.")
+        if names and prefixes:
+            raise _wrong("logStreamNames and logStreamNamePrefixes cannot be given both.")
+        if (names or prefixes) and len(groups) > 1:
+            raise _wrong("logStreamNames and logStreamNamePrefixes are for one log group.")
+        if any(_group_of(group) != GROUP for group in groups):
+            raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
+        wanted = tuple(prefixes or names or [""])
+
+        def look(over: set[str]) -> list[Stream]:
+            found = {
+                stream.name: stream for prefix in wanted for stream in _streams(prefix, region, skipped=over)
+            }
+            return [stream for name, stream in found.items() if not names or name in names]
+
+        return session(params, look, matcher(params.get("logEventFilterPattern", "")))
+
+    def describe_log_streams(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """DescribeLogStreams."""
         _check_group("DescribeLogStreams", params)
         prefix = params.get("logStreamNamePrefix", "")
         by_time = params.get("orderBy") == "LastEventTime"
         if by_time and prefix:
             raise _wrong("Cannot order by LastEventTime with a logStreamNamePrefix.")
-        rows = [_stream_row(stream) for stream in _streams(prefix)]
+        rows = [_stream_row(stream) for stream in _streams(prefix, region)]
         rows.sort(key=lambda row: row["logStreamName"])
         if by_time:
             rows.sort(key=lambda row: row.get("lastEventTimestamp", 0))
@@ -51,10 +99,10 @@ class LocalLogs:
             raise _wrong("The specified nextToken is invalid.") from None
         return {"logStreams": page, **({"nextToken": token["NextToken"]} if token else {})}
 
-    def get_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
+    def get_log_events(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """GetLogEvents. A token is a direction, and the place in the log up to which it has been read."""
         _check_group("GetLogEvents", params)
-        stream = _stream(params["logStreamName"])
+        stream = _stream(params["logStreamName"], region)
         log = stream.log
         direction, place = _place_of(params.get("nextToken"))
         if not direction:
@@ -70,7 +118,7 @@ class LocalLogs:
             "nextBackwardToken": f"b/{first:056d}",
         }
 
-    def filter_log_events(self, params: dict[str, Any]) -> dict[str, Any]:
+    def filter_log_events(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """FilterLogEvents, over all streams in order of time."""
         _check_group("FilterLogEvents", params)
         names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
@@ -78,7 +126,9 @@ class LocalLogs:
             raise _wrong("logStreamNames and logStreamNamePrefix cannot be given both.")
         if params.get("startFromHead") is False:
             raise _wrong("startFromHead=false: this machine shows the earliest events first.")
-        streams = [_stream(name) for name in dict.fromkeys(names)] if names else _streams(prefix)
+        streams = (
+            [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
+        )
         query = Query(
             matches=matcher(params.get("filterPattern", "")),
             since=params.get("startTime", 0),
@@ -147,19 +197,31 @@ def _boundary(stream: Stream, time_ms: int) -> int:
 
 
 def _check_group(operation: str, params: dict[str, Any]) -> None:
-    try:
-        validation.check(operation, params, "logs")
-    except ApiError as error:
-        raise _wrong(error.message) from None
-    if params.get("logGroupName", params.get("logGroupIdentifier", "").rpartition("log-group:")[2]) != GROUP:
+    _check(operation, params)
+    if params.get("logGroupName", _group_of(params.get("logGroupIdentifier", ""))) != GROUP:
         raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
 
 
-def _streams(prefix: str) -> list[Stream]:
+def _check(operation: str, params: dict[str, Any]) -> None:
+    try:
+        validation.check(operation, params, "logs")
+    except ApiError as error:
+        raise error if error.code == "SerializationException" else _wrong(error.message) from None
+
+
+def _group_of(identifier: str) -> str:
+    """Return the name of a log group that is given by its ARN, or its name."""
+    return identifier.rpartition("log-group:")[2]
+
+
+def _streams(prefix: str, region: str, skipped: Container[str] = ()) -> list[Stream]:
+    """Return the streams whose names begin so, but for those of some jobs."""
     name, slash, rest = prefix.partition("/")
-    jobs = [job for job in store.all_jobs() if (job.name == name if slash else job.name.startswith(name))]
+    jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
     found = []
     for job in jobs:
+        if job.name in skipped:
+            continue
         try:
             files = sorted(os.listdir(job.file("logs")))
         except FileNotFoundError:  # deleted just now
@@ -170,9 +232,9 @@ def _streams(prefix: str) -> list[Stream]:
     return found
 
 
-def _stream(full: str) -> Stream:
+def _stream(full: str, region: str) -> Stream:
     name, _, stream = full.partition("/")
-    job = store.find(name)
+    job = find_job(name, region)
     is_name = stream and "/" not in stream and not stream.startswith(".")
     if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
         return Stream.of(job, stream, is_over=_is_over(job))
@@ -180,17 +242,22 @@ def _stream(full: str) -> Stream:
 
 
 def _stream_row(stream: Stream) -> dict[str, Any]:
-    _, _, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
     row = {
         "logStreamName": stream.name,
         "creationTime": stream.log.created_ms,
-        "arn": f"arn:aws:logs:{region}:{account}:log-group:{GROUP}:log-stream:{stream.name}",
+        "arn": f"{_arn(stream)}:log-stream:{stream.name}",
         "storedBytes": 0,  # nor does the service tell it any more
     }
     span = stream.log.span()
     if span is not None:
         row.update(firstEventTimestamp=span[0], lastEventTimestamp=span[1], lastIngestionTime=span[1])
     return row
+
+
+def _arn(stream: Stream) -> str:
+    """Return the ARN of the group, as the account has it that a stream's job is of."""
+    _, partition, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
+    return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
 
 
 def _row(event: Event) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import store
 from trainyard.schedulers.aws.sagemaker_local.data.results import metric_values
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import document_of
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import document_of, find_job
 from trainyard.schedulers.aws.sagemaker_local.endpoint.cbor import Moment
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
@@ -21,7 +20,7 @@ _SHORT_PERIODS = (1, 5, 10, 20, 30)
 class LocalMetrics:
     """The part of CloudWatch that training needs."""
 
-    def get_metric_statistics(self, params: dict[str, Any]) -> dict[str, Any]:
+    def get_metric_statistics(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """GetMetricStatistics. There are points where there are values, and none for any other metric."""
         try:
             validation.check("GetMetricStatistics", params, "cloudwatch")
@@ -46,7 +45,7 @@ class LocalMetrics:
                 "InvalidParameterCombination", f"more than {MOST_POINTS} points: take a longer Period"
             )
         points: dict[int, list[float]] = {}
-        for moment, value in _values(params):
+        for moment, value in _values(params, region):
             if start <= moment < end:
                 points.setdefault(int(moment // period) * period, []).append(value)
         return {
@@ -55,12 +54,12 @@ class LocalMetrics:
         }
 
 
-def _values(params: dict[str, Any]) -> list[tuple[float, float]]:
+def _values(params: dict[str, Any], region: str) -> list[tuple[float, float]]:
     """Return times in seconds and values of the metric that is asked for."""
     dimensions = [(each["Name"], each["Value"]) for each in params.get("Dimensions") or ()]
     if params["Namespace"] != NAMESPACE or len(dimensions) != 1 or dimensions[0][0] != DIMENSION:
         return []
-    job = store.find(dimensions[0][1])
+    job = find_job(dimensions[0][1], region)
     state = job.read_state() if job is not None else None
     if job is None or state is None:
         return []

@@ -1,4 +1,5 @@
-"""Filter patterns of CloudWatch Logs: words, phrases, alternatives, exclusions and regular expressions.
+"""Filter patterns of CloudWatch Logs: words, phrases, alternatives, exclusions and regular expressions; those
+for JSON are in `json_patterns`.
 
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/FilterAndPatternSyntax.html
 """
@@ -9,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.endpoint.json_patterns import PatternError, json_matcher
 
 Matcher = Callable[[str], bool]
 
@@ -27,12 +29,16 @@ def matcher(pattern: str) -> Matcher:
     to be; where there are others beside them, the service pays no heed to those with ``?``.
 
     Raises:
-        ApiError: the pattern is for JSON or for columns, or makes no sense.
+        ApiError: the pattern is for columns, or makes no sense.
     """
     text = pattern.strip()
-    if text[:1] in ("{", "["):
-        kind = "JSON" if text[0] == "{" else "columns"
-        raise _refused(f"it is a pattern for {kind}, which is not understood on this machine; use words")
+    if text.startswith("{"):
+        try:
+            return json_matcher(text, _expression)
+        except PatternError as error:
+            raise _refused(str(error)) from None
+    if text.startswith("["):
+        raise _refused("it is a pattern for columns, which is not understood on this machine; use words")
     wanted: list[Matcher] = []
     excluded: list[Matcher] = []
     optional: list[Matcher] = []

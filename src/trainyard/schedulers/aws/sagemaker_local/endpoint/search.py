@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local import store
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import describe, page_of_jobs, tag_list
+from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
+    describe,
+    jobs_of,
+    page_of_jobs,
+    tag_list,
+)
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.endpoint.properties import OBJECT, Property, element_of, find
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
@@ -25,8 +29,8 @@ Job = dict[str, Any]
 Condition = Callable[[Job], bool]
 
 
-def search(params: dict[str, Any]) -> dict[str, Any]:
-    """Answer a Search request.
+def search(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """Answer a Search request, from the jobs of a region.
 
     Raises:
         ApiError: the expression makes no sense.
@@ -44,7 +48,7 @@ def search(params: dict[str, Any]) -> dict[str, Any]:
     if order.kind == OBJECT:
         raise invalid(f"{order.name} has no values to sort by")
     # no other account shows its jobs to this machine
-    everything = [] if params.get("CrossAccountFilterOption") == "CrossAccount" else _jobs()
+    everything = [] if params.get("CrossAccountFilterOption") == "CrossAccount" else _jobs(region)
     jobs = [job for job in everything if is_wanted(job)]
     jobs = _sorted(jobs, order, params.get("SortOrder", "Descending") == "Descending")
     page, token = page_of_jobs(jobs, params, DEFAULT_PAGE)
@@ -55,11 +59,11 @@ def search(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _jobs() -> list[Job]:
-    """Return all jobs as Search shows them, by name."""
+def _jobs(region: str) -> list[Job]:
+    """Return a region's jobs as Search shows them, by name."""
     shown = shape_of("sagemaker", RESOURCE).members
     found = []
-    for place in store.all_jobs():
+    for place in jobs_of(region):
         state = current_state(place)
         if state is None or place.read_request() is None:
             continue  # deleted just now

@@ -14,16 +14,18 @@ import socket
 import sys
 import traceback
 import uuid
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor
+from trainyard.errors import BackendError, TrainyardError, UsageError
+from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor, eventstream
 from trainyard.schedulers.aws.sagemaker_local.endpoint.api import LocalSageMaker
+from trainyard.schedulers.aws.sagemaker_local.endpoint.constraints import without_nulls
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.endpoint.logs_api import LocalLogs
 from trainyard.schedulers.aws.sagemaker_local.endpoint.metrics_api import LocalMetrics
-from trainyard.schedulers.aws.sagemaker_local.launch import DEFAULT_REGION, Settings
+from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 
 LARGEST_REQUEST = 16 << 20
 #: How much of a request that is refused is read, so that the answer is.
@@ -36,6 +38,8 @@ LOOKS = 3
 CLOUDWATCH = "GraniteServiceVersion20100801"
 #: What SDKs speak with CloudWatch.
 CBOR_PROTOCOL = "rpc-v2-cbor"
+#: What SDKs put before the host's name for StartLiveTail.
+LIVE_TAIL_PREFIX = "stream-"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
@@ -79,22 +83,20 @@ class Endpoint(ThreadingHTTPServer):
         text = host.decode() if isinstance(host, bytes) else str(host)
         return f"http://[{text}]:{port}" if ":" in text else f"http://{text}:{port}"
 
-    def answer(self, target: str, params: dict[str, Any], region: str) -> dict[str, Any]:
-        """Carry out an operation, named as in ``X-Amz-Target``.
+    def answer(self, target: str, params: dict[str, Any], region: str) -> dict[str, Any] | Iterator[bytes]:
+        """Carry out an operation, named as in ``X-Amz-Target``; one that goes on answers by a stream.
 
         Raises:
             ApiError: it is refused.
         """
-        service, _, operation = target.partition(".")
-        if service == "SageMaker" and operation == "CreateTrainingJob":
-            return self.sagemaker.create_training_job(params, region)
+        service = target.partition(".")[0]
         found = OPERATIONS.get(target)
         if found is None:
             raise ApiError(
                 "UnknownOperationException", f"{target or 'this'} is not carried out on this machine"
             )
         owner = {"SageMaker": self.sagemaker, CLOUDWATCH: self.metrics}.get(service, self.logs)
-        result: dict[str, Any] = getattr(owner, found)(params)
+        result: dict[str, Any] | Iterator[bytes] = getattr(owner, found)(without_nulls(params), region)
         return result
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -104,6 +106,8 @@ class Endpoint(ThreadingHTTPServer):
 
 
 OPERATIONS = {
+    "SageMaker.CreateTrainingJob": "create_training_job",
+    "SageMaker.UpdateTrainingJob": "update_training_job",
     "SageMaker.DescribeTrainingJob": "describe_training_job",
     "SageMaker.ListTrainingJobs": "list_training_jobs",
     "SageMaker.StopTrainingJob": "stop_training_job",
@@ -112,6 +116,8 @@ OPERATIONS = {
     "SageMaker.DeleteTags": "delete_tags",
     "SageMaker.ListTags": "list_tags",
     "SageMaker.Search": "search",
+    "Logs_20140328.DescribeLogGroups": "describe_log_groups",
+    "Logs_20140328.StartLiveTail": "start_live_tail",
     "Logs_20140328.DescribeLogStreams": "describe_log_streams",
     "Logs_20140328.GetLogEvents": "get_log_events",
     "Logs_20140328.FilterLogEvents": "filter_log_events",
@@ -128,13 +134,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             self._check_peer()
+            body = self._body()
             region = region_of_signature(self.headers.get("Authorization", ""))
-            params = self._params()
-            self._reply(200, self.server.answer(self._target(), params, region))
+            params = self._params(body)
+            answer = self.server.answer(self._target(), params, region)
+            if isinstance(answer, dict):
+                self._reply(200, answer)
+            else:
+                self._stream(answer)
         except ApiError as error:
             self._refuse(error)
         except (ConnectionError, TimeoutError):
             self.close_connection = True  # whoever asked has gone, or says no more
+        except TrainyardError as error:
+            self._refuse(ApiError("InternalFailure", str(error), 500))
         except Exception as error:
             traceback.print_exc()
             self._refuse(ApiError("InternalFailure", f"a fault of the local endpoint: {error}", 500))
@@ -166,6 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_peer(self) -> None:
         name = self.headers.get("Host", "")
         name = name if name.endswith("]") else name.rpartition(":")[0] or name
+        name = name.removeprefix(LIVE_TAIL_PREFIX)
         address = self.server.server_address[0]
         if name not in LOOPBACK_NAMES and name != address:
             raise ApiError(
@@ -177,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not is_own_peer(self.client_address, self.connection.getsockname()):
             raise ApiError("AccessDeniedException", "this endpoint answers the user who started it only", 403)
 
-    def _params(self) -> dict[str, Any]:
+    def _body(self) -> bytes:
         length = self._length()
         if length is None or "Content-Length" not in self.headers:
             raise ApiError("SerializationException", "the request has no Content-Length", 411)
@@ -188,7 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
                 413,
             )
         self._is_read = True
-        body = self.rfile.read(length)
+        return self.rfile.read(length)
+
+    def _params(self, body: bytes) -> dict[str, Any]:
         kind = self.headers.get_content_type()
         if kind == "application/x-www-form-urlencoded" and b"Action=" in body:
             raise ApiError(
@@ -260,6 +276,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
+    def _stream(self, events: Iterator[bytes]) -> None:
+        """Answer with events as they come, until there are no more or nobody listens."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", eventstream.CONTENT_TYPE)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in events:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+        self.wfile.write(b"0\r\n\r\n")
+
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of every request."""
 
@@ -268,10 +297,10 @@ def region_of_signature(authorization: str) -> str:
     """Return the region that a request was signed for. The signature itself is not checked.
 
     Raises:
-        ApiError: it is signed in a way that the service does not take.
+        ApiError: it is not signed, or in a way that the service does not take.
     """
     if not authorization:
-        return DEFAULT_REGION
+        raise ApiError("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
     # AWS4-HMAC-SHA256 Credential=KEY/20260101/us-east-1/sagemaker/aws4_request, SignedHeaders=A, Signature=1
     method, _, rest = authorization.partition(" ")
     parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))

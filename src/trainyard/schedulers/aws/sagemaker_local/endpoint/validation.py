@@ -7,9 +7,12 @@ import re
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import request_rules
+from trainyard.schedulers.aws.sagemaker_local.endpoint import constraints
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
-from trainyard.schedulers.aws.validate import problems_of
+from trainyard.schedulers.aws.validate import input_of
 
+#: What every job on instances needs: the model makes them optional for those without.
+NEEDED = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition")
 #: Local places where the service takes S3 alone. For the model they look like S3's.
 _STAND_IN = "s3://this-machine/"
 
@@ -20,22 +23,33 @@ def check_request(request: dict[str, Any]) -> None:
     Raises:
         ApiError: ValidationException, with all problems.
     """
-    check("CreateTrainingJob", _with_stand_ins(request))
-    problems = [*_rules(request), *_not_here(request)]
+    needed = () if request.get("ServerlessJobConfig") else NEEDED
+    check("CreateTrainingJob", _with_stand_ins(request), also_required=needed)
+    problems = _not_here(request) or _rules(request)
     if problems:
         raise invalid("; ".join(problems))
 
 
-def check(operation: str, params: dict[str, Any], service: str = "sagemaker") -> None:
+def check(
+    operation: str,
+    params: dict[str, Any],
+    service: str = "sagemaker",
+    also_required: tuple[str, ...] = (),
+) -> None:
     """Check the parameters of an operation against the service's model.
 
+    Args:
+        operation: the operation's name.
+        params: its parameters.
+        service: what the SDK calls the service.
+        also_required: members that have to be there, although the model does not say so.
+
     Raises:
-        ApiError: ValidationException, with all problems.
+        ApiError: SerializationException, a value is of another type; ValidationException, with all problems.
     """
-    problems = problems_of(service, operation, params)
-    if problems:
-        count = len(problems)
-        raise invalid(f"{count} validation error{'s' if count > 1 else ''} detected: {'; '.join(problems)}")
+    shape = input_of(service, operation)
+    constraints.check_types(params, shape)
+    constraints.check_limits(params, shape, also_required)
 
 
 def _with_stand_ins(request: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +84,12 @@ def _rules(request: dict[str, Any]) -> list[str]:
     groups = resources.get("InstanceGroups")
     if groups and ("InstanceType" in resources or "InstanceCount" in resources):
         problems.append("ResourceConfig has InstanceGroups, so it cannot have InstanceType or InstanceCount")
-    if not groups and not (resources.get("InstanceType") and resources.get("InstanceCount")):
+    has_preferences = "InstancePreferences" in resources  # with rules of their own, in request_rules
+    if (
+        not groups
+        and not has_preferences
+        and not (resources.get("InstanceType") and resources.get("InstanceCount"))
+    ):
         problems.append("ResourceConfig needs InstanceType and InstanceCount, or InstanceGroups")
     names = [group["InstanceGroupName"] for group in groups or ()]
     if len(set(names)) < len(names):
@@ -91,8 +110,6 @@ def _rules(request: dict[str, Any]) -> list[str]:
             re.compile(definition["Regex"])
         except re.error as error:
             problems.append(f"the regular expression of metric {definition['Name']!r} is wrong: {error}")
-    if "StoppingCondition" not in request:
-        problems.append("StoppingCondition is missing")
     return [*problems, *_channel_rules(request), *request_rules.problems_of(request, is_local=True)]
 
 
@@ -112,7 +129,7 @@ def _channel_rules(request: dict[str, Any]) -> list[str]:
 def _not_here(request: dict[str, Any]) -> list[str]:
     """Return what the service could do and this machine cannot."""
     problems = []
-    if request["AlgorithmSpecification"].get("AlgorithmName"):
+    if request.get("AlgorithmSpecification", {}).get("AlgorithmName"):
         problems.append("AlgorithmName names an algorithm of the marketplace, which is not on this machine")
     if request.get("ServerlessJobConfig"):
         problems.append("ServerlessJobConfig cannot be carried out on this machine")

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import os
+import re
 import time
+from datetime import datetime
 from typing import Any
 
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.images import inspect_image, pull
-from trainyard.schedulers.aws.sagemaker_local.hosts.host import StartFailure
+from trainyard.docker.networks import make_network, shared_network
+from trainyard.errors import BackendError
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 #: Marks containers and networks; its value is the job's directory.
 LABEL = "trainyard.sagemaker.job"
 #: How long a daemon may be away, or somebody else take to remove a container.
 DAEMON_SECONDS = 60.0
-NETWORK_ATTEMPTS = 5
+#: What hosts that are their job's only one are on, and what they are on where they may reach nothing.
+SHARED_NETWORK, ISOLATED_NETWORK = "trainyard-single-hosts", "trainyard-isolated-hosts"
+#: How often another shared network is joined before a container is given up.
+MOST_RENEWALS = 8
+_FULL = re.compile(r"no available IPv4 addresses|exchange full", re.IGNORECASE)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "S3_ENDPOINT_URL")
 
 
 class Cluster:
-    """The network that the hosts of a job are on, and what all of them share.
+    """The network that the hosts of a job are on, and what else all of them share.
 
     Args:
         engine: the daemon.
@@ -42,55 +48,62 @@ class Cluster:
         self.network = ""
         self.gateway = ""
         self.addresses: dict[str, str] = {}
+        self._only_host: Host | None = None
+        self._full = self._renewals = 0
         info = engine.request("GET", "/info")
         self.has_init = (info.get("InitBinary") or "") != ""
         self.shared_memory = max(int(info.get("MemTotal") or 0) // 2, 64 << 20)
         self.has_gpus = "nvidia" in (info.get("Runtimes") or {})
 
-    def make_network(self, hosts: list[Host]) -> None:
-        """Make the network. An isolated job's leads nowhere.
+    def join_network(self, hosts: list[Host]) -> None:
+        """Have a network for the hosts. An isolated job's leads nowhere.
 
-        Every host's address is settled beforehand, so that all names resolve before the first program starts.
+        Jobs of one host share one, on which containers do not reach each other. Several hosts get one of
+        their own, where every host's address is settled beforehand: all names resolve before the first
+        program starts.
+
+        Raises:
+            NoSubnetLeftError: no addresses are left for it now.
+            EngineError: the daemon refuses it for another reason.
         """
-        for attempt in range(1, NETWORK_ATTEMPTS + 1):
-            self._create_network({})
-            facts = self.engine.request("GET", f"/networks/{self.network}")
-            settled = facts["IPAM"]["Config"][0]
-            subnet = settled["Subnet"]
-            if len(hosts) == 1:
-                self.gateway = settled.get("Gateway", "")
-                return
-            # A daemon gives addresses that are asked for in networks only whose range was asked for.
-            self.remove_network()
-            try:
-                self._create_network({"Config": [{"Subnet": subnet}]})
-                break
-            except EngineError:  # another network has got the range meanwhile
-                if attempt == NETWORK_ATTEMPTS:
-                    raise
-        addresses = ipaddress.ip_network(subnet).hosts()
-        self.gateway = str(next(addresses))
-        self.addresses = {host.name: str(address) for host, address in zip(hosts, addresses, strict=False)}
-
-    def _create_network(self, ipam: dict[str, Any]) -> None:
-        answer = self.engine.request(
-            "POST",
-            "/networks/create",
-            json={
+        is_isolated = bool(self.request.get("EnableNetworkIsolation"))
+        if len(hosts) == 1:
+            name = ISOLATED_NETWORK if is_isolated else SHARED_NETWORK
+            self._only_host = hosts[0]
+            tail = f"-{self._full + 1}" if self._full else ""
+            made = shared_network(self.engine, name + tail, is_internal=is_isolated)
+        else:
+            body = {
                 "Name": f"trainyard-{self.request['TrainingJobName']}-{os.urandom(3).hex()}",
                 "Driver": "bridge",
-                "Internal": bool(self.request.get("EnableNetworkIsolation")),
+                "Internal": is_isolated,
                 "Labels": self.labels,
-                "IPAM": ipam,
-            },
-        )
-        self.network = answer["Id"]
+            }
+            made = make_network(self.engine, body, len(hosts))
+            pairs = zip(hosts, made.addresses(), strict=False)
+            self.addresses = {host.name: address for host, address in pairs}
+        self.network, self.gateway = made.id, made.gateway
 
-    def remove_network(self) -> None:
-        """Remove the network."""
-        if self.network:
-            _ignoring(404, lambda: self.engine.request("DELETE", f"/networks/{self.network}"))
-            self.network = ""
+    def renew_network(self, error: EngineError) -> bool:
+        """Join the shared network again where somebody has removed it since, or another one where it is full.
+
+        Returns:
+            whether one of that was why a container did not start, and another attempt may help.
+
+        Raises:
+            PlatformFailure: there are no addresses for another one.
+        """
+        is_gone = error.status == 404 and "network" in error.message
+        is_full = _FULL.search(error.message) is not None
+        self._renewals += 1
+        if self._only_host is None or not (is_gone or is_full) or self._renewals > MOST_RENEWALS:
+            return False
+        self._full += is_full
+        try:
+            self.join_network([self._only_host])
+        except BackendError as problem:
+            raise PlatformFailure(problem.message) from problem
+        return True
 
     def endpoint_variables(self, environ: dict[str, str]) -> dict[str, str]:
         """Return the variables that name AWS endpoints, as containers reach them: not by loopback."""
@@ -133,14 +146,6 @@ def _auth(image: str) -> str | None:
     registry = head if slash and ("." in head or ":" in head or head == "localhost") else "docker.io"
     found = credentials_for(registry)
     return None if found is None else engine_auth_header(found)
-
-
-def _ignoring(status: int, action: Any) -> None:
-    try:
-        action()
-    except EngineError as error:
-        if error.status != status:
-            raise
 
 
 def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
@@ -197,4 +202,31 @@ def sweep(engine: Engine, job_dir: str) -> None:
     for item in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
         remove_container(engine, item["Id"])
     for item in engine.request("GET", "/networks", params={"filters": filters}):
-        _ignoring(404, functools.partial(engine.request, "DELETE", f"/networks/{item['Id']}"))
+        remove_network(engine, item["Id"])
+
+
+def remove_network(engine: Engine, network_id: str) -> None:
+    """Remove a network, whoever else does."""
+    try:
+        engine.request("DELETE", f"/networks/{network_id}")
+    except EngineError as error:
+        if error.status != 404:
+            raise
+
+
+def all_of_jobs(engine: Engine) -> list[tuple[str, str, str, float]]:
+    """Return kind, id, job's directory and age in seconds of all containers and networks of jobs.
+
+    Raises:
+        EngineUnavailableError: no daemon answers.
+    """
+    params = {"all": True, "filters": {"label": [LABEL]}}
+    now = time.time()
+    found = [
+        ("container", item["Id"], item["Labels"][LABEL], now - item["Created"])
+        for item in engine.request("GET", "/containers/json", params=params)
+    ]
+    for item in engine.request("GET", "/networks", params={"filters": {"label": [LABEL]}}):
+        made = datetime.fromisoformat(item["Created"]).timestamp()
+        found.append(("network", item["Id"], item["Labels"][LABEL], now - made))
+    return found

@@ -98,9 +98,7 @@ def output_directories(request: dict[str, Any]) -> list[str]:
         paths.append(request["TensorBoardOutputConfig"].get("LocalPath") or TENSORBOARD)
     if _is_profiled(request):
         paths.append(PROFILER)
-    return [
-        path.removeprefix(f"{BASE}/") for path in paths if _is_below(path) and ".." not in path.split("/")
-    ]
+    return [path.removeprefix(f"{BASE}/") for path in paths if _is_below(path)]
 
 
 def _is_below(path: str) -> bool:

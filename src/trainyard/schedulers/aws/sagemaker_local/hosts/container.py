@@ -74,6 +74,7 @@ class ContainerHost:
         self._container_pid = 0
         self._pid = 0
         self._is_killed = False
+        self._writer: LineWriter | None = None
         self._reader: threading.Thread | None = None
 
     # ---- starting
@@ -93,7 +94,10 @@ class ContainerHost:
             raise PlatformFailure(error.message) from error
         self._is_started = True
         self._pid = self._container_pid = self._container_process()
-        self._reader = threading.Thread(target=self._read_log, name=f"log-{self.plan.name}", daemon=True)
+        self._writer = LineWriter(self._log_path)
+        self._reader = threading.Thread(
+            target=self._read_log, args=(self._writer,), name=f"log-{self.plan.name}", daemon=True
+        )
         self._reader.start()
 
     def _create_and_start(self) -> None:
@@ -101,9 +105,10 @@ class ContainerHost:
             self._id = self._engine.request("POST", "/containers/create", json=self._definition())["Id"]
             self._engine.request("POST", f"/containers/{self._id}/start")
         except EngineError as error:
-            if not (self._cluster.has_init and "docker-init" in error.message):
+            if self._cluster.has_init and "docker-init" in error.message:
+                self._cluster.has_init = False  # the daemon names its init, and does not have it
+            elif not self._cluster.renew_network(error):
                 raise
-            self._cluster.has_init = False  # the daemon names its init, and does not have it
             self.remove()
             self._create_and_start()
 
@@ -136,7 +141,7 @@ class ContainerHost:
             "NetworkingConfig": {
                 "EndpointsConfig": {
                     cluster.network: {
-                        "Aliases": [self.plan.name],
+                        "Aliases": [self.plan.name] if address else [],
                         "IPAMConfig": {"IPv4Address": address} if address else None,
                     }
                 }
@@ -173,7 +178,8 @@ class ContainerHost:
             PlatformFailure: the daemon stays away, or the container was removed by somebody else.
         """
         state = self._wait_state()
-        if self._reader is not None:
+        if self._reader is not None and self._writer is not None:
+            self._writer.give_up_after(0 if self._is_told or self._is_killed else self._cluster.patience)
             self._reader.join()
         code = int(state["ExitCode"])
         if state.get("OOMKilled"):
@@ -183,7 +189,11 @@ class ContainerHost:
         signum = code - 128 if code > 128 and code - 128 in set(signal.Signals) else 0
         # One who handles SIGTERM and says so with 143 has written what it wanted to write.
         was_killed = bool(signum) and not (signum == signal.SIGTERM and self._hears_term)
-        return Exit(code, f"ended by {signal_name(signum)}" if signum else "", was_killed)
+        reason = f"ended by {signal_name(signum)}" if signum else ""
+        if self._writer is not None and self._writer.lost:
+            lost = f"{self._writer.lost} bytes of its log are lost, since the disk was full"
+            reason = f"{reason}; {lost}" if reason else lost
+        return Exit(code, reason, was_killed)
 
     def _wait_state(self) -> dict[str, Any]:
         deadline = 0.0
@@ -308,9 +318,8 @@ class ContainerHost:
 
     # ---- its log
 
-    def _read_log(self) -> None:
+    def _read_log(self, writer: LineWriter) -> None:
         """Copy the log while it grows, and then its end, which the daemon may keep from a follower."""
-        writer = LineWriter(self._log_path)
         try:
             self._copy_log(writer, follow=True)
             self._copy_log(writer, follow=False)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +20,10 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, signal_name
+from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, group_lives, signal_name
+
+#: Seconds between two looks at what a stopped program has left running.
+LEFTOVER_PAUSE = 0.05
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ class ProcessHost:
             JOB_VARIABLE: job_dir,
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_told = False
+        self._is_killed = False
         self._link_checkpoints(tree, request)
 
     @staticmethod
@@ -162,15 +168,21 @@ class ProcessHost:
             os.close(log)
 
     def wait(self) -> Exit:
-        """Wait for its end, and end what it has left running."""
+        """Wait for its end, and end what it has left running; what is being stopped has until it is killed."""
         if self._process is None:
             return Exit(127, "it was never started")
         pid = self._process.pid
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        saved_later = False  # a shell ends at once, and the program that it had started saves its state
+        while self._is_told and not self._is_killed and group_lives(pid):
+            saved_later = True
+            time.sleep(LEFTOVER_PAUSE)
+        saved_later = saved_later and not self._is_killed
         _signal_session(pid, signal.SIGKILL)  # before its number can be given to another one
         status = self._process.wait()
         code, signum = (128 - status, -status) if status < 0 else exit_code_of(status << 8)
-        return Exit(code, f"ended by {signal_name(signum)}" if signum else "", bool(signum))
+        was_killed = bool(signum) and not saved_later
+        return Exit(code, f"ended by {signal_name(signum)}" if signum else "", was_killed)
 
     def is_alive(self) -> bool:
         """Tell whether its process runs."""
@@ -178,10 +190,12 @@ class ProcessHost:
 
     def terminate(self) -> None:
         """Send SIGTERM to its process group."""
+        self._is_told = True
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL to its process group."""
+        self._is_killed = True
         self._signal(signal.SIGKILL)
 
     def _signal(self, signum: int) -> None:

@@ -47,9 +47,17 @@ class Shown:
     is_fixed: bool
 
 
+def selected(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a ``ResourceConfig`` with type and count of its instances: of preferences the first."""
+    preferences = config.get("InstancePreferences")
+    if not preferences:
+        return config
+    return {"InstanceCount": config.get("InstanceCount", 1), **preferences[0]}
+
+
 def hosts_of(request: dict[str, Any]) -> list[Host]:
     """Return the hosts that a request asks for, numbered through all groups in their order."""
-    config = request["ResourceConfig"]
+    config = selected(request["ResourceConfig"])
     groups = config.get("InstanceGroups") or [
         {
             "InstanceGroupName": ONLY_GROUP,

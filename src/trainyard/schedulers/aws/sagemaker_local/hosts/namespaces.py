@@ -1,4 +1,4 @@
-"""What only one process host sees: other hosts' names, a name of its own, directories that it cannot write.
+"""What only one process host sees: its own ``/opt/ml``, other hosts' names, its name, read-only directories.
 
 All of it is done in namespaces of mounts and of names, which end with the host's last process. Root makes
 them as root; another user as root of a namespace of users, and is itself again in one within it.
@@ -10,32 +10,70 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 HOSTS_PER_NETWORK = 250
-#: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: how many pairs of a directory and the place where
-#: it is shown, not to be written, follow; then the command. A mount of a namespace of users keeps the flags
-#: that it has outside, and has to be asked for with them.
+#: Directories that can be covered by one in memory, so that others can be added to them: nobody expects
+#: anything to appear in them while a job runs.
+_COVERABLE = ("/", "/opt")
+#: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: an empty directory; then steps of three words,
+#: up to "--"; then the command. A mount of a namespace of users keeps the flags that it has outside, and has
+#: to be asked for with them. -n: /run/mount is the machine's.
 _SETUP = r"""
 set -e
-[ -z "$1" ] || mount --bind "$1" /etc/hosts
+[ -z "$1" ] || mount -n --bind "$1" /etc/hosts
 [ -z "$2" ] || hostname "$2" 2>/dev/null || echo "$2" >/proc/sys/kernel/hostname
-trainyard_left=$3
+trainyard_stage=$3
 shift 3
-while [ "$trainyard_left" -gt 0 ]; do
-  mount --bind "$1" "$2"
-  for trainyard_flags in '' ,nosuid,nodev ,nosuid,nodev,noexec ,nodev ,nosuid; do
-    mount -o "remount,bind,ro$trainyard_flags" "$2" 2>/dev/null && break
-  done || echo "trainyard: $2 cannot be made read-only here" >&2
-  shift 2
-  trainyard_left=$((trainyard_left-1))
+while [ "$1" != -- ]; do
+  case $1 in
+  fixed)
+    mount -n --bind "$2" "$3"
+    for trainyard_flags in '' ,nosuid,nodev ,nosuid,nodev,noexec ,nodev ,nosuid; do
+      mount -n -o "remount,bind,ro$trainyard_flags" "$3" 2>/dev/null && break
+    done || echo "trainyard: $3 cannot be made read-only here" >&2
+    ;;
+  cover)
+    mount -n -t tmpfs -o mode=755 trainyard "$trainyard_stage"
+    for trainyard_entry in "${2%/}"/* "${2%/}"/.[!.]* "${2%/}"/..?*; do
+      trainyard_place=$trainyard_stage/${trainyard_entry##*/}
+      if [ -L "$trainyard_entry" ]; then
+        cp -P "$trainyard_entry" "$trainyard_place"
+      elif [ -d "$trainyard_entry" ]; then
+        mkdir "$trainyard_place"
+        mount -n --rbind "$trainyard_entry" "$trainyard_place"
+      elif [ -e "$trainyard_entry" ]; then
+        : >"$trainyard_place"
+        mount -n --rbind "$trainyard_entry" "$trainyard_place"
+      fi
+    done
+    if [ "$2" = / ]; then
+      umount -n -l "$trainyard_stage$trainyard_stage"
+      trainyard_directory=$PWD
+      cd "$trainyard_stage"
+      mkdir .old
+      pivot_root . .old
+      umount -n -l /.old
+      rmdir /.old
+      cd "$trainyard_directory"
+    else
+      mount -n --move "$trainyard_stage" "$2"
+    fi
+    ;;
+  make) mkdir -p "$3"; mount -n --rbind "$2" "$3" ;;
+  show) mount -n --rbind "$2" "$3" ;;
+  esac
+  shift 3
 done
-unset trainyard_left trainyard_flags
+shift
+unset trainyard_stage trainyard_flags trainyard_entry trainyard_place trainyard_directory
 exec "$@"
 """
+#: $1: what to say first; then the command.
+_WARN = 'echo "trainyard: $1" >&2; shift; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -46,24 +84,59 @@ class View:
         hosts_file: shown as ``/etc/hosts``; "" for the machine's own.
         hostname: the host's name; "" for the machine's own.
         fixed: directories, each with the place where it is shown read-only.
+        shown: directories, each with the place where it is shown, after ``fixed``. A place that does not
+            exist is made for the host alone.
+        stage: a directory that is empty.
+        warning: said in the host's log before its program starts; "" for nothing.
     """
 
     hosts_file: str = ""
     hostname: str = ""
     fixed: Sequence[tuple[str, str]] = ()
+    shown: Sequence[tuple[str, str]] = ()
+    stage: str = ""
+    warning: str = ""
 
     def wrap(self, command: list[str]) -> list[str]:
         """Return the command that runs another one with this view."""
-        if not (self.hosts_file or self.hostname or self.fixed):
+        if self.warning:
+            command = ["sh", "-c", _WARN, "sh", self.warning, *command]
+        if not (self.hosts_file or self.hostname or self.fixed or self.shown):
             return command
-        pairs = [path for pair in self.fixed for path in pair]
-        words = [self.hosts_file, self.hostname, str(len(self.fixed)), *pairs]
-        setup = ["sh", "-c", _SETUP, "sh", *words]
-        spaces = ["--mount", "--uts"]
+        steps = [word for pair in self.fixed for word in ("fixed", *pair)]
+        steps += [word for step in _steps(self.shown) for word in step]
+        setup = ["sh", "-c", _SETUP, "sh", self.hosts_file, self.hostname, self.stage, *steps, "--"]
+        spaces = ["--mount", "--propagation", "slave", "--uts"]
         if os.geteuid() == 0:
             return ["unshare", *spaces, *setup, *command]
         again = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
         return ["unshare", "--user", "--map-root-user", *spaces, *setup, *again, *command]
+
+
+def can_show_at(place: str) -> bool:
+    """Tell whether a host can be shown a directory at a place where there may be none."""
+    return os.path.isdir(place) or _parent(os.path.realpath(place)) in _COVERABLE
+
+
+def _steps(shown: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    covered = set()
+    for source, place in shown:
+        place = os.path.realpath(place)
+        if os.path.isdir(place):
+            yield "show", source, place
+            continue
+        parent = _parent(place)
+        if parent not in covered:
+            covered.add(parent)
+            yield "cover", parent, ""
+        yield "make", source, place
+
+
+def _parent(place: str) -> str:
+    """Return the deepest directory above a place that exists."""
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    return place
 
 
 @functools.cache

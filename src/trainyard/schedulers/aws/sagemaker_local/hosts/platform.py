@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 from typing import Any
 
 from trainyard.errors import TrainyardError
@@ -15,11 +16,19 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
     StartFailure,
     platform_variables,
 )
-from trainyard.schedulers.aws.sagemaker_local.hosts.layout import INTERFACE, Host, Shown, Tree
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
+    BASE,
+    INTERFACE,
+    Host,
+    Shown,
+    Tree,
+    checkpoint_path,
+)
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
     HOSTS_PER_NETWORK,
     View,
     are_available,
+    can_show_at,
     write_hosts_file,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
@@ -35,6 +44,13 @@ if TYPE_CHECKING:
 PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
 MEMORY = "/dev/shm"
 LOOPBACK = "lo"
+_NO_NAMESPACES = (
+    "this user cannot make namespaces (unshare) on this machine, and the hosts' names do not resolve either"
+)
+_NOT_ITS_OWN = (
+    "/opt/ml is not this host's own here: {reason}. What the program writes to /opt/ml by that name is not "
+    "kept, and its data are not there. Use SAGEMAKER_BASE_DIR={base}, or SM_MODEL_DIR and its like."
+)
 _HINTS_OF_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -103,17 +119,36 @@ class Platform:
                     raise PlatformFailure(error.message) from error
         self._is_chosen = True
 
+    def connect(self, hosts: list[Host]) -> str:
+        """Have the network that containers are on; returns why there is none now, "" if there is.
+
+        Raises:
+            PlatformFailure: the daemon cannot make one.
+        """
+        if self.cluster is None or self.cluster.network:
+            return ""
+        from trainyard.docker.errors import NoSubnetLeftError
+
+        try:
+            self.cluster.join_network(hosts)
+        except NoSubnetLeftError as error:
+            return error.message
+        except TrainyardError as error:
+            raise PlatformFailure(error.message) from error
+        return ""
+
     def prepare(self, hosts: list[Host]) -> None:
-        """Have the image and the network; or ports and addresses that no other job uses.
+        """Have the image; or ports and addresses that no other job uses.
 
         Raises:
             StartFailure: the image is not to be had.
-            PlatformFailure: the daemon cannot make a network, or the machine has no more ports.
+            PlatformFailure: no daemon answers, or the machine has no more ports.
         """
         if self.cluster is None:
-            if len(hosts) > 1 and not self._network:
+            if not self._network:
                 blocks = (len(hosts) + HOSTS_PER_NETWORK - 1) // HOSTS_PER_NETWORK
                 self._network = self._reservations.network(blocks)
+            if len(hosts) > 1 and not self._ports:
                 self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
             return
         from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import ensure_image
@@ -122,8 +157,6 @@ class Platform:
             ensure_image(
                 self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", "")
             )
-            if not self.cluster.network:
-                self.cluster.make_network(hosts)
         except TrainyardError as error:
             raise PlatformFailure(error.message) from error
 
@@ -160,20 +193,43 @@ class Platform:
         return ProcessHost(plan, tree, self._request, environ, log_path, view, self._job.path)
 
     def _view(self, plan: Host, hosts: list[Host], tree: Tree, shown: dict[str, Shown]) -> View:
-        """Show a host its channels, by namespaces where there are such, and else by links."""
+        """Show a host its files and names. Where there are no namespaces, its channels are links.
+
+        Raises:
+            StartFailure: the checkpoints cannot be where the request wants them.
+        """
+        can_mount = are_available()
         fixed = []
         for name, source in shown.items():
             folder = tree.part("input", "data", name)
             shutil.rmtree(folder, ignore_errors=True)
-            if source.is_fixed and are_available():
+            if source.is_fixed and can_mount:
                 os.makedirs(folder)
                 fixed.append((source.path, folder))
             else:
                 os.symlink(source.path, folder)
-        if len(hosts) < 2 or not are_available():
-            return View(fixed=fixed)
+        pairs = []
+        hidden = _needed_below(BASE, [tree.path, *(source.path for source in shown.values())])
+        reason = f"the machine's own holds {hidden}, which this job needs" if hidden else ""
+        if not can_mount:
+            reason = _NO_NAMESPACES
+        if not reason:
+            pairs.append((tree.path, BASE))
+        checkpoints = checkpoint_path(self._request)
+        if checkpoints and not checkpoints.startswith(f"{BASE}/"):
+            if not (can_mount and can_show_at(checkpoints)):
+                raise StartFailure(
+                    f"cannot show the checkpoints at {checkpoints} to a host that is a process of this"
+                    f" machine; let LocalPath be below {BASE}, or start a Docker daemon"
+                )
+            pairs.append((tree.part("checkpoints"), checkpoints))
+        warning = _NOT_ITS_OWN.format(reason=reason, base=tree.path) if reason else ""
+        if not can_mount:
+            return View(warning=warning)
         names = write_hosts_file(hosts, self._network, self._job.file("work", "hosts"))
-        return View(names, plan.name, fixed)
+        stage = self._job.file("work", f".{plan.name}.view")
+        os.makedirs(stage, exist_ok=True)
+        return View(names, plan.name, fixed, pairs, stage, warning)
 
     def _credentials(self) -> str:
         """Write this user's credentials where containers find them: in memory, never on disk."""
@@ -233,6 +289,13 @@ class Platform:
             self._engine.close()
             self._engine = None
         self.cluster = None
+
+
+def _needed_below(folder: str, paths: list[str]) -> str:
+    """Return which of these paths, or of this Python's, lies in a directory; "" if none does."""
+    inside = os.path.realpath(folder) + os.sep
+    paths = [*paths, sys.prefix, sys.executable]
+    return next((path for path in paths if f"{os.path.realpath(path)}/".startswith(inside)), "")
 
 
 __all__ = ["Platform", "StartFailure"]

@@ -14,8 +14,9 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
 
 #: Below those that the kernel gives to connections (ip_local_port_range), above those of well-known services.
 PORTS = range(20000, 32000)
-#: Second and third number of a loopback address, as one. 127.0 is the machine's own.
-NETWORKS = range(256, 65536)
+#: Second and third number of a loopback address, as one. 127.0 is the machine's own; those from 127.128 on
+#: are the toolkit's, for hosts that it names itself (docs/contract.md).
+NETWORKS = range(256, 32768)
 
 
 class Reservations:

@@ -1,0 +1,216 @@
+"""Filter patterns of CloudWatch Logs for events that are JSON: ``{ $.level = "ERROR" && $.step > 10 }``.
+
+https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/FilterAndPatternSyntax.html
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+Test = Callable[[Any], bool]
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<sign>&&|\|\||\(|\)|!=|<=|>=|=|<|>)
+      | (?P<selector>\$(?:\.?\[\s*(?:\d+|\*|'[^']*'|"[^"]*")\s*\]|\.[\w-]+)*)
+      | "(?P<phrase>(?:[^"\\]|\\.)*)"
+      | %(?P<regex>[^%]*)%
+      | (?P<word>[^\s()=<>!&|"%]+)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_STEP = re.compile(
+    r"""\[\s*(?:(?P<index>\d+)|(?P<any>\*)|'(?P<one>[^']*)'|"(?P<two>[^"]*)")\s*\]|\.(?P<name>[\w-]+)"""
+)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_ORDERS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_STATES: dict[tuple[str, ...], Callable[[list[Any]], bool]] = {
+    ("IS", "NULL"): lambda found: any(value is None for value in found),
+    ("IS", "TRUE"): lambda found: any(value is True for value in found),
+    ("IS", "FALSE"): lambda found: any(value is False for value in found),
+    ("NOT", "EXISTS"): lambda found: not found,
+    ("EXISTS",): bool,
+}
+#: So deep expressions are read, which is far more than one fits into a pattern's 1024 characters.
+DEEPEST = 100
+
+
+class PatternError(ValueError):
+    """A pattern makes no sense. The message says where."""
+
+
+def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]]) -> Callable[[str], bool]:
+    """Return what tells whether a message is JSON that satisfies a pattern.
+
+    A comparison holds if a value that its selector finds satisfies it: one that finds nothing satisfies none
+    but ``NOT EXISTS``, ``!=`` included. ``*`` in a text stands for any characters.
+
+    Args:
+        pattern: the pattern, with its braces.
+        expression: makes a test of a regular expression.
+
+    Raises:
+        PatternError: it makes no sense.
+    """
+    text = pattern.strip()
+    if not text.endswith("}"):
+        raise PatternError("the closing } is missing")
+    parser = _Parser(text[1:-1], expression)
+    test = parser.whole()
+
+    def is_match(message: str) -> bool:
+        try:
+            event = json.loads(message)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(event, dict) and test(event)
+
+    return is_match
+
+
+class _Parser:
+    """Reads an expression: ``||`` of ``&&`` of comparisons and parentheses."""
+
+    def __init__(self, text: str, expression: Callable[[str], Callable[[str], bool]]) -> None:
+        self._expression = expression
+        self._tokens: list[re.Match[str]] = []
+        place, end = 0, len(text.rstrip())
+        while place < end:
+            token = _TOKEN.match(text, place)
+            if token is None:
+                raise PatternError(f"there is no term at {text[place:].strip()[:40]!r}")
+            self._tokens.append(token)
+            place = token.end()
+        self._at = 0
+        self._depth = 0
+
+    def whole(self) -> Test:
+        test = self._either()
+        if self._at < len(self._tokens):
+            raise PatternError(f"nothing is expected at {self._tokens[self._at][0].strip()!r}")
+        return test
+
+    def _peek(self) -> str:
+        return self._tokens[self._at][0].strip() if self._at < len(self._tokens) else ""
+
+    def _take(self, what: str) -> re.Match[str]:
+        if self._at >= len(self._tokens):
+            raise PatternError(f"{what} is missing at the end")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _either(self) -> Test:
+        tests = [self._both()]
+        while self._peek() == "||":
+            self._at += 1
+            tests.append(self._both())
+        return tests[0] if len(tests) == 1 else lambda event: any(test(event) for test in tests)
+
+    def _both(self) -> Test:
+        tests = [self._one()]
+        while self._peek() == "&&":
+            self._at += 1
+            tests.append(self._one())
+        return tests[0] if len(tests) == 1 else lambda event: all(test(event) for test in tests)
+
+    def _one(self) -> Test:
+        if self._peek() == "(":
+            self._at += 1
+            self._depth += 1
+            if self._depth > DEEPEST:
+                raise PatternError("there are too many parentheses in each other")
+            test = self._either()
+            if self._take(")")[0].strip() != ")":
+                raise PatternError("a ) is missing")
+            self._depth -= 1
+            return test
+        token = self._take("a selector")
+        if token["selector"] is None:
+            raise PatternError(f"{token[0].strip()!r} is no selector, such as $.level")
+        select = _selector(token["selector"])
+        for words, state in _STATES.items():
+            following = [each[0].strip() for each in self._tokens[self._at : self._at + len(words)]]
+            if tuple(word.upper() for word in following) == words:
+                self._at += len(words)
+                return lambda event, state=state: state(select(event))  # type: ignore[misc]
+        sign = self._take("an operator")
+        if sign["sign"] not in ("=", "!=", *_ORDERS):
+            raise PatternError(f"{sign[0].strip()!r} is no operator")
+        value = self._comparison(sign["sign"], self._take("a value"))
+        return lambda event: any(value(found) for found in select(event))
+
+    def _comparison(self, sign: str, token: re.Match[str]) -> Test:
+        """Return whether a value of an event compares so with a value of the pattern."""
+        word = token["word"]
+        if sign in _ORDERS:
+            if word is None or not _NUMBER.fullmatch(word):
+                raise PatternError(f"{sign} needs a number, not {token[0].strip()!r}")
+            return _numeric(_ORDERS[sign], float(word))
+        if token["regex"] is not None:
+            search = self._expression(token["regex"])
+            test: Test = lambda found: isinstance(found, (str, int, float)) and search(_text(found))  # noqa: E731
+        elif word is not None and _NUMBER.fullmatch(word):
+            number, equals = _numeric(operator.eq, float(word)), word
+            test = lambda found: number(found) or found == equals  # noqa: E731
+        elif word is not None or token["phrase"] is not None:
+            wanted = word if word is not None else re.sub(r"\\(.)", r"\1", token["phrase"], flags=re.DOTALL)
+            glob = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
+            test = lambda found: found is not None and glob.fullmatch(_text(found)) is not None  # noqa: E731
+        else:
+            raise PatternError(f"{token[0].strip()!r} is no value")
+        if sign == "=":
+            return test
+        return lambda found: not test(found)
+
+
+def _numeric(compare: Callable[[float, float], bool], wanted: float) -> Test:
+    return lambda found: (
+        isinstance(found, (int, float)) and not isinstance(found, bool) and compare(found, wanted)
+    )
+
+
+def _text(found: Any) -> str:
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _selector(text: str) -> Callable[[Any], list[Any]]:
+    """Return what finds the values of an event that a selector names: one, none, or with ``[*]`` several."""
+    steps: list[int | str | None] = []
+    place = 1
+    while place < len(text):
+        step = _STEP.match(text, place + (text[place : place + 2] == ".["))
+        assert step is not None  # as the token is made
+        if step["index"] is not None:
+            steps.append(int(step["index"]))
+        elif step["any"] is not None:
+            steps.append(None)
+        else:
+            steps.append(next(part for part in step.group("one", "two", "name") if part is not None))
+        place = step.end()
+    if not steps:
+        raise PatternError("a selector names a property, such as $.level")
+
+    def select(event: Any) -> list[Any]:
+        found = [event]
+        for step in steps:
+            found = [inner for value in found for inner in _inside(value, step)]
+        return found
+
+    return select
+
+
+def _inside(value: Any, step: int | str | None) -> list[Any]:
+    if isinstance(step, str):
+        return [value[step]] if isinstance(value, dict) and step in value else []
+    if not isinstance(value, list):
+        return []
+    return value if step is None else value[step : step + 1]

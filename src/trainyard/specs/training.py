@@ -1,0 +1,69 @@
+"""The training specification of a role, ``metadata["train"]``: the part of a job document that it has.
+
+``docs/contract.md`` has the keys. Results of a job lie below one directory or URI, whatever the scheduler.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+METADATA_KEY = "train"
+#: False in the metadata of a role whose script is wanted without the toolkit, also where that is the rule.
+TOOLKIT_KEY = "toolkit"
+#: The variable in which the job document travels.
+DOCUMENT = "TRAINYARD_JOB"
+#: Seconds between a stop and SIGKILL, if the scheduler leaves more than the toolkit would by itself.
+GRACE = "TRAINYARD_GRACE_SECONDS"
+_DEFAULT_GRACE = 100.0
+#: The directories of the base directory that hold results.
+RESULTS = ("model", "output", "checkpoints")
+_SUFFIXES = (".py", ".sh")
+_INTERPRETERS = ("python", "sh", "bash")
+
+
+def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the training specification of a role, or of its metadata as JSON values; empty without one."""
+    found = metadata.get(METADATA_KEY)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def output_of(specification: Mapping[str, Any], app_id: str) -> str:
+    """Return where the results of a job are sent to; "" if nowhere."""
+    uri = (specification.get("output") or {}).get("uri") or ""
+    return f"{uri.rstrip('/')}/{app_id}/output" if uri else ""
+
+
+def output_in(environment: Mapping[str, str]) -> str:
+    """Return where the results go of a job whose document is in this environment; "" if nowhere."""
+    try:
+        document = json.loads(environment.get(DOCUMENT) or "{}")
+        return output_of(document, str(document.get("name", "")))
+    except (ValueError, AttributeError):
+        return ""
+
+
+def local_path(uri: str) -> str:
+    """Return the path of this machine that a URI names; "" if it names none."""
+    path = uri.removeprefix("file://")
+    return path if path.startswith("/") else ""
+
+
+def script_of(entrypoint: str, args: Sequence[str], metadata: Mapping[str, Any]) -> str:
+    """Return the file that a role's program reads its script from; "" if it has none, or nobody can tell."""
+    found = str(specification(metadata).get("program", ""))
+    if not found and args and posixpath.basename(entrypoint).rstrip("0123456789.") in _INTERPRETERS:
+        found = args[0]
+    return found if found.endswith(_SUFFIXES) and not found.startswith("-") and "$" not in found else ""
+
+
+def grace_variable(env: Mapping[str, str], grace: float) -> dict[str, str]:
+    """Return the variable that lets the toolkit wait as long as its scheduler does."""
+    if DOCUMENT not in env or GRACE in env or grace <= _DEFAULT_GRACE:
+        return {}
+    return {GRACE: f"{grace:g}"}

@@ -1,0 +1,89 @@
+"""Whether a file that was found, rather than named, may say what trainyard does.
+
+The rule is Git's: a file of the user, of root, or, for root under sudo, of the user who called it. Files of
+others count where the user has listed the repository's top, or the file's directory, in Git's
+``safe.directory``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def search_places(directory: str) -> Iterator[str]:
+    """Return a directory and those above it, up to the top of its repository or the home directory."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    path = os.path.abspath(directory)
+    while True:
+        yield path
+        parent = os.path.dirname(path)
+        if parent == path or os.path.lexists(os.path.join(path, ".git")) or os.path.realpath(path) == home:
+            return
+        path = parent
+
+
+def why_not_trusted(path: str, directory: str) -> str:
+    """Return why a file that was found may not be used; "" if it may, or if there is none.
+
+    Args:
+        path: the file.
+        directory: where the user works. That everybody may write there was the user's choice, but not above.
+    """
+    try:
+        owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
+        place = os.stat(os.path.dirname(path))
+    except OSError:
+        return ""
+    reason = ""
+    strangers = owners - _trusted_users(os.environ)
+    if strangers:
+        reason = f"it belongs to {_name(strangers.pop())}, not to you or to root"
+    elif (
+        place.st_mode & stat.S_IWOTH
+        and not place.st_mode & stat.S_ISVTX
+        and os.path.realpath(os.path.dirname(path)) != os.path.realpath(directory)
+    ):
+        reason = f"everybody can write to the directory {os.path.dirname(path)}"
+    return reason if reason and not _is_listed(os.path.dirname(path)) else ""
+
+
+def _trusted_users(environ: Mapping[str, str]) -> set[int]:
+    users = {os.geteuid(), 0}
+    caller = environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and caller.isdecimal() and len(caller) < 11:
+        users.add(int(caller))
+    return users
+
+
+def _name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _is_listed(directory: str) -> bool:
+    """Tell whether the user's configuration of Git lists a directory, or the checkout around it, as safe."""
+    from trainyard.gitcommand import safe_directories
+
+    listed = safe_directories()
+    if "*" in listed:
+        return True
+    path = os.path.realpath(directory)
+    tops = [path]
+    while os.path.dirname(path) != path and not os.path.lexists(os.path.join(path, ".git")):
+        path = os.path.dirname(path)
+    if os.path.lexists(os.path.join(path, ".git")):
+        tops.append(path)
+    return any(top in listed or _below(top, listed) for top in tops)
+
+
+def _below(top: str, listed: list[str]) -> bool:
+    return any(entry.endswith("/*") and top.startswith(entry[:-1]) for entry in listed)

@@ -1,0 +1,117 @@
+"""Scripts of `train.script` in containers: under the toolkit, their results on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.toolkit.image import docker
+from trainyard.docker.engine import EngineError
+from trainyard.errors import BackendError, ConfigError
+from trainyard.runner import Runner, get_runner
+from trainyard.schedulers.docker import results
+from trainyard.schedulers.docker.gc import find
+from trainyard.specs import AppState
+
+WRITE = """
+import os, sys
+for place in ("model", "output/data", "checkpoints"):
+    open(f"/opt/ml/{place}/file", "w").write("kept")
+print(sys.argv[1:], os.environ["SM_MODEL_DIR"])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "train.py").write_text(WRITE)
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    with get_runner("test-scripts") as runner:
+        yield runner
+
+
+@pytest.fixture(params=["root", "4321"])
+def image_of(request: pytest.FixtureRequest, image: str) -> Iterator[str]:
+    """An image whose user is root, or one who may not write to /opt."""
+    if request.param == "root":
+        yield image
+        return
+    name = f"{image}-{request.param}"
+    docker(
+        "build", "--quiet", "--tag", name, "-", input=f"FROM {image}\nUSER {request.param}\nWORKDIR /srv\n"
+    )
+    yield name
+    docker("rmi", "--force", name, check=False)
+
+
+def test_results_are_kept_here_and_go_with_the_job(
+    runner: Runner, project: Path, image_of: str, tmp_path: Path
+) -> None:
+    # folders that do not exist are made, by us
+    words = ["--script", "train.py", "--image", image_of, "--checkpoints", f"{tmp_path}/made/checkpoints"]
+    if "4321" in image_of:
+        words = words[:-2]
+    info = runner.dryrun_component("train.script", [*words, "--", "a b"], "local_docker", None, ".")
+    assert not (tmp_path / "made").exists()
+    handle = runner.schedule(info)
+    try:
+        status = runner.wait(handle)
+        assert status is not None
+        assert status.state == AppState.SUCCEEDED, list(runner.log_lines(handle, "train"))
+        assert list(runner.log_lines(handle, "train")) == ["['a b'] /opt/ml/model\n"]
+        kept = Path(status.results or "")
+        assert [(kept / place / "file").read_text() for place in ("model", "output/data", "checkpoints")] == [
+            "kept"
+        ] * 3
+        if "4321" not in image_of:
+            assert (tmp_path / "made/checkpoints/file").read_text() == "kept"
+        app_id = handle.rpartition("/")[2]
+        (found,) = (item for item in find(0) if item.app_id == app_id)
+        assert found.results
+    finally:
+        runner.delete(handle)
+    assert not Path(results.directory_of(app_id)).exists()
+
+
+def test_what_cannot_run_is_refused_and_leaves_nothing(runner: Runner, project: Path, image: str) -> None:
+    words = ["--image", image, "--script", "nosuch.py"]
+    with pytest.raises(BackendError, match=r"there is no script /\S*nosuch\.py in its image"):
+        runner.run_component("train.script", words, "local_docker", workspace=".")
+    assert list(results.without_job(())) == []
+    with pytest.raises(ConfigError, match="'BAD IMAGE' is not the name of an image"):
+        runner.run_component(
+            "train.script", ["--image", "BAD IMAGE", "--script", "train.py"], "local_docker", workspace="."
+        )
+
+
+def test_a_daemon_that_sees_other_files_keeps_results_in_its_containers(
+    runner: Runner, project: Path, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = results.make
+
+    def make_elsewhere(app_id: str, sources: list[str], folders: list[str]) -> None:
+        make(app_id, [], folders)  # as seen from a container that was given the daemon's socket alone
+
+    monkeypatch.setattr(results, "make", make_elsewhere)
+    words = ["--image", image, "--script", "train.py"]
+    handle = runner.run_component("train.script", words, "local_docker", workspace=".")
+    try:
+        status = runner.wait(handle)
+        assert status is not None
+        assert (status.state, status.results) == (AppState.SUCCEEDED, results.IN_CONTAINERS)
+    finally:
+        runner.delete(handle)
+
+
+def test_an_error_of_another_kind_stays_one(runner: Runner, project: Path, image: str) -> None:
+    words = ["--image", image, "--script", "train.py", "--channel", "training=/no/such/data"]
+    with pytest.raises((BackendError, EngineError), match="/no/such/data"):
+        runner.run_component("train.script", words, "local_docker", workspace=".")

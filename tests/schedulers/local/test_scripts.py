@@ -1,0 +1,175 @@
+"""Scripts of `train.script` on this machine: under the toolkit, in place, by the user's own Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import ConfigError
+from trainyard.runner import Runner, get_runner
+from trainyard.schedulers.base import Stream
+from trainyard.specs import AppState, AppStatus, is_terminal
+
+PATIENCE = 60
+SHOW = """
+import json, os, sys
+json.dump([os.getcwd(), sys.argv, os.environ["MARK"], sys.stdin.read(), sys.flags.no_site], sys.stdout)
+open(os.path.join(os.environ["SM_MODEL_DIR"], "model.bin"), "w").write("weights")
+"""
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    with get_runner("test") as runner:
+        yield runner
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in the current directory, whose ``python`` is a program of its own."""
+    directory = tmp_path / "project"
+    (directory / "src").mkdir(parents=True)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    python = programs / "python"
+    python.write_text(f'#!/bin/sh\nMARK=mine exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)  # so that PATH is taken as it is
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def run(runner: Runner, *words: str) -> tuple[str, AppStatus]:
+    handle = runner.run_component("train.script", list(words), "local_cwd")
+    status = runner.wait(handle, timeout=PATIENCE)
+    assert status is not None
+    assert is_terminal(status.state), status
+    return handle, status
+
+
+def log(runner: Runner, handle: str, role: str) -> list[str]:
+    return list(runner.log_lines(handle, role))
+
+
+def test_a_script_runs_in_place_and_its_results_are_kept(runner: Runner, project: Path) -> None:
+    (project / "src/train.py").write_text(SHOW)
+    # on the user's own machine neither is installed
+    (project / "requirements.txt").write_text("no-such-package-at-all==1\n")
+    (project / "setup.py").write_text("raise SystemExit('not to be run')\n")
+    handle, status = run(runner, "--script", "src/train.py", "--", "--lr", "a b")
+    (line,) = log(runner, handle, "train")
+    assert json.loads(line) == [str(project), ["src/train.py", "--lr", "a b"], "mine", "", 0]
+    assert status.state == AppState.SUCCEEDED
+    results = Path(status.results or "")
+    assert (results / "model/model.bin").read_text() == "weights"
+    assert AppStatus.from_json(status.to_json()).results == status.results
+    (leftover,) = runner.scheduler("local_cwd").leftovers({}, 0)
+    assert leftover.results
+    (results / "model").chmod(0o500)
+    runner.delete(handle)
+    assert not results.exists()
+
+
+def test_its_streams_keep_their_order_and_nothing_else_is_said(runner: Runner, project: Path) -> None:
+    (project / "train.py").write_text(
+        "import sys\nfor i in range(100):\n    print('line', i, file=(sys.stdout, sys.stderr)[i % 2])\n"
+    )
+    handle, _ = run(runner, "--script", "train.py")
+    assert log(runner, handle, "train") == [f"line {i}\n" for i in range(100)]
+    assert list(runner.log_lines(handle, "train", streams=Stream.STDOUT)) == [
+        f"line {i}\n" for i in range(0, 100, 2)
+    ]
+
+
+def test_the_usual_variable_brings_its_own_lines_back(runner: Runner, project: Path) -> None:
+    (project / "train.py").write_text("")
+    level = "SAGEMAKER_CONTAINER_LOG_LEVEL=20"
+    handle, _ = run(runner, "--script", "train.py", "--env", level)
+    lines = log(runner, handle, "train")
+    assert "SM_CURRENT_HOST=algo-1\n" in lines
+    assert lines[-1].endswith(f"Running {sys.executable} train.py\n")
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "code", "report"),
+    [
+        ("sys.exit(3)", "exit code 3", 3, "train.py ended with exit code 3"),
+        ("raise ValueError('no luck')", "exit code 1", 1, "ValueError: no luck"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV", 139, "killed by SIGSEGV"),
+    ],
+)
+def test_a_failure_is_the_scripts_own(
+    runner: Runner, project: Path, end: str, reason: str, code: int, report: str
+) -> None:
+    (project / "train.py").write_text(f"import os, signal, sys\n{end}\n")
+    _, status = run(runner, "--script", "train.py")
+    (replica,) = status.replicas()
+    assert (status.state, replica.reason, replica.exit_code) == (AppState.FAILED, reason, code)
+    assert report in json.loads(status.structured_error_msg)["message"]["message"]
+    assert report in Path(status.results or "", "output/failure").read_text()
+
+
+def test_a_stopped_script_has_time_to_save(runner: Runner, project: Path) -> None:
+    (project / "train.py").write_text(
+        "import os, signal, sys\n"
+        "def save(number, frame):\n"
+        "    open(os.environ['SM_MODEL_DIR'] + '/saved', 'w').close(); print('saved'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('up', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    handle = runner.run_component("train.script", ["--script", "train.py"], "local_cwd")
+    assert next(iter(runner.log_lines(handle, "train", should_tail=True))) == "up\n"
+    runner.cancel(handle)
+    status = runner.wait(handle, timeout=PATIENCE)
+    assert status is not None
+    assert status.state == AppState.CANCELLED
+    assert log(runner, handle, "train")[1] == "saved\n"
+    assert Path(status.results or "", "model/saved").exists()
+
+
+def test_scripts_of_other_places(runner: Runner, project: Path, tmp_path: Path) -> None:
+    """Outside of the current directory, and a shell script with the toolkit and without."""
+    (tmp_path / "beside.py").write_text("import sys; print(sys.argv[0])")
+    for script in ("../beside.py", str(tmp_path / "beside.py")):
+        handle, _ = run(runner, "--script", script)
+        assert log(runner, handle, "beside") == [f"{script}\n"]
+    (project / "run.sh").write_text(
+        '#!/bin/bash\necho "${BASH_VERSION:+bash}" "$1" "${SM_MODEL_DIR:+toolkit}"\n'
+    )
+    for toolkit, said in (("true", "bash a b toolkit\n"), ("false", "bash a b \n")):
+        handle, status = run(runner, "--script", "run.sh", "--toolkit", toolkit, "--", "a b")
+        assert log(runner, handle, "run") == [said]
+        assert (status.results is None) == (toolkit == "false")
+
+
+@pytest.mark.parametrize("workspace", ["", "."])
+@pytest.mark.parametrize("toolkit", ["true", "false"])
+def test_a_script_that_is_not_there_is_refused(
+    runner: Runner, project: Path, workspace: str, toolkit: str
+) -> None:
+    (project / "train.py").write_text("")
+    words = ["--script", "nosuch.py", "--toolkit", toolkit]
+    with pytest.raises(ConfigError, match=r"there is no script nosuch\.py|the workspace has no nosuch\.py"):
+        runner.run_component("train.script", words, "local_cwd", workspace=workspace)
+
+
+def test_data_that_are_not_there_are_refused(runner: Runner, project: Path) -> None:
+    (project / "train.py").write_text("")
+    words = ["--script", "train.py", "--channel", "training=nowhere"]
+    with pytest.raises(ConfigError, match="channel 'training': there is nothing at"):
+        runner.run_component("train.script", words, "local_cwd")
+
+
+def test_an_end_by_a_signal_leaves_no_core_of_the_toolkit(runner: Runner, project: Path) -> None:
+    (project / "train.py").write_text("import os, resource, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
+    _, status = run(runner, "--script", "train.py")
+    assert status.replicas()[0].exit_code == 128 + signal.SIGABRT
+    assert sorted(os.listdir(project)) == ["src", "train.py"]

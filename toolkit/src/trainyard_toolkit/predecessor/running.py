@@ -1,0 +1,64 @@
+"""A script that a framework's own code runs."""
+
+from __future__ import annotations
+
+from trainyard_toolkit import failure
+from trainyard_toolkit import launch as launching
+from trainyard_toolkit.errors import ExecuteUserScriptError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard_toolkit.process import Outcome
+
+
+class Running:
+    """A script that runs here, or on a thread. ``wait()`` gives its outcome or raises its error."""
+
+    def __init__(self, launch: launching.Launch, distribution: str) -> None:
+        self._launch = launch
+        self._distribution = distribution
+        self._outcome: Outcome | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> Outcome:
+        """Run to the end on this thread.
+
+        Raises:
+            ExecuteUserScriptError: the script failed.
+        """
+        outcome = launching.run(self._launch, self._distribution)
+        if outcome.status != 0:
+            report = failure.from_outcome(outcome, self._launch.name)
+            raise ExecuteUserScriptError(
+                self._launch.name,
+                outcome.status,
+                outcome.stderr,
+                message=report.text(),
+                details=report.fields,
+            )
+        return outcome
+
+    def start(self) -> None:
+        """Start the thread."""
+        import threading
+
+        self._thread = threading.Thread(target=self._keep, name="trainyard-script", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        try:
+            self._outcome = self.run()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> Outcome:
+        """Wait for the end.
+
+        Raises:
+            ExecuteUserScriptError: the script failed.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._outcome

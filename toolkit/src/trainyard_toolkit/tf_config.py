@@ -1,0 +1,55 @@
+"""``TF_CONFIG`` for TensorFlow's parameter servers and MultiWorkerMirroredStrategy."""
+
+from __future__ import annotations
+
+import json
+
+from trainyard_toolkit import config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard_toolkit.environment import Environment
+
+PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
+MIRRORED_STRATEGY = "sagemaker_multi_worker_mirrored_strategy_enabled"
+_WORKER_PORT, _SERVER_PORT, _MIRRORED_PORT = 2222, 2223, 8890
+
+
+def variables(environment: Environment) -> dict[str, str]:
+    """``TF_CONFIG`` if the job asks for one of the two on this host; parameter servers need several hosts."""
+    asked = environment.additional_framework_parameters
+    if environment.current_instance_group not in environment.distribution_instance_groups:
+        return {}
+    hosts, host = environment.distribution_hosts, environment.current_host
+    if config.is_true(asked.get(PARAMETER_SERVER)) and len(hosts) > 1:
+        return {"TF_CONFIG": json.dumps(_parameter_servers(hosts, host))}
+    if config.is_true(asked.get(MIRRORED_STRATEGY)):
+        return {"TF_CONFIG": json.dumps(_mirrored_workers(hosts, host))}
+    return {}
+
+
+def _parameter_servers(hosts: list[str], host: str) -> dict[str, Any]:
+    """The first host is the master, the others are workers; every host has a parameter server too."""
+    cluster = {
+        "master": _addresses(hosts[:1], _WORKER_PORT),
+        "ps": _addresses(hosts, _SERVER_PORT),
+        "worker": _addresses(hosts[1:], _WORKER_PORT),
+    }
+    number = hosts.index(host)
+    task = {"index": number - 1, "type": "worker"} if number else {"index": 0, "type": "master"}
+    return {"cluster": cluster, "environment": "cloud", "task": task}
+
+
+def _mirrored_workers(hosts: list[str], host: str) -> dict[str, Any]:
+    cluster = {"worker": _addresses(hosts, _MIRRORED_PORT)}
+    return {
+        "cluster": cluster,
+        "environment": "cloud",
+        "task": {"index": hosts.index(host), "type": "worker"},
+    }
+
+
+def _addresses(hosts: list[str], port: int) -> list[str]:
+    return [f"{host}:{port}" for host in hosts]
