@@ -31,7 +31,7 @@ class Garbage(NamedTuple):
 
     ``app_id`` is the job's, "" for an image; ``path`` says what it is; ``size`` is in bytes, ``age`` in
     seconds; ``key`` is the id of the job, network or image; ``results`` tells whether some are kept;
-    ``fingerprint`` names an image's code. ``shared`` is False of what only this state directory can have left.
+    ``fingerprint`` names an image's code. ``shared`` is False of what this state directory alone has.
     """
 
     path: str
