@@ -11,6 +11,7 @@
     │   ├── ComponentValidationException
     │   └── UnknownSchedulerException
     ├── BackendError                    4   a scheduler refused or could not be reached
+    │   ├── AccessError                     it does not accept who asks: credentials, permissions
     │   └── StateStoreError                 the state directory cannot be read or written
     ├── UnknownAppException             5   there is no such job
     └── AppStatusError                  1   the job ended, but not in success
@@ -104,6 +105,10 @@ class BackendError(TrainyardError):
     """A scheduler refused the request or could not be reached."""
 
     exit_code = EXIT_BACKEND
+
+
+class AccessError(BackendError):
+    """A scheduler does not accept the credentials, or they lack a permission. Asking again does not help."""
 
 
 class StateStoreError(BackendError):

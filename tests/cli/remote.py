@@ -1,7 +1,7 @@
 """A scheduler that is not local, offered as a plugin to the processes that the tests start.
 
 Its jobs are files in ``$REMOTE_JOBS``; a test writes their states. While ``$REMOTE_JOBS/down`` exists it
-cannot be reached.
+cannot be reached, while ``$REMOTE_JOBS/expired`` exists it refuses the credentials.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import BackendError
+from trainyard.errors import AccessError, BackendError
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
 from trainyard.schedulers.ids import make_unique
 from trainyard.specs import AppDef, AppDryRunInfo, AppState, ReplicaStatus, RoleStatus, option
@@ -33,6 +33,8 @@ class RemoteScheduler(Scheduler[RemoteOpts]):
         directory = Path(os.environ["REMOTE_JOBS"])
         if (directory / "down").exists():
             raise BackendError("the cluster does not answer", hint="Is the network up?")
+        if (directory / "expired").exists():
+            raise AccessError("the credentials have expired", hint="Log in again.")
         directory.mkdir(exist_ok=True)
         return directory
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Terminal
 
 
 def names(cli: Cli, *words: str) -> list[str]:
@@ -75,12 +75,29 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
     assert "no scheduler 'remot'" in cli("list", "-s", "remot", code=3).err
 
 
+@pytest.mark.parametrize("columns", [130, 80, 60])
+def test_a_table_fits_the_terminal_and_is_whole_when_piped(cli: Cli, columns: int) -> None:
+    name = "a-name-of-quite-some-length-that-says-it-all"
+    words = ["run", "--wait", "utils.binary", "--entrypoint", "true", "--name", name]
+    handles = [cli(*words).out.strip(), cli("run", "--wait", "utils.echo").out.strip()]
+    sized = ["/bin/sh", "-c", f'stty cols {columns} rows 24; exec "$@"', "sh", *cli.command("list")]
+    shown = Terminal(sized, cli.directory, {**cli.environ, "NO_COLOR": "1"})
+    assert shown.finish() == 0
+    lines = shown.shown.decode().splitlines()
+    assert max(map(len, lines)) <= columns, lines
+    ids = [line.split()[0].rstrip(".") for line in lines[1:]]
+    assert [cli("status", "--json", beginning).json["handle"] for beginning in ids] == handles[::-1]
+    assert all(handle in cli("list").out for handle in handles)
+
+
 def test_refused_submissions_are_listed_on_request(cli: Cli) -> None:
     cli.plugins()
     cli("run", "-s", "remote", "-cfg", "queue=full", "utils.echo", code=4)
     assert names(cli) == []
     assert names(cli, "--all") == ["echo"]
     assert "REFUSED" in cli("list", "-a").out
+    assert names(cli, "--state", "refused,running") == ["echo"]
+    assert names(cli, "--state", "running") == names(cli, "-s", "remote", "--state", "succeeded") == []
 
 
 def test_the_configuration_may_set_scheduler_and_limit(cli: Cli) -> None:

@@ -130,3 +130,38 @@ def test_a_job_whose_state_is_damaged_is_not_waited_for(cli: Cli) -> None:
     state.write_text("{")
     assert "cannot be waited for" in cli("wait", handle, code=4).err
     assert "UNKNOWN" in cli("status", handle, code=None).out
+
+
+def test_waiting_ends_when_the_credentials_are_refused(cli: Cli) -> None:
+    cli.plugins()
+    handle = remote(cli)
+    expired = Path(cli.environ["REMOTE_JOBS"]) / "expired"
+    process = cli.start("wait", handle)
+    assert cli("status", handle, "--json").json["state"] == "RUNNING"
+    expired.touch()
+    _, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, err) == (4, b"error: the credentials have expired\nLog in again.\n")
+    for command in (["wait", handle], ["status", "--watch", handle], ["wait", "--timeout", "5m", handle]):
+        assert "Log in again" in cli(*command, code=4).err
+    assert "State: UNREACHABLE" in cli("status", handle, code=4).out
+    expired.unlink()
+    # a job that is known to have ended needs nobody to say so
+    cli.set_remote_state(handle.rpartition("/")[2], "SUCCEEDED")
+    assert cli("wait", handle).out == "SUCCEEDED\n"
+    for trouble in ("expired", "down"):
+        (expired.parent / trouble).touch()
+        assert cli("wait", handle).out == "SUCCEEDED\n"
+        assert "cannot be asked now" in cli("status", handle).out
+
+
+def test_waiting_for_an_unreachable_scheduler_says_so(cli: Cli) -> None:
+    cli.plugins()
+    handle = remote(cli)
+    cli.cluster(up=False)
+    process = cli.start("wait", handle)
+    assert process.stderr is not None
+    assert b"still waiting: the cluster does not answer" in process.stderr.readline()
+    cli.cluster(up=True)
+    cli.set_remote_state(handle.rpartition("/")[2], "SUCCEEDED")
+    assert process.wait(DEADLINE) == 0
+    process.communicate()

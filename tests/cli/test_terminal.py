@@ -140,6 +140,14 @@ def test_no_colour_on_request(cli: Cli, terminal: Open) -> None:
     assert b"\x1b[3" not in shown.shown
 
 
+def test_watching_ends_with_the_whole_status(cli: Cli, terminal: Open) -> None:
+    cli("run", "--wait", "utils.echo", "--num_replicas", "40")
+    shown = terminal("status", "--watch")
+    assert shown.finish() == 0
+    assert b"[39]" in shown.shown
+    assert b" more" not in shown.shown
+
+
 #: A title, colours, the cursor, a bell, C1's own CSI, text that runs backwards, and lines of their own.
 HOSTILE = "a\x1b]0;pwned\x07\x1b[31m\x1b[2J\x9b31m\u202e\u2066\ufdd031\ufdd1\nState: SUCCEEDED\rerror: b"
 #: What we send ourselves: colours, erasing, going up.

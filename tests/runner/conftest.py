@@ -6,7 +6,24 @@ import pytest
 
 from tests.runner.fake_scheduler import FakeScheduler
 from trainyard.runner import Runner
+from trainyard.runner.history import History
 from trainyard.specs import AppDef, Role
+
+
+@pytest.fixture(autouse=True)
+def histories(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what a test opens; Python warns of databases that nobody closed."""
+    opened: list[History] = []
+    initialise = History.__init__
+
+    def note(self: History, path: str | None = None) -> None:
+        opened.append(self)
+        initialise(self, path)
+
+    monkeypatch.setattr(History, "__init__", note)
+    yield
+    for history in opened:
+        history.close()
 
 
 @pytest.fixture

@@ -146,6 +146,7 @@ def test_threads_share_a_history() -> None:
     assert {row.app_id for row in history.rows()} == {f"t{number}" for number in range(20)}
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # pytest-xdist has threads
 def test_a_forked_child_opens_its_own_connection() -> None:
     history = History()
     add(history, "parent")

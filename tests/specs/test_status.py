@@ -104,7 +104,7 @@ def test_text_of_a_status() -> None:
         "Role r:",
         "  [0] FAILED (exit code 137, restarts 2, on host1, killed by SIGKILL)",
         "  [1] SUCCEEDED (1:05 min)",
-        "  [2] CANCELLED (no reply file)",
+        "  [2] CANCELLED (no reason known)",
         "URL: https://x",
     ]
 

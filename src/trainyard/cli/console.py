@@ -146,10 +146,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO 
     return "\n".join(lines)
 
 
-def terminal_size() -> tuple[int, int]:
-    """Return the columns and lines of the terminal on stderr."""
+def terminal_size(descriptor: int = 2) -> tuple[int, int]:
+    """Return the columns and lines of the terminal on stderr, or another file descriptor."""
     try:
-        size = os.get_terminal_size(2)
+        size = os.get_terminal_size(descriptor)
     except OSError:
         return 80, 24
     return size.columns or 80, size.lines or 24

@@ -15,6 +15,7 @@ from trainyard.cli.liveview import StatusLines
 from trainyard.cli.times import format_duration
 from trainyard.errors import BackendError
 from trainyard.specs.status import NONE, AppState, is_terminal
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,9 +157,9 @@ def wait_for_end(
     """
     scheduler = runner.scheduler(handle.partition("://")[0])
     deadline = None if timeout is None else time.monotonic() + timeout
-    delay = FIRST_POLL
+    delay, warned = FIRST_POLL, False
     while True:
-        status = status_of(runner, handle)
+        status = status_of(runner, handle, refusal_is_final=True)
         left = None if deadline is None else deadline - time.monotonic()
         if is_terminal(status.state) or (left is not None and left <= 0):
             if lines is not None:
@@ -167,6 +168,9 @@ def wait_for_end(
         check_not_gone(runner, handle, status)
         if lines is not None:
             lines.show(status)
+        elif status.state == AppState.UNREACHABLE and not warned:
+            warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
+            warned = True
         if scheduler.is_local:
             if status.state == AppState.UNKNOWN:
                 raise BackendError(

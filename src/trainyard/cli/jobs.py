@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 ANY = "any"
 
 
-def status_of(runner: Runner, handle: str) -> AppStatus:
+def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) -> AppStatus:
     """Return the status of a job; UNREACHABLE, with the reason, if it cannot be seen now.
 
     Raises:
+        AccessError: the scheduler refuses the credentials, and that is not to be waited out.
         UnknownAppException: its scheduler knows no such job.
     """
-    status = runner.status(handle)
+    status = runner.status(handle, refusal_is_final=refusal_is_final)
     if status is None:
         raise unknown_job(handle)
     return status

@@ -41,6 +41,12 @@ class Screen:
         self._stream.flush()
         self._drawn = len(lines)
 
+    def finish(self, lines: list[str]) -> None:
+        """Replace what was drawn by all lines, whole: they stay."""
+        self.clear()
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
+
     def clear(self) -> None:
         """Remove what was drawn."""
         if self._drawn:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+# argparse looks on the disk for a translation of every text, and imports `locale` for that; there are none
+argparse._ = str  # type: ignore[attr-defined]
+
+
 def _formatter(prog: str) -> argparse.HelpFormatter:
     # argparse makes one for every option, and without a width each asks shutil, a slow import, for it
     width = min(terminal_columns(), 100)

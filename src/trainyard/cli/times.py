@@ -87,6 +87,6 @@ def format_duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def format_time(stamp: float | None) -> str:
+def format_time(stamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a moment in local time; "-" for None."""
-    return "-" if stamp is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stamp))
+    return "-" if stamp is None else time.strftime(form, time.localtime(stamp))

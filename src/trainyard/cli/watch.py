@@ -22,7 +22,7 @@ def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = 
     view = View(handle, roles, as_json)
     delay = FIRST_POLL
     while True:
-        status = status_of(runner, handle)
+        status = status_of(runner, handle, refusal_is_final=True)
         view.show(status)
         if status.is_terminal():
             return status
@@ -49,7 +49,8 @@ class View:
         if self._screen is not None:
             from trainyard.cli.commands.status import as_text
 
-            self._screen.draw(as_text(self._handle, status, self._roles).split("\n"))
+            lines = as_text(self._handle, status, self._roles).split("\n")
+            (self._screen.finish if status.is_terminal() else self._screen.draw)(lines)
         elif self._json:
             if status != self._before:
                 import json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.errors import BackendError
+from trainyard.errors import AccessError, BackendError
 
 
 class EngineError(BackendError):
@@ -15,6 +15,10 @@ class EngineError(BackendError):
 
 class EngineUnavailableError(BackendError):
     """No daemon answers, or it went away in the middle of an answer. Says nothing of any container."""
+
+
+class EngineForbiddenError(EngineUnavailableError, AccessError):
+    """This user may not speak to the daemon."""
 
 
 class NoSubnetLeftError(BackendError):

@@ -10,7 +10,7 @@ import os
 import select
 import socket
 
-from trainyard.docker.errors import EngineUnavailableError
+from trainyard.docker.errors import EngineForbiddenError, EngineUnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def no_daemon(endpoint: Endpoint, error: OSError) -> EngineUnavailableError:
     if endpoint.scheme == "ssh":
         return EngineUnavailableError(f"{where}: {why}", hint="ssh must be installed to reach it.")
     if isinstance(error, PermissionError):
-        return EngineUnavailableError(
+        return EngineForbiddenError(
             f"{where}: this user may not use its socket",
             hint="Add the user to the group of the socket and log in anew: sudo usermod -aG docker $USER",
         )

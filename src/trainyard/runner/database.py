@@ -49,7 +49,11 @@ def open_for_reading(path: str) -> sqlite3.Connection | None:
         return None
     with explained("read the history", path):
         connection = _connect_read_only(path)
-        number = version(connection)
+        try:
+            number = version(connection)
+        except BaseException:
+            connection.close()
+            raise
         if 0 < number <= len(MIGRATIONS):
             if number == len(MIGRATIONS):
                 return connection
@@ -84,8 +88,10 @@ def _connect_read_only(path: str) -> sqlite3.Connection:
     connection = _connect(f"{location}?mode=ro", uri=True)
     try:
         version(connection)
-    except sqlite3.OperationalError:
+    except sqlite3.DatabaseError as error:
         connection.close()
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
         # A WAL database needs a file for shared memory beside it, which a read-only directory refuses.
         if holds_something(path + "-wal"):
             return _copy_in_memory(path)
@@ -102,10 +108,12 @@ def _copy_in_memory(path: str) -> sqlite3.Connection:
         copy = os.path.join(directory, "history.db")
         for suffix in ("", "-wal"):
             shutil.copyfile(path + suffix, copy + suffix)
-        source = _connect(copy)
+        source, target = _connect(copy), _connect(":memory:")
         try:
-            target = _connect(":memory:")
             source.backup(target)
+        except BaseException:
+            target.close()
+            raise
         finally:
             source.close()
     return target

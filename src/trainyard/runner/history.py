@@ -185,16 +185,24 @@ class History:
         rows = self._query(statement, *values, matches=wanted.matches)
         return int(rows[0][0]) if rows else 0
 
-    def known(self, scheduler: str, app_ids: Iterable[str]) -> set[str]:
-        """Return those of the ids whose jobs are in the history and were not deleted."""
-        ids = list(app_ids)
-        known: set[str] = set()
-        for start in range(0, len(ids), 500):  # SQLite has a limit for the number of values
-            some = ids[start : start + 500]
+    def known(self, scheduler: str, app_ids: Iterable[str], *, deleted: bool = False) -> set[str]:
+        """Return those of the ids whose jobs are in the history and, unless asked for, were not deleted."""
+        condition = "scheduler = ?" if deleted else f"scheduler = ? AND phase != '{DELETED}'"
+        return self._among("app_id", app_ids, condition, scheduler)
+
+    def known_code(self, fingerprints: Iterable[str]) -> set[str]:
+        """Return those of the fingerprints whose code went with a job of the history."""
+        return self._among("fingerprint", fingerprints, "fingerprint IS NOT NULL")
+
+    def _among(self, column: str, texts: Iterable[str], condition: str, *values: str) -> set[str]:
+        wanted = list(texts)
+        found: set[str] = set()
+        for start in range(0, len(wanted), 500):  # SQLite has a limit for the number of values
+            some = wanted[start : start + 500]
             marks = ", ".join("?" * len(some))
-            statement = f"SELECT app_id FROM jobs WHERE app_id IN ({marks}) AND phase != '{DELETED}'"
-            known.update(row[0] for row in self._query(f"{statement} AND scheduler = ?", *some, scheduler))
-        return known
+            statement = f"SELECT {column} FROM jobs WHERE {column} IN ({marks}) AND {condition}"
+            found.update(row[0] for row in self._query(statement, *some, *values))
+        return found
 
     def before(self, record: JobRecord) -> JobRecord | None:
         """Return the job that was submitted before another one under the same name."""

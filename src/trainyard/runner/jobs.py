@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 
-from trainyard.errors import StateStoreError, UnknownAppException
+from trainyard.errors import AccessError, StateStoreError, UnknownAppException
 from trainyard.runner.events import log_event
 from trainyard.runner.session import Session
 from trainyard.specs.handles import make_app_handle, parse_app_handle
@@ -36,14 +36,21 @@ class JobAccess(Session):
 
     # ---- observing
 
-    def status(self, app_handle: AppHandle) -> AppStatus | None:
+    def status(self, app_handle: AppHandle, *, refusal_is_final: bool = False) -> AppStatus | None:
         """Return the state of a job; None if there is none of this handle.
 
-        When the scheduler cannot be asked, the state is UNREACHABLE and ``msg`` says why.
+        When the scheduler cannot be asked, the state is the one of the history if the job is known to have
+        ended, else UNREACHABLE; ``msg`` says why.
+
+        Args:
+            app_handle: the job.
+            refusal_is_final: raise `AccessError` where the scheduler refuses the credentials, rather than
+                return UNREACHABLE.
 
         Raises:
             MalformedAppHandleException: it is no handle.
             UnknownSchedulerException: its scheduler does not exist.
+            AccessError: see ``refusal_is_final``.
         """
         from trainyard.runner import observation
 
@@ -53,7 +60,10 @@ class JobAccess(Session):
             try:
                 response = scheduler.describe(parsed.app_id)
             except Exception as error:
-                return observation.unreachable(error)
+                ended = self._known_end(app_handle, error)
+                if ended is None and refusal_is_final and isinstance(error, AccessError):
+                    raise
+                return ended or observation.unreachable(error)
             return self._seen(app_handle, scheduler, response)
 
     def statuses(self, handles: Iterable[AppHandle]) -> dict[AppHandle, AppStatus | None]:
@@ -68,7 +78,7 @@ class JobAccess(Session):
         found = observation.describe_handles(self.scheduler, dict.fromkeys(handles))
         for handle, response in found.items():
             if isinstance(response, Exception):
-                statuses[handle] = observation.unreachable(response)
+                statuses[handle] = self._known_end(handle, response) or observation.unreachable(response)
             elif response is None:
                 statuses[handle] = self._recorded(handle)
             else:
@@ -113,18 +123,27 @@ class JobAccess(Session):
             wait_interval: longest time between two attempts to reach a scheduler that fails to answer.
                 How often one that answers is asked is its own matter.
             timeout: seconds after which the state of that time is returned; None to wait for ever.
+
+        Raises:
+            AccessError: the scheduler refuses the credentials, and the job is not known to have ended.
         """
         parsed = parse_app_handle(app_handle)
         scheduler = self.scheduler(parsed.scheduler_backend)
         with log_event("wait", scheduler.backend, self._name, app_id=parsed.app_id):
             from trainyard.runner.waiting import wait
 
-            response = wait(scheduler, parsed.app_id, wait_interval, timeout)
+            try:
+                response = wait(scheduler, parsed.app_id, wait_interval, timeout)
+            except AccessError as error:
+                ended = self._known_end(app_handle, error)
+                if ended is None:
+                    raise
+                return ended
             self._collect_late_facts(only_done=True)
             if isinstance(response, Exception):
                 from trainyard.runner.observation import unreachable
 
-                return unreachable(response)
+                return self._known_end(app_handle, response) or unreachable(response)
             return self._seen(app_handle, scheduler, response)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
@@ -278,6 +297,15 @@ class JobAccess(Session):
     def _record_of(self, app_handle: AppHandle) -> JobRecord | None:
         record = self.history.find(app_handle)
         return None if record is None or record.phase == "deleted" else record
+
+    def _known_end(self, app_handle: AppHandle, error: Exception) -> AppStatus | None:
+        """Return how a job ended, from the history, where its scheduler cannot be asked; else None."""
+        from trainyard.runner.observation import known_end
+
+        try:
+            return known_end(self.history.find(app_handle), error)
+        except StateStoreError:
+            return None
 
     def _recorded(self, app_handle: AppHandle) -> AppStatus | None:
         from trainyard.runner.observation import reconcile, recorded_status

@@ -71,6 +71,14 @@ def unreachable(error: Exception) -> AppStatus:
     return AppStatus(AppState.UNREACHABLE, num_restarts=-1, msg=redact_text(message))
 
 
+def known_end(record: JobRecord | None, error: Exception) -> AppStatus | None:
+    """Return how a job ended that cannot be seen now; None if it is not known to have ended."""
+    if record is None or record.phase != SUBMITTED or not is_terminal(record.state):
+        return None
+    note = f"as last seen; {record.scheduler} cannot be asked now: {unreachable(error).msg}"
+    return AppStatus(record.state, msg=f"{record.msg} ({note})" if record.msg else note)
+
+
 def recorded_status(record: JobRecord | None) -> AppStatus | None:
     """Return what the history says of a job that its scheduler does not know; None if that is nothing."""
     if record is None or record.phase not in (INTENT, SUBMITTED, REFUSED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 
-from trainyard.errors import BackendError, StateStoreError
+from trainyard.errors import AccessError, BackendError, StateStoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def wait(
 
     Raises:
         StateStoreError: the jobs of this machine cannot be read, which does not pass by itself.
+        AccessError: the credentials are refused, nor does that.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay = min(FIRST_RETRY, wait_interval)
@@ -34,7 +35,7 @@ def wait(
         left = None if deadline is None else max(deadline - time.monotonic(), 0)
         try:
             return scheduler.wait(app_id, left)
-        except StateStoreError:
+        except (StateStoreError, AccessError):
             raise
         except (BackendError, OSError) as error:
             if left is not None and left <= delay:

@@ -134,12 +134,24 @@ class Leftover(Record):
         size: bytes that it takes; 0 where nobody knows.
         app_id: the job that left it; "" if that cannot be told, or there were several.
         results: whether it holds results of the job: a model, say.
+        shared: whether others leave such things at the same place. Then it is the user's own only if the
+            history knows the job or the code.
+        fingerprint: the code that it holds; "" if it holds none.
     """
 
-    __slots__ = ("age", "app_id", "id", "name", "results", "size")
+    __slots__ = ("age", "app_id", "fingerprint", "id", "name", "results", "shared", "size")
 
     def __init__(
-        self, id: str, name: str, age: float, size: int = 0, app_id: str = "", results: bool = False
+        self,
+        id: str,
+        name: str,
+        age: float,
+        size: int = 0,
+        app_id: str = "",
+        results: bool = False,
+        *,
+        shared: bool = False,
+        fingerprint: str = "",
     ) -> None:
         self.id = id
         self.name = name
@@ -147,6 +159,8 @@ class Leftover(Record):
         self.size = size
         self.app_id = app_id
         self.results = results
+        self.shared = shared
+        self.fingerprint = fingerprint
 
 
 class LogQuery:

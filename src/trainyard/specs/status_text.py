@@ -65,7 +65,7 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.structured_error_msg != NONE:
         lines += error_lines(replica.structured_error_msg, indent="      ")
     elif replica.state in (AppState.FAILED, AppState.CANCELLED) and not replica.reason:
-        lines[0] += " (no reply file)"
+        lines[0] += " (no reason known)"
     return lines
 
 

@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from trainyard.cli.app import run_command_line
 from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.docker import gc, labels
+from trainyard.runner.history import History
+from trainyard.schedulers.docker import gc, labels, submit
 from trainyard.schedulers.docker import jobs as docker_jobs
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.specs import AppState, RetryPolicy
@@ -433,3 +435,29 @@ def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
     assert json.loads(repr(info))["app_id"] == info.app_id
     with pytest.raises(BackendError, match="cannot reach a Docker daemon"):
         scheduler.schedule(info)
+
+
+def test_the_command_leaves_alone_what_others_left(jobs, capsys):
+    def listed(*words):
+        assert run_command_line(["gc", "-s", "local_docker", "--older-than", "0s", "--json", *words]) == 0
+        return {item["app_id"] for item in json.loads(capsys.readouterr().out)["found"]}
+
+    others, _ = jobs.run(jobs.role("exit 0"))  # not in the history of this state directory
+    ours, _ = jobs.run(jobs.role("exit 0"))
+    history = History()
+    key = history.add_intent(
+        scheduler="local_docker",
+        session="s",
+        name="n",
+        cfg={},
+        app={},
+        cwd="/",
+        argv=[],
+        user="u",
+        host="h",
+        submitter="",
+    )
+    history.submitted(key, f"local_docker://s/{ours}", ours)
+    history.close()
+    assert listed() & {ours, others} == {ours}
+    assert listed("--all") >= {ours, others}

@@ -1,6 +1,7 @@
 """Remove what old jobs of this machine left behind: logs, containers, images with their code, and code.
 
-Code is kept for jobs of the history that have not ended, or not so long ago.
+Code is kept for jobs of the history that have not ended, or not so long ago. Of a Docker daemon only what
+jobs of this history left is removed, or with --all what anybody's did.
 
 With -s it removes what jobs left behind on that scheduler alone, such as job definitions of AWS Batch.
 
@@ -36,6 +37,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only jobs that ended at least so long ago: 12h, 7d (default: 30d)",
     )
     add_scheduler_options(parser, "remove what jobs left behind on this scheduler")
+    parser.add_argument(
+        "-a",
+        "--all",
+        action="store_true",
+        help="also what others left on a daemon that is shared, or jobs of other state directories",
+    )
     parser.add_argument("--yes", action="store_true", help="really remove them")
     add_json_option(parser)
 
@@ -68,11 +75,20 @@ def _schedulers(args: Namespace) -> tuple[str, ...]:
 def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) -> list[Leftover]:
     try:
         scheduler = runner.scheduler(name)
-        return scheduler.leftovers(runner.cfg_from_str(name, *args.cfg), older_than)
+        found = scheduler.leftovers(runner.cfg_from_str(name, *args.cfg), older_than)
+        return found if args.all else _own(runner, name, found)
     except (BackendError, ConfigError):
         if args.scheduler:
             raise
         return []  # this machine has no Docker daemon, say, or no boto3
+
+
+def _own(runner: Runner, name: str, found: list[Leftover]) -> list[Leftover]:
+    """Leave out what others may have left, or jobs of another state directory."""
+    shared = [item for item in found if item.shared]
+    jobs = runner.history.known(name, {item.app_id for item in shared if item.app_id}, deleted=True)
+    code = runner.history.known_code({item.fingerprint for item in shared if item.fingerprint})
+    return [item for item in found if not item.shared or item.app_id in jobs or item.fingerprint in code]
 
 
 def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -> int:

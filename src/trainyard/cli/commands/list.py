@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 import time
 
-from trainyard.cli.console import note, out, print_json, table, warn
+from trainyard.cli.console import is_terminal, note, out, print_json, table, terminal_size, warn
 from trainyard.cli.parser import add_json_option, add_scheduler_options, number_between
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 from trainyard.specs.limits import MOST_LINES, whole_number
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trainyard.runner import Runner
 
 DEFAULT_LIMIT = 50
+LEAST_WIDTH = 12  # of a name that is cut
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -129,7 +131,7 @@ def _since(text: str | None) -> float | None:
 
 
 def _table(rows: list[Row]) -> str:
-    from trainyard.cli.times import format_duration, format_time
+    from trainyard.cli.times import format_duration
 
     now = time.time()
     lines = []
@@ -137,7 +139,47 @@ def _table(rows: list[Row]) -> str:
         took = "-"
         if row.started_at is not None and (row.ended_at is not None or not row.ended):
             took = format_duration((row.ended_at or now) - row.started_at)
-        lines.append(
-            [row.handle or f"({row.scheduler})", row.shown_state, row.name, format_time(row.started_at), took]
-        )
-    return table(("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME"), lines, sys.stdout)
+        job = row.handle or f"({row.scheduler})"
+        lines.append([clean(job), row.shown_state, clean(row.name), row.started_at, took])
+    return table(*_fitted(lines, terminal_size(1)[0] if is_terminal(sys.stdout) else None), sys.stdout)
+
+
+def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return headers and rows that fit the terminal: with short times, ids for handles, and cut names.
+
+    An id stands for its job wherever a handle does. Without a terminal everything is whole.
+    """
+    from trainyard.cli.times import format_time
+
+    def laid_out(date: str, handle: bool) -> list[list[str]]:
+        return [
+            [
+                job if handle else job.rpartition("/")[2],
+                state,
+                name,
+                format_time(started, date) if date else format_time(started),
+                took,
+            ]
+            for job, state, name, started, took in lines
+        ]
+
+    headers = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
+    whole = laid_out("", True)
+    if columns is None or _width(headers, whole) <= columns:
+        return headers, whole
+    short = laid_out("%m-%d %H:%M", True)
+    if _width(headers, short) > columns:
+        headers = ("ID", *headers[1:])
+        short = laid_out("%m-%d %H:%M", False)
+    for at in (headers.index("NAME"), 0):
+        widest = max(len(row[at]) for row in short)
+        room = max(widest - max(_width(headers, short) - columns, 0), LEAST_WIDTH)
+        for row in short:
+            if len(row[at]) > room:
+                row[at] = row[at][: room - 3] + "..."
+    return headers, short
+
+
+def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)

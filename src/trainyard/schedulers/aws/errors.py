@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainyard.errors import BackendError, ConfigError, TrainyardError
+from trainyard.errors import AccessError, BackendError, ConfigError, TrainyardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class AwsError(BackendError):
         self.lost_answer = lost_answer
 
 
-class AwsCredentialsError(AwsError):
+class AwsCredentialsError(AwsError, AccessError):
     """There are no credentials, or they are no longer or not at all valid."""
 
 
-class AwsForbiddenError(AwsError):
+class AwsForbiddenError(AwsError, AccessError):
     """The identity lacks a permission."""
 
 

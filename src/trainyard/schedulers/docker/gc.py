@@ -9,6 +9,7 @@ from typing import NamedTuple
 from trainyard.docker import images
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.errors import BackendError
+from trainyard.paths import state_dir
 from trainyard.schedulers.docker import jobs, labels, results
 from trainyard.schedulers.docker.judge import judge, submitter_is_alive
 from trainyard.schedulers.docker.remove import networks_of_jobs, remove_job, remove_network
@@ -29,7 +30,8 @@ class Garbage(NamedTuple):
     """Something that is not needed any more.
 
     ``app_id`` is the job's, "" for an image; ``path`` says what it is; ``size`` is in bytes, ``age`` in
-    seconds; ``key`` is the job's id, the network's or the image's; ``results`` tells whether some are kept.
+    seconds; ``key`` is the id of the job, network or image; ``results`` tells whether some are kept;
+    ``fingerprint`` names an image's code. ``shared`` is False of what this state directory alone has.
     """
 
     path: str
@@ -38,6 +40,8 @@ class Garbage(NamedTuple):
     age: float
     key: str
     results: bool = False
+    fingerprint: str = ""
+    shared: bool = True
 
 
 def find(older_than_s: float, engine: Engine | None = None) -> list[Garbage]:
@@ -132,7 +136,8 @@ def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator
     for app_id, changed in results.without_job(known):
         if now - changed >= limit:
             path = results.directory_of(app_id)
-            yield Garbage(f"results in {path}", app_id, trees.size_of([path]), now - changed, app_id, True)
+            size = trees.size_of([path])
+            yield Garbage(f"results in {path}", app_id, size, now - changed, app_id, True, shared=False)
 
 
 def _abandoned_looks(engine: Engine, older_than_s: float) -> Iterator[Garbage]:
@@ -141,7 +146,9 @@ def _abandoned_looks(engine: Engine, older_than_s: float) -> Iterator[Garbage]:
     for container in engine.request("GET", "/containers/json", params={"all": True, "filters": filters}):
         age = time.time() - container["Created"]
         if age >= max(older_than_s, SUBMISSION_SECONDS):
-            yield Garbage(f"container {container['Id'][:12]}", "", 0, age, container["Id"])
+            shared = container["Labels"].get(LOOKING_LABEL) != state_dir()
+            name = f"container {container['Id'][:12]}"
+            yield Garbage(name, "", 0, age, container["Id"], shared=shared)
 
 
 def _unused_images(
@@ -163,4 +170,7 @@ def _unused_images(
         if image["Id"] not in used and age >= older_than_s:
             names = [name for name in image.get("RepoTags") or [] if name != "<none>:<none>"]
             size = max(0, image["Size"] - max(0, image.get("SharedSize") or 0))
-            yield Garbage(f"image {(names or [image['Id'][:19]])[0]}", "", size, age, image["Id"])
+            code = (image.get("Labels") or {}).get(labels.FINGERPRINT, "")
+            yield Garbage(
+                f"image {(names or [image['Id'][:19]])[0]}", "", size, age, image["Id"], fingerprint=code
+            )

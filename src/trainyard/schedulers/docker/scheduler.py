@@ -246,7 +246,17 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
         found = gc.find(older_than, self.engine)
         return [
-            Leftover(item.key, item.path, item.age, item.size, item.app_id, item.results) for item in found
+            Leftover(
+                item.key,
+                item.path,
+                item.age,
+                item.size,
+                item.app_id,
+                item.results,
+                shared=item.shared,
+                fingerprint=item.fingerprint,
+            )
+            for item in found
         ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:

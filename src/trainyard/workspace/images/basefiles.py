@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
+from trainyard.paths import state_dir
 from trainyard.workspace.images.placement import Found
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class BaseFiles:
                 json={
                     "Image": self._image,
                     "Entrypoint": ["/never-started"],
-                    "Labels": {LOOKING_LABEL: "1"},
+                    "Labels": {LOOKING_LABEL: state_dir()},
                     "NetworkDisabled": True,
                 },
             )
