@@ -13,7 +13,7 @@ from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.runner.history import History
-from trainyard.schedulers.docker import gc, labels, submit
+from trainyard.schedulers.docker import gc, labels
 from trainyard.schedulers.docker import jobs as docker_jobs
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.specs import AppState, RetryPolicy
