@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test lint types bench docs clean
+.PHONY: demo test test-all lint types bench docs clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -21,7 +21,11 @@ $(VENV)/.demo: examples/requirements.txt $(VENV)/.dev
 demo: $(VENV)/.demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
+# The fast and telling tests, of every part.
 test: $(VENV)/.demo lint types
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+
+test-all: $(VENV)/.demo lint types
 	$(BIN)/python -m pytest -n 2 tests
 
 lint: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +54,10 @@ def record(runner: Runner, app: AppDef, fingerprint: str | None = None, **cfg: o
     return found
 
 
-def test_the_same_job_twice(runner: Runner, app: AppDef, shelf: Shelf) -> None:
+def test_the_same_job_twice(
+    runner: Runner, app: AppDef, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # outside of Git, which a busy machine may not give enough time
     code = shelf.put({"a.py": b"1"})
     comparison = Comparison(record(runner, app, code), record(runner, app, code), shelf)
     assert not comparison
