@@ -111,7 +111,7 @@ def test_a_shell_script_is_no_python(
     ("asked", "message"),
     [
         ({"toolkit": False, "channel": {"a": "/d"}, "output": "/o"}, "channels and output cannot be had"),
-        ({"metric": {"a": "("}}, "'a': '\\(' is no regular expression: missing"),
+        ({"metric": {"a": "("}}, "the regular expression '\\(' is not valid: missing"),
         ({"metric": {"a": "x"}}, "no parentheses"),
     ],
 )

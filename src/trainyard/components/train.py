@@ -143,7 +143,7 @@ def _metric(name: str, regex: str) -> dict[str, str]:
         groups = re.compile(regex).groups
     except re.error as error:
         raise ConfigError(
-            f"metric {name!r}: {regex!r} is no regular expression: {error}", hint=example
+            f"metric {name!r}: the regular expression {regex!r} is not valid: {error}", hint=example
         ) from None
     if not groups:
         raise ConfigError(f"metric {name!r}: {regex!r} has no parentheses around the value", hint=example)

@@ -239,7 +239,7 @@ INCONSISTENT: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"distribution": {"mpi": {"enabled": True}, "instance_groups": ["a"]}},
-        "a, which is none of the job's; the job has no instance groups",
+        "a, which the job does not have; the job has no instance groups",
     ),
     (
         {

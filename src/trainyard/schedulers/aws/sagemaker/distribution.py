@@ -185,7 +185,7 @@ def _group_problems(
     by_group = _is_enabled(given, "mpi") or _is_enabled(strategies, "dataparallel")
     if unknown:
         said = f"known: {', '.join(groups)}" if groups else "the job has no instance groups"
-        yield f"{GROUPS} has {', '.join(unknown)}, which is none of the job's; {said}"
+        yield f"{GROUPS} has {', '.join(unknown)}, which the job does not have; {said}"
     elif chosen and not by_group:
         yield f"{GROUPS} is given, which is for mpi and smdistributed.dataparallel alone"
     elif len(groups) > 1 and by_group and len(chosen) != 1:
