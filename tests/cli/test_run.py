@@ -58,6 +58,17 @@ def test_who_closes_the_output_does_not_see_a_success(cli: Cli) -> None:
     assert cli("status", "--json", handle).json["state"] == "RUNNING"
 
 
+def test_who_closes_the_output_of_the_handle_learns_how_the_job_ended(cli: Cli) -> None:
+    """As ``trainyard run ... | head -c0`` does, in a script that looks at the exit code."""
+    process = cli.start("run", "utils.sh", "--", "sh", "-c", "exit 7")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as errors:
+        assert b"FAILED" in errors.read()
+    assert process.wait(DEADLINE) == 1
+
+
 def test_what_exit_code_from_names_is_checked_before_anything_starts(cli: Cli) -> None:
     for source in ("echo/1", "nobody/0", "echo/x"):
         result = cli("run", "--exit-code-from", source, "utils.echo", code=2)

@@ -13,7 +13,6 @@ from trainyard.errors import ConfigError
 from trainyard.runner import Runner
 from trainyard.runner.training import start_toolkits
 from trainyard.schedulers.base import Scheduler
-from trainyard.schedulers.local.scheduler import create_scheduler as create_local
 from trainyard.specs import AppDef, BindMount, Role
 from trainyard.workspace.toolkit import ToolkitPlace
 
@@ -129,7 +128,5 @@ def test_schedulers_that_carry_it_out_themselves_are_left_alone() -> None:
 def test_what_cannot_be_brought_is_refused(runner: Runner) -> None:
     with pytest.raises(ConfigError, match="cannot bring the toolkit"):
         runner.dryrun(training(), "fake")
-    with pytest.raises(ConfigError, match="cannot be hosts"):
-        start_toolkits(training(), create_local("s"))
     with pytest.raises(ConfigError, match="without a distribution"):
         script(script="train.py", nproc=2)

@@ -121,6 +121,15 @@ def test_unchanged_code_sends_nothing(
     assert [logged_in.requests(f'"{method} /v2/') for method in changing] == before
 
 
+def test_a_job_that_is_repeated_gets_no_second_toolkit(
+    pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
+) -> None:
+    image = remote.image(pushed, code, train=True, image_repo=repo)
+    before = logged_in.requests("PUT /v2/")
+    assert remote.image(image, "", train=True, image_repo=repo) == image
+    assert logged_in.requests("PUT /v2/") == before
+
+
 def test_an_edit_sends_a_small_layer(
     pushed: str, repo: str, remote: Shipper, code: Path, logged_in: RegistryServer
 ) -> None:

@@ -124,6 +124,7 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
     assert made.keys() - before.keys() == {"opt/ml", "opt/trainyard", "opt/trainyard/toolkit.pyz"}
     recording = Recording(engine)
     assert shipper.image(python_image, "", train=True) == image
+    assert shipper.image(image, "", train=True) == image  # as for a job that is repeated
     assert recording.changing == []
     found, below = inspect_image(engine, image), inspect_image(engine, python_image)
     assert found is not None

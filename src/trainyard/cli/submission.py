@@ -118,7 +118,9 @@ def submitting(runner: Runner) -> Iterator[None]:
 def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
     """Print the handle, alone on stdout, then watch the job if that is wanted; return the exit code."""
     if not plan.json:
-        out(handle)
+        # the job is under way: who waits for it learns how it ends, whatever became of who reads the handle
+        with contextlib.suppress(*([OutputClosed] if plan.waits else [])):
+            out(handle)
     elif plan.waits:
         note(handle)
     if not plan.waits:

@@ -104,7 +104,7 @@ def script(
         role.metadata[METADATA_KEY] = {
             "version": 1,
             "name": macros.app_id,
-            "program": script,
+            "program": _without_dot(script),
             "arguments": list(script_args),
             "host_count": num_replicas,
             **{key: value for key, value in wanted.items() if value},
@@ -120,6 +120,13 @@ def _in_project(script: str) -> str:
         return script
     path = os.path.relpath(script)
     return script if path.startswith(os.pardir) else path
+
+
+def _without_dot(script: str) -> str:
+    """Return a script without a leading ``./``: SM_MODULE_NAME is the same however it is called."""
+    while script.startswith("./") and script[2:3] not in ("", "/", "-"):
+        script = script[2:]
+    return script
 
 
 def _program(script: str) -> list[str]:

@@ -59,7 +59,9 @@ class ToolkitPlace:
     command: tuple[str, ...] = ("python3", TOOLKIT_PATH)
     code: str = "."  # of an image: its working directory
     base: str = ""
-    env: dict[str, str] = field(default_factory=lambda: {"TRAINYARD_PYTHON": "python"})
+    env: dict[str, str] = field(
+        default_factory=lambda: {"TRAINYARD_PYTHON": "python", "PYTHONUNBUFFERED": "1"}
+    )
 
 
 def needs_toolkit(role: Role) -> bool:

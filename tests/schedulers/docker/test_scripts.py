@@ -81,6 +81,19 @@ def test_results_are_kept_here_and_go_with_the_job(
     assert not Path(results.directory_of(app_id)).exists()
 
 
+def test_lines_come_when_they_are_written(runner: Runner, project: Path, image: str) -> None:
+    (project / "train.py").write_text("import time\nprint('first')\ntime.sleep(600)\n")
+    words = ["--script", "train.py", "--image", image]
+    handle = runner.run_component("train.script", words, "local_docker", workspace=".")
+    try:
+        assert next(iter(runner.log_lines(handle, "train", should_tail=True))) == "first\n"
+        assert list(runner.log_lines(handle, "train", should_tail=False)) == ["first\n"]
+    finally:
+        runner.cancel(handle)
+        runner.wait(handle)
+        runner.delete(handle)
+
+
 def test_what_cannot_run_is_refused_and_leaves_nothing(runner: Runner, project: Path, image: str) -> None:
     words = ["--image", image, "--script", "nosuch.py"]
     with pytest.raises(BackendError, match=r"there is no script /\S*nosuch\.py in its image"):

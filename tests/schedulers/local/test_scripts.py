@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.backends import need
+from tests.toolkit.test_hostview import LOCKED
 from trainyard.errors import ConfigError
 from trainyard.runner import Runner, get_runner
 from trainyard.schedulers.base import Stream
@@ -154,6 +157,70 @@ def test_scripts_of_other_places(runner: Runner, project: Path, tmp_path: Path) 
         handle, status = run(runner, "--script", "run.sh", "--toolkit", toolkit, "--", "a b")
         assert log(runner, handle, "run") == [said]
         assert (status.results is None) == (toolkit == "false")
+
+
+@pytest.mark.parametrize("toolkit", ["true", "false"])
+def test_a_machine_may_call_python_python3_alone(
+    runner: Runner, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolkit: str
+) -> None:
+    (tmp_path / "bin/python").rename(tmp_path / "bin/python3")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (project / "train.py").write_text(
+        "import os; print(os.environ['MARK'], os.environ.get('SM_MODULE_NAME'))"
+    )
+    handle, _ = run(runner, "--script", "./train.py", "--toolkit", toolkit)
+    assert log(runner, handle, "train") == ["mine train\n" if toolkit == "true" else "mine None\n"]
+
+
+RANKS = """
+import os
+name = next(name for name in ("OMPI_COMM_WORLD_RANK", "RANK") if name in os.environ)
+with open(f"{os.environ['SHARED']}/{os.environ[name]}", "w") as file:
+    file.write(os.environ["SM_CURRENT_HOST"])
+"""
+SUM = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+assert total.item() == 2
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "script"), [("mpi", RANKS), pytest.param("torchrun", RANKS + SUM, marks=pytest.mark.slow)]
+)
+def test_replicas_are_the_hosts_of_a_distribution(
+    runner: Runner, project: Path, tmp_path: Path, kind: str, script: str
+) -> None:
+    """Also in two jobs at the same time; and where nothing goes wrong, nothing is said."""
+    need({"mpi": "mpi", "torchrun": "torch"}[kind])
+    (project / "train.py").write_text(script)
+    handles = []
+    for number in range(2):
+        (tmp_path / f"{number}").mkdir()
+        words = ["--script", "train.py", "--num_replicas", "2", "--distribution", kind]
+        words += ["--env", f"SHARED={tmp_path}/{number},OMP_NUM_THREADS=1"]
+        handles.append(runner.run_component("train.script", words, "local_cwd"))
+    for number, handle in enumerate(handles):
+        status = runner.wait(handle, timeout=PATIENCE)
+        said = [line for k in (0, 1) for line in runner.log_lines(handle, "train", k)]
+        assert status is not None
+        assert status.state == AppState.SUCCEEDED, said
+        assert not said
+        found = {path.name: path.read_text() for path in (tmp_path / f"{number}").iterdir()}
+        assert found == {"0": "algo-1", "1": "algo-2"}
+
+
+def test_mpi_where_hosts_have_no_addresses_of_their_own(runner: Runner, project: Path) -> None:
+    need("mpi")
+    (project / "train.py").write_text("")
+    words = ["run", "train.script", "--script", "train.py", "--num_replicas", "2", "--distribution", "mpi"]
+    command = [*LOCKED, sys.executable, "-m", "trainyard", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "MPI cannot tell algo-2 from algo-1: both have the address 127.0.0.1" in done.stderr
 
 
 @pytest.mark.parametrize("workspace", ["", "."])

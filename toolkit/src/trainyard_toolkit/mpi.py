@@ -18,12 +18,12 @@ import subprocess
 
 from trainyard_toolkit import efa, muster, process, program, rank, resources, ssh, together
 from trainyard_toolkit import launch as launching
-from trainyard_toolkit.errors import ClientError
+from trainyard_toolkit.errors import ClientError, ClusterError
 from trainyard_toolkit.process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from trainyard_toolkit.launch import Launch
@@ -242,6 +242,7 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
             addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
         }
         own = muster.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
+        _check_addresses(hosts, {hosts[0]: own, **addresses})
         if own.startswith("127."):  # hosts on one machine: mpirun takes no other name of loopback for itself
             own = "localhost"
         everyone = [own, *(addresses[host] for host in hosts[1:])]
@@ -252,6 +253,22 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
         return together.lead(launch, part, chief, wait_for_others=False)
     finally:
         chief.close()
+
+
+def _check_addresses(hosts: Sequence[str], addresses: Mapping[str, str]) -> None:
+    """Refuse hosts with one address: mpirun would start all their ranks on one of them.
+
+    Raises:
+        ClusterError: there are such hosts.
+    """
+    seen: dict[str, str] = {}
+    for host in hosts:
+        other = seen.setdefault(addresses[host], host)
+        if other != host:
+            raise ClusterError(
+                f"MPI cannot tell {host} from {other}: both have the address {addresses[host]}. Run the job "
+                "where its hosts are containers, or with one host and more processes on it."
+            )
 
 
 def _release_together(part: _RankHost, chief: muster.Chief) -> None:
@@ -421,7 +438,8 @@ def _await_listening(port: int) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                connection.sendall(b"SSH-2.0-trainyard\r\n")  # of who says nothing sshd complains
         except OSError:
             time.sleep(0.01)
         else:

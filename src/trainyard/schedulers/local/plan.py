@@ -23,7 +23,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variables, script_of
+from trainyard.specs.training import grace_variables, script_of, specification
 
 if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
+#: Of the toolkit, where the hosts of a distribution come together.
+_PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+#: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
+_MEETING_PORTS = range(12000, 20000)
 #: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
 _OF_A_JOB = frozenset(
     {
@@ -163,6 +167,8 @@ def _plan_role(
         raise ConfigError(
             f"a role cannot be named {role.name!r} here", hint="Its logs need a directory name."
         )
+    is_distributed = role.num_replicas > 1 and specification(role.metadata).get("distribution")
+    ports = _meeting_ports(f"{app_id}/{role.name}") if is_distributed else {}
     replicas = []
     for index in range(role.num_replicas):
         log_dir = os.path.join(log_root, role.name, str(index))
@@ -174,6 +180,7 @@ def _plan_role(
             RANK0_ENV: "localhost",
             "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
             "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
+            **ports,
             **applied_env,
             **grace_variables(applied_env, grace),
             JOB_VARIABLE: job.path,
@@ -182,6 +189,30 @@ def _plan_role(
             env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
         replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
     return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
+
+
+def _meeting_ports(name: str) -> dict[str, str]:
+    """Return where the toolkits of a role's hosts meet: jobs share this machine's ports.
+
+    Free ports are searched from one that depends on the name, so that jobs made together differ.
+    """
+    import binascii
+    import socket
+
+    found: list[int] = []
+    start = binascii.crc32(name.encode("utf-8", "surrogateescape"))
+    for step in range(len(_MEETING_PORTS)):
+        port = _MEETING_PORTS[(start + step) % len(_MEETING_PORTS)]
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:  # taken
+            continue
+        found.append(port)
+        if len(found) == len(_PORT_VARIABLES):
+            return dict(zip(_PORT_VARIABLES, map(str, found), strict=True))
+    raise ConfigError(
+        f"no two ports of {_MEETING_PORTS.start} to {_MEETING_PORTS.stop - 1} are free on this machine"
+    )
 
 
 def _check_options(opts: LocalOpts) -> None:
@@ -228,7 +259,10 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
                 return []
             if not searched:
                 return [f"role {role.name!r}: {problem}"]
-    found = find_program(program, role.replicas[0].env.get("PATH", path))
+    searched_path = role.replicas[0].env.get("PATH", path)
+    found = find_program(program, searched_path)
+    if found is None and program == "python":  # many systems call it python3 alone
+        found = find_program("python3", searched_path)
     if found is not None:
         for replica in role.replicas:
             replica.program = os.path.join(cwd, found)

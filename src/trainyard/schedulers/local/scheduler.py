@@ -83,20 +83,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit will be in the state directory; each replica has a base directory.
-
-        Raises:
-            ConfigError: the replicas are to work together as hosts, which need names of their own.
-        """
+        """Return where the toolkit will be in the state directory; each replica has a base directory."""
         from trainyard.specs.substitution import macros
         from trainyard.workspace.toolkit import ToolkitPlace, local_command
 
-        if role.num_replicas > 1 and role.metadata["train"].get("distribution"):
-            raise ConfigError(
-                f"role {role.name!r}: replicas of local_cwd cannot be hosts of one distribution: they share"
-                " the machine's name and ports",
-                hint="Use one replica with --nproc, or -s local_docker.",
-            )
         base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: what a project wants installed there is theirs to decide.
         return ToolkitPlace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trainyard
 from trainyard.workspace.images.content import Cargo, no_content
 from trainyard.workspace.images.context import find_context
-from trainyard.workspace.images.image import LABEL_FINGERPRINT, LABEL_VERSION
+from trainyard.workspace.images.image import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
 from trainyard.workspace.snapshot import snapshot
 from trainyard.workspace.toolkit import toolkit_archive
 
@@ -58,13 +58,21 @@ class Code:
         own = {LABEL_VERSION: trainyard.__version__}
         return {**own, LABEL_FINGERPRINT: self.manifest.fingerprint} if self.manifest else own
 
+    def labels_of(self, *, with_toolkit: bool) -> dict[str, str]:
+        """Return the labels of an image that it is put into, with the toolkit or without."""
+        return {**self.labels, LABEL_TOOLKIT: self._toolkit_digest} if with_toolkit else self.labels
+
+    @property
+    def _toolkit_digest(self) -> str:
+        return hashlib.sha256(self.toolkit).hexdigest() if self.toolkit else ""
+
     def key(self, image: str, *, with_toolkit: bool, platform: str | None = None) -> str:
         """Return the tag of the image that comes of an image and this code. Nothing is asked for it."""
         parts = [
             LAYOUT,
             image,
             self.manifest.fingerprint if self.manifest else "",
-            hashlib.sha256(self.toolkit).hexdigest() if with_toolkit and self.toolkit else "",
+            self._toolkit_digest if with_toolkit else "",
             self.context.fingerprint if self.context else "",
             platform or "",
         ]

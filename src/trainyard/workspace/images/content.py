@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
+from trainyard.workspace.images.image import LABEL_TOOLKIT
 from trainyard.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
 from trainyard.workspace.images.placement import Place, place
 from trainyard.workspace.toolkit import TOOLKIT_BASE, TOOLKIT_PATH
@@ -33,6 +34,16 @@ class Cargo:
     entries: Sequence[Entry] | None
     read: Callable[[Entry], Iterable[bytes]] = field(compare=False, repr=False)
     toolkit: bytes | None = field(default=None, repr=False)
+
+    def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
+        """Tell whether an image has it all: it is nothing but the toolkit, which a job that is repeated has.
+
+        Args:
+            below: the image's labels.
+            labels: those that it would get.
+        """
+        wanted = labels.get(LABEL_TOOLKIT)
+        return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
 
     def compose(self, working_dir: str, lookup: Lookup) -> LayerContent:
         """Lay everything out as one layer.

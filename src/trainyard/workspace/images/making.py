@@ -117,13 +117,16 @@ class _Making:
 
     def _over(self, engine: Engine, base: Mapping[str, Any], *, with_workspace: bool = True) -> str:
         """Return the id of the base with the code in it; makes it unless the daemon has it."""
-        labels = {**self._code.labels, **_base_labels(self._wanted.image, base)}
+        own = self._code.labels_of(with_toolkit=self._wanted.toolkit)
+        cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
+        if cargo.is_in((base.get("Config") or {}).get("Labels"), own):
+            return str(base["Id"])
+        labels = {**own, **_base_labels(self._wanted.image, base)}
         found = inspect_image(engine, self._local_name)
         if found is not None and _has_labels(found, labels):
             return str(found["Id"])
         from trainyard.workspace.images.daemon import Order, patch
 
-        cargo = self._code.cargo(with_workspace=with_workspace, with_toolkit=self._wanted.toolkit)
         roots = self._code.roots(with_toolkit=self._wanted.toolkit)
         order = Order(base, cargo, self._local_name, labels, roots)
         image = patch(engine, order, self._way.cache, self._progress)
@@ -201,7 +204,7 @@ class _Making:
             Reference.parse(self._wanted.image),
             Reference.parse(f"{self._way.repository}:{self._tag}"),
             code.cargo(with_workspace=True, with_toolkit=self._wanted.toolkit),
-            {**code.labels, LABEL_BASE_NAME: self._wanted.image},
+            {**code.labels_of(with_toolkit=self._wanted.toolkit), LABEL_BASE_NAME: self._wanted.image},
             code.roots(with_toolkit=self._wanted.toolkit),
             self._way.platform,
         )

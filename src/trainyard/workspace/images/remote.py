@@ -76,6 +76,13 @@ def patch_remotely(order: RemoteOrder, cache: ImageCache, progress: Progress) ->
     """
     with RegistryClient(order.base.registry, progress=progress) as client:
         base = read_image(client, order.base, order.platform)
+        below = (base.config.get("config") or {}).get("Labels")
+        if (
+            order.base.digest
+            and order.base.name == order.target.name
+            and order.cargo.is_in(below, order.labels)
+        ):
+            return str(order.base)
         labels = {**order.labels, LABEL_BASE: base.manifest["config"]["digest"]}
         pinned = find_pushed(order.target, labels, progress)
         if pinned:
