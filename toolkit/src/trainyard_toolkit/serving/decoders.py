@@ -87,7 +87,7 @@ def npy_to_numpy(npy_array: bytes) -> Any:
     except Exception as error:  # also EOFError, tokenize.TokenError, MemoryError: of a damaged header
         raise ValueError(str(error) or type(error).__name__) from None
     if not isinstance(array, np.ndarray):
-        raise ValueError("it is an archive of arrays (NPZ), not one array")
+        raise ValueError("it is an archive of arrays (NPZ), not one array")  # noqa: TRY004 - of its content
     return array
 
 
