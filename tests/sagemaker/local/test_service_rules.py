@@ -142,6 +142,12 @@ def test_more_hosts_than_a_machine_has_are_refused_before_they_are_listed() -> N
             validation.check_request(changed(("ResourceConfig",), {"VolumeSizeInGB": 1, **resources}))
 
 
+@pytest.mark.parametrize("path", [("Environment",), ("AlgorithmSpecification", "ContainerArguments")])
+def test_what_no_process_takes_is_refused_at_once(path: tuple[str, ...]) -> None:
+    with pytest.raises(ApiError, match="NUL character"):
+        validation.check_request(changed(path, {"A": "a\0b"} if path == ("Environment",) else ["a\0b"]))
+
+
 ONE, FAILED = "1 validation error detected: Value ", "failed to satisfy constraint: Member must"
 NAME = f"Value '{'_' * 64}' at 'trainingJobName' {FAILED}"
 PATTERN = "regular expression pattern: "
