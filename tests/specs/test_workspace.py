@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainyard.errors import UsageError
 from trainyard.specs import Workspace
 
-NAMES = st.text("abcxyz-_. ", min_size=1, max_size=8).filter(lambda name: name.strip(" .") == name)
+NAMES = st.from_regex(r"[abcxyz_-]([abcxyz_. -]{0,6}[abcxyz_-])?", fullmatch=True)
 
 
 @pytest.mark.parametrize(

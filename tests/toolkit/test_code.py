@@ -397,7 +397,7 @@ def test_codeartifact_token_is_never_shown(tree: Tree, tmp_path: Path) -> None:
     (tree.base / "code/requirements.txt").write_text("x\n")
     arn = "arn:aws:codeartifact:eu-west-1:123456789012:repository/dom/repo"
     tree.train(PYTHONPATH=str(tmp_path), TRAINYARD_INSTALLER="pip", CA_REPOSITORY_ARN=arn)
-    assert "https://******@d.example/pypi/r/simple/" in tree.failure
+    assert "https://aws:******@d.example/pypi/r/simple/" in tree.failure
     assert "tok-very-secret" not in tree.failure + str(tree.report)
     tree.train(TRAINYARD_INSTALLER="pip", CA_REPOSITORY_ARN="arn:nonsense")
     assert "must read" in tree.failure

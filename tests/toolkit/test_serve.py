@@ -117,6 +117,11 @@ def test_content_types_with_default_functions(served: Served) -> None:
 
 
 def test_what_is_no_number_is_never_predicted_from(served: Served) -> None:
+    import numpy as np
+
+    npy, archive = io.BytesIO(), io.BytesIO()
+    np.save(npy, np.array([1.5, 2.5]))
+    np.savez(archive, values=np.array([1.5]))
     served.tree.script(MODEL, "inference.py")
     served.start()
     for body in (b"1,two\n3,4\n", b"1,,3\n", b"a\nb\n"):
@@ -131,6 +136,11 @@ def test_what_is_no_number_is_never_predicted_from(served: Served) -> None:
         (b"[1, null]", "application/json"),
         (b"[[1, 2], [3]]", "application/json"),
         (b"[" * 100_000, "application/json"),
+        (b"", "application/x-npy"),
+        (npy.getvalue()[:40], "application/x-npy"),
+        (npy.getvalue().replace(b"(2,)", b"(2**99,)"), "application/x-npy"),
+        (npy.getvalue().replace(b"}", b"("), "application/x-npy"),
+        (archive.getvalue(), "application/x-npy"),
     ):
         assert served.invoke(body, kind)[0] == 400, body[:20]
     assert served.invoke(b"nan,1\n", "text/csv", "text/csv") == (200, b"nan\n2.0\n")  # it was sent

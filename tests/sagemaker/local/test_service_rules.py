@@ -113,6 +113,7 @@ TYPES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("ResourceConfig", "VolumeSizeInGB"), True, "TRUE_VALUE can not be converted to an Integer"),
     (("ResourceConfig", "VolumeSizeInGB"), "1", "STRING_VALUE can not be converted to an Integer"),
     (("ResourceConfig", "VolumeSizeInGB"), 1.5, "DECIMAL_VALUE can not be converted to an Integer"),
+    (("ResourceConfig", "InstanceCount"), 1 << 31, "NUMBER_VALUE can not be converted to an Integer"),
     (("HyperParameters", "lr"), 0.1, "NUMBER_VALUE can not be converted to a String"),
     (("EnableNetworkIsolation",), "true", "STRING_VALUE can not be converted to a Boolean"),
     (("TrainingJobName",), {}, "Start of structure or map found where not expected."),
@@ -127,6 +128,24 @@ def test_wrong_types_are_serialization_errors(path: tuple[Any, ...], value: Any,
         validation.check_request(changed(path, value))
     assert caught.value.code == "SerializationException"
     assert caught.value.message.startswith(words)
+
+
+def test_more_hosts_than_a_machine_has_are_refused_before_they_are_listed() -> None:
+    groups = [
+        {"InstanceGroupName": name, "InstanceType": "ml.m5.large", "InstanceCount": 501} for name in "ab"
+    ]
+    for resources in (
+        {"InstanceType": "ml.m5.large", "InstanceCount": 2**31 - 1},
+        {"InstanceGroups": groups},
+    ):
+        with pytest.raises(ApiError, match="this machine takes at most 1000"):
+            validation.check_request(changed(("ResourceConfig",), {"VolumeSizeInGB": 1, **resources}))
+
+
+@pytest.mark.parametrize("path", [("Environment",), ("AlgorithmSpecification", "ContainerArguments")])
+def test_what_no_process_takes_is_refused_at_once(path: tuple[str, ...]) -> None:
+    with pytest.raises(ApiError, match="NUL character"):
+        validation.check_request(changed(path, {"A": "a\0b"} if path == ("Environment",) else ["a\0b"]))
 
 
 ONE, FAILED = "1 validation error detected: Value ", "failed to satisfy constraint: Member must"

@@ -76,8 +76,19 @@ def npy_to_numpy(npy_array: bytes) -> Any:
     """An NPY file to its array.
 
     Arrays of Python objects are refused: reading them would run code of the sender's.
+
+    Raises:
+        ValueError: it is no NPY file, or a damaged one.
+        ClientError: NumPy is missing.
     """
-    return _numpy().load(io.BytesIO(npy_array), allow_pickle=False)
+    np = _numpy()
+    try:
+        array = np.load(io.BytesIO(npy_array), allow_pickle=False)
+    except Exception as error:  # also EOFError, tokenize.TokenError, MemoryError: of a damaged header
+        raise ValueError(str(error) or type(error).__name__) from None
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of arrays (NPZ), not one array")  # noqa: TRY004 - of its content
+    return array
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {

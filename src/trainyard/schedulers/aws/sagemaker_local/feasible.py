@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
-from trainyard.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
 
 MPI, TORCHRUN = "sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"
 #: What MPI on several hosts needs, and in which package Debian has it.
@@ -66,7 +66,7 @@ def _distribution_problem(request: dict[str, Any], docker: str) -> str:
     """Return why a script cannot be started under MPI or torchrun on several hosts that are processes."""
     parameters = request.get("HyperParameters") or {}
     kind = "MPI" if _is_on(parameters, MPI) else "torchrun" if _is_on(parameters, TORCHRUN) else ""
-    count = len(hosts_of(request))
+    count = count_of(request)
     if not kind or count < 2 or uses_containers(docker):
         return ""
     missing = []

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NOT_NULL = "Member must not be null"
 _NUMBERS = ("integer", "long", "float", "double")
+#: How many bits the service's whole numbers have.
+_BITS = {"integer": 32, "long": 64}
 #: What the service calls a type, with its article.
 _NAMES = {
     "string": "a String",
@@ -80,8 +82,9 @@ def _is_of(value: Any, kind: str) -> bool:
         return False
     if kind == "string":
         return isinstance(value, str)
-    if kind in ("integer", "long"):
-        return isinstance(value, int)
+    if kind in _BITS:
+        most = 1 << (_BITS[kind] - 1)
+        return isinstance(value, int) and -most <= value < most
     if kind in ("float", "double"):
         return isinstance(value, (int, float))
     if kind == "timestamp":
@@ -97,7 +100,7 @@ def _mismatch(value: Any, kind: str) -> str:
     found = "NUMBER_VALUE"
     if isinstance(value, bool):
         found = f"{str(value).upper()}_VALUE"
-    elif isinstance(value, float) and kind in ("integer", "long"):
+    elif isinstance(value, float) and kind in _BITS:
         found = "DECIMAL_VALUE"
     elif isinstance(value, str):
         found = "STRING_VALUE"

@@ -9,12 +9,16 @@ from typing import Any
 from trainyard.schedulers.aws.sagemaker import request_rules
 from trainyard.schedulers.aws.sagemaker_local.endpoint import constraints
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
+from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
 from trainyard.schedulers.aws.validate import input_of
 
 #: What every job on instances needs: the model makes them optional for those without.
 NEEDED = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition")
+_COMMAND = ("ContainerEntrypoint", "ContainerArguments")
 #: Local places where the service takes S3 alone. For the model they look like S3's.
 _STAND_IN = "s3://this-machine/"
+#: The most hosts of one job. Checked before a list of hosts is made.
+_MOST_HOSTS = 1000
 
 
 def check_request(request: dict[str, Any]) -> None:
@@ -133,6 +137,13 @@ def _not_here(request: dict[str, Any]) -> list[str]:
         problems.append("AlgorithmName names an algorithm of the marketplace, which is not on this machine")
     if request.get("ServerlessJobConfig"):
         problems.append("ServerlessJobConfig cannot be carried out on this machine")
+    elif (count := count_of(request)) > _MOST_HOSTS:
+        problems.append(f"the job asks for {count} hosts; this machine takes at most {_MOST_HOSTS} for a job")
+    algorithm = request.get("AlgorithmSpecification", {})
+    words = [word for part in _COMMAND for word in algorithm.get(part) or ()]
+    variables = request.get("Environment") or {}
+    if any("\0" in text for text in [*words, *variables, *variables.values()]):
+        problems.append("a word of the command or of Environment has a NUL character, which no process takes")
     for channel in request.get("InputDataConfig") or ():
         name, sources = channel["ChannelName"], channel["DataSource"]
         kind = sources.get("S3DataSource", {}).get("S3DataType")

@@ -55,23 +55,32 @@ def selected(config: dict[str, Any]) -> dict[str, Any]:
     return {"InstanceCount": config.get("InstanceCount", 1), **preferences[0]}
 
 
+def count_of(request: dict[str, Any]) -> int:
+    """Return how many hosts a request asks for."""
+    count: int = sum(group["InstanceCount"] for group in _groups(request))
+    return count
+
+
 def hosts_of(request: dict[str, Any]) -> list[Host]:
     """Return the hosts that a request asks for, numbered through all groups in their order."""
+    hosts: list[Host] = []
+    for group in _groups(request):
+        for index in range(group["InstanceCount"]):
+            number = len(hosts)
+            name = f"algo-{number + 1}"
+            hosts.append(Host(name, number, group["InstanceGroupName"], index, group["InstanceType"]))
+    return hosts
+
+
+def _groups(request: dict[str, Any]) -> list[dict[str, Any]]:
     config = selected(request["ResourceConfig"])
-    groups = config.get("InstanceGroups") or [
+    return config.get("InstanceGroups") or [
         {
             "InstanceGroupName": ONLY_GROUP,
             "InstanceType": config.get("InstanceType", ""),
             "InstanceCount": config.get("InstanceCount", 1),
         }
     ]
-    hosts: list[Host] = []
-    for group in groups:
-        for index in range(group["InstanceCount"]):
-            number = len(hosts)
-            name = f"algo-{number + 1}"
-            hosts.append(Host(name, number, group["InstanceGroupName"], index, group["InstanceType"]))
-    return hosts
 
 
 def resource_config(hosts: list[Host], current: Host, interface: str = INTERFACE) -> dict[str, Any]:
