@@ -675,7 +675,7 @@ def _literals(text: str) -> Iterator[Span]:
 _DEEPEST_QUOTES = 6
 _SHELL_WORDS = LazyPattern(
     r"(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<escaped>\\.)"
-    r"|(?P<plain>[^\s'\"\\;|&]+)|(?P<between>[\s;|&]+)",
+    r"|(?P<plain>(?:[^\s'\"\\;|&,]|(?<![\"'\]}]),|,(?![\"'\[{]))+)|(?P<between>(?:[\s;|&]|(?<=[\"'\]}]),(?=[\"'\[{]))+)",
     re.S,
 )
 _ESCAPED = LazyPattern(r"\\([\"\\$`\n])|[^\\]+|\\", re.S)
