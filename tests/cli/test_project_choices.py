@@ -65,6 +65,15 @@ def test_data_outside_of_the_project_needs_the_command_line(cli: Cli, tmp_path: 
     assert f"channels names {tmp_path}/private, which is not in the project" in refused.err
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_that_is_left_out_is_named_once(cli: Cli) -> None:
+    path = cli.directory / "trainyard.toml"
+    path.write_text('[run]\nscheduler = "local_cwd"\n')
+    os.chown(path, 54321, -1)
+    said = cli("run", "--dryrun", "utils.echo", SUDO_UID="").err
+    assert said.count("was left out") == 1
+
+
 def test_what_a_project_opens_to_containers_is_named(cli: Cli) -> None:
     (cli.directory / "trainyard.toml").write_text(
         '[component."utils.sh"]\nmounts = "type=bind,src=/etc,dst=/x"\n'
