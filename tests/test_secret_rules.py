@@ -62,7 +62,8 @@ OTHER_NAMES = _words(
     test_pass --no-auth --skip-auth disable_token keep_tokens keepkeys turnkey whiskey hockey jockey
     basic_auth_user PASSWORD_FILE file_pat pat spat --pat passenger passed pass_k pass@1 compile_pass
     fusion_pass loss_key optimizer_key data_key TASK_KEY target_key sample_key PARTITION_KEY
-    primary_keys tokens_path TASK_KEY
+    primary_keys tokens_path TASK_KEY initializer_token --concept-token token_merger soft_tokens
+    token_selection auth_loss secret_ratio password_dataset bearer_dim
     """
 )
 
@@ -97,6 +98,7 @@ TEXTS = [
     ),
     ("docker login -u me -p hunter2 ghcr.io", "docker login -u me -p *** ghcr.io"),
     ("mysql -uroot -phunter2 -h db", "mysql -uroot -p*** -h db"),
+    ("wandb login " + "0123456789" * 4 + " && x", "wandb login *** && x"),
     ("sshpass -p hunter2 ssh me@h", "sshpass -p *** ssh me@h"),
     (
         "git clone https://me:hunter2@github.com/a/b && cd b",
@@ -221,8 +223,32 @@ TEXTS += [
     ]
 ]
 
+
+def _shelled(words: list[str], levels: int) -> str:
+    for _ in range(levels):
+        words = ["sh", "-c", shlex.join(words)]
+    return shlex.join(words)
+
+
+#: A secret with quotes in it, and quoted settings, as `shlex` writes them at each depth.
+TEXTS += [
+    (_shelled(["t.py", *words, "--lr", "1"], levels), _shelled(["t.py", *wanted, "--lr", "1"], levels))
+    for levels in range(3)
+    for words, wanted in [
+        (["--password", "hun'ter2 x"], ["--password", "* * *"]),
+        (["--password=hun'ter2 x;y"], ["--password=* * *"]),
+        (["PASSWORD=hun'ter2 x"], ["PASSWORD=* * *"]),
+        (["+db.password=hun ter2"], ["+db.password=* * *"]),
+        (["--cfg", str({"password": "hunter2 x"})], ["--cfg", str({"password": "* * *"})]),
+        (["--num-tokens", "it's x"], ["--num-tokens", "it's x"]),
+    ]
+]
+TEXTS = [(text, wanted.replace("* * *", "***")) for text, wanted in TEXTS]
+
 #: Lists of arguments, and how they are shown.
 WORDS = [
+    (["PASSWORD=hun'ter2 x", "db.password=hun ter2"], ["PASSWORD=***", "db.password=***"]),
+    (["wandb", "login", "0123456789" * 4], ["wandb", "login", "***"]),
     (["--password", "hun ter2", "--lr", "1"], ["--password", "***", "--lr", "1"]),
     (["--password=a b;c&d", "x"], ["--password=***", "x"]),
     (["-H", "Authorization: Bearer a b"], ["-H", "Authorization: Bearer ***"]),

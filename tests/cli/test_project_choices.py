@@ -66,6 +66,36 @@ def test_data_outside_of_the_project_needs_the_command_line(cli: Cli, tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_that_is_left_out_is_named_once(cli: Cli) -> None:
+    path = cli.directory / "trainyard.toml"
+    path.write_text('[run]\nscheduler = "local_cwd"\n')
+    os.chown(path, 54321, -1)
+    said = cli("run", "--dryrun", "utils.echo", SUDO_UID="").err
+    assert said.count("was left out") == 1
+
+
+def test_what_a_project_opens_to_containers_is_named(cli: Cli) -> None:
+    (cli.directory / "trainyard.toml").write_text(
+        '[component."utils.sh"]\nmounts = "type=bind,src=/etc,dst=/x"\n'
+        '[scheduler.local_docker]\ncopy_env = ["AWS_*"]\n'
+    )
+    words = [
+        "run",
+        "-s",
+        "local_docker",
+        "--workspace",
+        "",
+        "utils.sh",
+        "--image",
+        "none.invalid/a:1",
+        "true",
+    ]
+    said = cli(*words, code=4, DOCKER_HOST="unix:///nowhere").err
+    assert "copy_env=['AWS_*']" in said
+    assert "mounts=type=bind,src=/etc,dst=/x" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_strangers_component_needs_the_command_line(cli: Cli) -> None:
     (cli.directory / "trainyard.toml").write_text('[run]\ncomponent = "job.py:fn"\n')
     path = cli.directory / "job.py"

@@ -31,6 +31,7 @@ from trainyard.terminal import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 EXIT_DEFECT = 70
@@ -52,7 +53,7 @@ def run_command_line(argv: list[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     session = Session()
-    shown, warnings.showwarning = warnings.showwarning, _show_warning
+    shown, warnings.showwarning = warnings.showwarning, _warnings_once()
     try:
         code = _guarded(argv, session)
     except OutputClosed:
@@ -62,8 +63,16 @@ def run_command_line(argv: list[str]) -> int:
     return _flush(code)
 
 
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    warn(str(message))
+def _warnings_once() -> Callable[..., None]:
+    """Return what prints warnings, each text once: a command may read the same file twice."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in printed:
+            printed.add(str(message))
+            warn(str(message))
+
+    return show
 
 
 def _guarded(argv: list[str], session: Session) -> int:

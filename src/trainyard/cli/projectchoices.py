@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Parameters of components that name data of this machine.
 _DATA = frozenset({"channel"})
+#: Those that open data of this machine to a container, which projects may share: they are announced.
+_OPENED = frozenset({"mounts"})
 
 
 def refuse_workspace_outside(setting: Setting) -> None:
@@ -100,7 +102,7 @@ def announce(
     found += [
         (f"{key}={setting.value}", setting)
         for key, setting in defaults.items()
-        if setting.project and "://" in str(setting.value)
+        if setting.project and (key in _OPENED or "://" in str(setting.value))
     ]
     if found:
         note(

@@ -230,7 +230,9 @@ def _no_file(path: str) -> ComponentNotFoundException:
         return ComponentNotFoundException(
             f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
         )
-    what = "is a directory" if os.path.isdir(path) else "does not exist"
+    what = "does not exist"
+    if os.path.exists(path):
+        what = "is a directory" if os.path.isdir(path) else "is not an ordinary file"
     return ComponentNotFoundException(f"{path} {what}", hint=did_you_mean(path, near))
 
 

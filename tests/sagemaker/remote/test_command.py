@@ -23,6 +23,7 @@ from trainyard.schedulers.aws.sagemaker.command import (
     Code,
     Program,
     container_command,
+    without_secrets,
 )
 from trainyard.schedulers.aws.sagemaker.script import as_arguments
 
@@ -198,3 +199,15 @@ def test_hyperparameters_become_the_arguments_that_the_toolkit_makes_of_them(val
     from trainyard_toolkit.mapping import to_cmd_args
 
     assert as_arguments(values) == to_cmd_args(values)
+
+
+@pytest.mark.parametrize("before", range(0, LONGEST_ITEM, 24))
+def test_secrets_are_hidden_wherever_the_script_is_cut(before: int) -> None:
+    words = ["t.py", "x" * before, "--password", "hunter2 it's " + "hunter2" * 9, "--lr", "0.1"]
+    entrypoint, arguments = container_command({"a": Program(words)}, Code(), several=False)
+    algorithm = {"ContainerEntrypoint": entrypoint, "ContainerArguments": arguments}
+    shown = without_secrets({"AlgorithmSpecification": algorithm})["AlgorithmSpecification"]
+    assert shown["ContainerEntrypoint"] == entrypoint
+    script = "".join(shown["ContainerArguments"])
+    assert "unter2" not in script
+    assert "--password '<redacted>' --lr 0.1;" in script

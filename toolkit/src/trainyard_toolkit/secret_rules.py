@@ -84,7 +84,7 @@ _ABOUT = _set(
     " server service algorithm alg format policy version enabled required user username login email sock"
     " socket parallelism field column col pattern stdin fd prompt rotation bits alias fingerprint"
     " backend realm domain region strategy flow class plugin status error errors seconds minutes hours"
-    " days age rounds attempts index idx usage budget"
+    " days age rounds attempts index idx usage budget dim dims layer layers loss ratio dataset"
 )
 #: A name that begins with one of these switches something.
 _SWITCHES = _set(
@@ -109,7 +109,7 @@ _TEXT = _set(
     " distillation cross self learnable learned storage trailing leading unused rare frequency"
     " frequencies counts stats percent fraction probability replacement norm order sorted sort pruning"
     " prune keep decay lr schedule scheduler compression compress packed packing pack overlap stride"
-    " window"
+    " window initializer concept soft merger selection choice"
 )
 _ACCESS = _set(
     "auth oauth access api session refresh bearer hf huggingface hub github gitlab git gh personal"
@@ -396,7 +396,9 @@ _LETTERS = {
     ),
     "p": LazyPattern(r"(?<=[ \t])-p[ \t]*(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
     "mysql": LazyPattern(r"(?<=[ \t])-p(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
-    "login": LazyPattern(r"(?<=[ \t])-p[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"'-][^\s\"']*)"),
+    "login": LazyPattern(  # docker login -p x; wandb login x
+        r"(?<=[ \t])(?:-p[ \t]+|(?=[0-9a-f]{40}(?!\w)))(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"'-][^\s\"']*)"
+    ),
     "a": LazyPattern(r"(?<=[ \t])-a[ \t]+(?P<value>'[^']+'|\"[^\"]+\"|[^\s\"']+)"),
 }
 #: Names that are secret after ``?`` or ``&`` of a URL only.
@@ -417,7 +419,7 @@ _PROSE = _set(
 _VERSION = LazyPattern(r"v?\d[\w.\-]*$|latest$|main$|master$|nightly$|stable$|edge$")
 
 
-def find_secrets(text: str) -> list[Span]:
+def find_secrets(text: str, depth: int = 0) -> list[Span]:
     """Return where a text holds secrets: in order, without overlaps."""
     spans: list[Span] = []
     lower = text.lower()
@@ -438,6 +440,8 @@ def find_secrets(text: str) -> list[Span]:
         spans += _calls(text)
     if is_named and text[:1] in ("{", "[") and text[-1:] in ("}", "]") and len(text) <= _LONGEST_JSON:
         spans += _literals(text)
+    if is_named and ("'" in text or '"' in text) and depth < _DEEPEST_QUOTES and len(text) <= _LONGEST_JSON:
+        spans += _quoted(text, depth)
     if any(mark in text for mark in _SHAPE_MARKS):
         spans += [(match.start(), match.end(), "") for match in _SHAPES.finditer(text)]
     return _merged(spans)
@@ -665,6 +669,112 @@ def _literals(text: str) -> Iterator[Span]:
             yield match.start(1), match.end(1), found[literal]
 
 
+# ---- words of a shell
+
+#: Each level of quotes in quotes makes a command line several times as long.
+_DEEPEST_QUOTES = 6
+_SHELL_WORDS = LazyPattern(
+    r"(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<escaped>\\.)"
+    r"|(?P<plain>(?:[^\s'\"\\;|&,]|(?<![\"'\]}]),|,(?![\"'\[{]))+)|(?P<between>(?:[\s;|&]|(?<=[\"'\]}]),(?=[\"'\[{]))+)",
+    re.S,
+)
+_ESCAPED = LazyPattern(r"\\([\"\\$`\n])|[^\\]+|\\", re.S)
+
+
+class _ShellWord:
+    """A word as a program gets it, and the place in the command line of each of its characters."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.places: list[int] = []
+        #: For each character: start and end of the quoted or bare piece that it is in, and the piece's quote.
+        self.pieces: list[tuple[int, int, str]] = []
+        self.is_quoted = False
+
+    def add(self, text: str, places: Iterable[int], piece: tuple[int, int, str]) -> None:
+        self.text += text
+        self.places += places
+        self.pieces += [piece] * len(text)
+        self.is_quoted = self.is_quoted or bool(piece[2])
+
+    def strip(self) -> None:
+        """Leave out the marks between the elements of a list."""
+        while self.text[-1:] in (",", "]", "}", ")") and self.text and not self.pieces[-1][2]:
+            self.text = self.text[:-1]
+            del self.places[-1], self.pieces[-1]
+
+    def span(self, start: int, end: int, name: str) -> Span:
+        """Return where a part of the word stands in the command line, so that its quotes stay in pairs."""
+        first, last = self.places[start], self.places[end - 1] + 1
+        if self.pieces[start][2] != self.pieces[end - 1][2]:
+            if not start or self.pieces[start - 1] != self.pieces[start]:
+                first = self.pieces[start][0]
+            if end == len(self.text) or self.pieces[end] != self.pieces[end - 1]:
+                last = self.pieces[end - 1][1]
+        return first, last, name
+
+
+def _shell_words(text: str) -> Iterator[_ShellWord]:
+    """Split a text as a shell does. It ends at a quote that is never closed."""
+    word, done = _ShellWord(), 0
+    for match in _SHELL_WORDS.finditer(text):
+        if match.start() != done:
+            break
+        start, done = match.span()
+        if match["between"]:
+            yield word
+            word = _ShellWord()
+        elif match["single"]:
+            word.add(match[0][1:-1], range(start + 1, done - 1), (start, done, "'"))
+        elif match["double"]:
+            piece = (start, done, '"')
+            for part in _ESCAPED.finditer(text, start + 1, done - 1):
+                if part[1] is not None:
+                    word.add(part[1], (part.start(1),), piece)
+                else:
+                    word.add(part[0], range(part.start(), part.end()), piece)
+        elif match["escaped"]:
+            word.add(match[0][1], (start + 1,), (start, done, "\\"))
+        else:
+            word.add(match[0], range(start, done), (start, done, ""))
+    yield word
+
+
+def _quoted(text: str, depth: int) -> Iterator[Span]:
+    """Find the secrets that only show once the quotes of a shell are taken away."""
+    flag = ""
+    for word in _shell_words(text):
+        word.strip()
+        value = word.text
+        if word.is_quoted and value:
+            kind = _kind(flag[-_LONGEST_NAME:]) if flag else ""
+            if kind and not value.startswith("--"):
+                if _is_secret_value(kind, flag, value) and (
+                    word.pieces[0][2] == "'" or not _is_expanded(value, 0, len(value), 0)
+                ):
+                    yield word.span(0, len(value), flag)
+            else:
+                whole = _whole(value)
+                found = [whole] if whole else find_secrets(value, depth + 1)
+                for start, end, name in found:
+                    if word.pieces[start][2] == "'" or not (whole and _is_expanded(value, start, end, start)):
+                        yield word.span(start, end, name)
+        flag = value if value.startswith("-") and "=" not in value and len(value) <= _LONGEST_NAME else ""
+
+
+def _whole(word: str) -> Span | None:
+    """Return where the secret is in a word that is one option, header or setting to its last character."""
+    match = _WHOLE.match(word)
+    if match is None:
+        match = _SETTING.match(word)
+        if match is None or not (word.count("'") % 2 or word.count('"') % 2):  # not a line of shell
+            return None
+    if not _is_secret(match["name"], match["value"]):
+        return None
+    start, end = _without_scheme(word, match.start("value"), match.end("value"), match["name"])
+    return (start, end, match["name"]) if _is_secret(match["name"], word[start:end]) else None
+
+
 # ---- replacing
 
 
@@ -784,23 +894,26 @@ class SecretFilter:
         return None
 
     def _word(self, word: str, program: str) -> str:
-        match = _WHOLE.match(word)
-        if match is not None and _is_secret(match["name"], match["value"]):
-            start, end = match.span("value")
-            start, end = _without_scheme(word, start, end, match["name"])
-            return word[:start] + self._replace(match["name"].lstrip("-"), word[start:end])
+        whole = _whole(word)
+        if whole is not None:
+            start, end, name = whole
+            return word[:start] + self._replace(name.lstrip("-+"), word[start:end]) + word[end:]
         if program == "mysql" and word.startswith("-p") and len(word) > 2:
             return "-p" + self._replace("", word[2:])
         if program == "curl" and word.startswith("-u") and ":" in word:
             return word.partition(":")[0] + ":" + self._replace("", word.partition(":")[2])
+        if program == "login" and re.fullmatch("[0-9a-f]{40}", word):
+            return self._replace("", word)
         return self.text(word)
 
 
-#: An argument that is one option or header from its first character to its last.
+#: An argument that is one option, header or ``group.name=`` of Hydra from its first character to its last.
 _WHOLE = LazyPattern(
-    r"(?P<name>--?[A-Za-z][\w.\-]{0,127}(?==)|[A-Za-z][\w\-]{0,127}(?=:[ \t]))(?:=|:[ \t]+)(?P<value>.*)\Z",
+    r"(?P<name>--?[A-Za-z][\w.\-]{0,127}(?==)|\+{0,2}[A-Za-z_]\w{0,63}\.[\w.\-]{1,127}(?==)"
+    r"|[A-Za-z][\w\-]{0,127}(?=:[ \t]))(?:=|:[ \t]+)(?P<value>.*)\Z",
     re.S,
 )
+_SETTING = LazyPattern(r"(?P<name>[A-Za-z_]\w{0,127})=(?P<value>.*)\Z", re.S)
 _PROGRAMS = {
     "curl": "curl",
     "wget": "curl",

@@ -15,6 +15,7 @@ class DockerOpts(DockerWorkspaceOpts):
     copy_env: list[str] | None = option(
         "patterns of names of environment variables that all replicas get from here: HF_*,WANDB_*",
         default=None,
+        sends="to",
     )
     env: dict[str, str] | None = option(
         "environment variables of all replicas; they win over copy_env, and a role's own over both",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainyard.errors import ConfigError
 
@@ -110,7 +111,7 @@ def container_command(
         words = list(only.words or [])
         return words[:1], words[1:]
     script = _script(programs, code, several=several)
-    pieces = [script[at : at + LONGEST_ITEM] for at in range(0, len(script), LONGEST_ITEM)]
+    pieces = _cut(script)
     room = MOST_ITEMS - len(BOOTSTRAP)
     if len(pieces) > MOST_ITEMS + room:
         raise ConfigError(
@@ -119,6 +120,27 @@ def container_command(
         )
     early = max(0, len(pieces) - MOST_ITEMS)
     return [*BOOTSTRAP, *pieces[:early]], pieces[early:]
+
+
+def _cut(script: str) -> list[str]:
+    return [script[at : at + LONGEST_ITEM] for at in range(0, len(script), LONGEST_ITEM)]
+
+
+def without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``CreateTrainingJob`` request without secrets, also those that the cut of a script divides."""
+    from trainyard.redaction import Redactor
+
+    redactor = Redactor()
+    shown: dict[str, Any] = redactor.json(dict(request))
+    algorithm = request.get("AlgorithmSpecification") or {}
+    entrypoint = list(algorithm.get("ContainerEntrypoint") or ())
+    arguments = list(algorithm.get("ContainerArguments") or ())
+    if entrypoint[: len(BOOTSTRAP)] == BOOTSTRAP:
+        early = len(entrypoint) - len(BOOTSTRAP)
+        pieces = _cut(redactor.text("".join([*entrypoint[len(BOOTSTRAP) :], *arguments])))
+        shown["AlgorithmSpecification"]["ContainerEntrypoint"] = [*BOOTSTRAP, *pieces[:early]]
+        shown["AlgorithmSpecification"]["ContainerArguments"] = pieces[early:]
+    return shown
 
 
 def _fits(program: Program) -> bool:

@@ -92,14 +92,17 @@ class AWSSageMakerJob:
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
         from trainyard.redaction import Redactor
+        from trainyard.schedulers.aws.sagemaker.command import without_secrets
 
-        request: dict[str, Any] = {"CreateTrainingJob": self.job_def}
+        redactor = Redactor()
+        job_def = without_secrets(self.job_def)
+        request: dict[str, Any] = {"CreateTrainingJob": job_def}
         if self.submission:
-            payload = {"serviceRequestPayload": self.job_def}
-            request = {"SubmitServiceJob": {**self.submission, **payload}}
-        shown = {"before": self.needs.steps(), **request, "runs": self.runs}
-        values: dict[str, Any] = Redactor().json({key: value for key, value in shown.items() if value})
-        return values
+            payload = {"serviceRequestPayload": job_def}
+            request = {"SubmitServiceJob": {**redactor.json(self.submission), **payload}}
+        before, runs = redactor.json(self.needs.steps()), redactor.json(self.runs)
+        shown = {"before": before, **request, "runs": runs}
+        return {key: value for key, value in shown.items() if value}
 
     def __str__(self) -> str:
         """Return the same as text."""

@@ -143,7 +143,9 @@ def launch(
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    redacted: dict[str, Any] = Redactor().json(request)
+    from trainyard.schedulers.aws.sagemaker.command import without_secrets
+
+    redacted = without_secrets(request)
     # Redaction looks at texts too; what describes the job but is no secret stays as it is.
     for key in request:
         if key not in ("Environment", "HyperParameters", "AlgorithmSpecification"):
