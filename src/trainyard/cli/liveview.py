@@ -44,7 +44,7 @@ class Screen:
     def finish(self, lines: list[str]) -> None:
         """Replace what was drawn by all lines, whole: they stay."""
         self.clear()
-        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.write("".join(f"{render(line)}\n" for line in lines))
         self._stream.flush()
 
     def clear(self) -> None:
