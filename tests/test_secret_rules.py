@@ -366,6 +366,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", SLOW)
 def test_long_texts_are_read_once(part: str) -> None:
     text = part * (300_000 // len(part))

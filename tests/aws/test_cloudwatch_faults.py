@@ -19,6 +19,7 @@ def job() -> Iterator[Rig]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["throttle", "server_error", "drop", "truncate", "lose_answer", "repeat"])
 @pytest.mark.parametrize("query", [{}, {"should_tail": True}, {"last": 400}])
 def test_faults_are_survived(job: Rig, kind: str, query: dict[str, Any]) -> None:

@@ -84,6 +84,7 @@ def calls_in_any_second(times: list[float]) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_64_streams_are_followed_exactly_and_in_order() -> None:
     with rig(NODES) as job:
         writers = Writers(job, 1, 240, late=False)
@@ -101,6 +102,7 @@ def note_times(job: Rig) -> list[float]:
     return times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_goes_wrong(seed: int) -> None:
     with rig(5) as job:
@@ -139,6 +141,7 @@ def test_calls_that_are_throttled_now_and_then_do_not_slow_down_the_rest() -> No
         assert seconds_to_read(job) < 5 * clean
 
 
+@pytest.mark.slow
 def test_silent_streams_cost_few_calls() -> None:
     with rig(NODES) as job:
         for k in range(NODES):
@@ -206,6 +209,7 @@ def test_memory_of_what_was_seen_is_bounded() -> None:
     assert all(seen.count(Event(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
 
 
+@pytest.mark.slow
 def test_attempts_of_many_replicas_begin_at_any_time() -> None:
     with rig(10) as job:
         clock = job.clock

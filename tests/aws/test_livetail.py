@@ -115,6 +115,7 @@ def test_samples_lose_nothing(job: Rig) -> None:
     assert seen == ["first", *lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["denied", "server_error", "drop", "throttle"])
 @pytest.mark.parametrize("operation", ["StartLiveTail", "DescribeLogGroups"])
 @pytest.mark.usefixtures("quick_polling")

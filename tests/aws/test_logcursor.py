@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def drain(cursor: StreamCursor, found: list[Event]) -> None:
     raise AssertionError("no end")
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(1, 5), st.integers(0, 3), st.integers(0, 6), st.none() | st.integers(6, 12))
 def test_each_event_once(
     steps: list[Any], page: int, empty_every: int, since: int, until: int | None

@@ -90,6 +90,7 @@ class _Proxy(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [_Proxy.page, b"", b'{"TrainingJobStatus": "Comple'])
 def test_the_page_of_a_proxy_is_no_answer(page: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would read as a job without a state, and a submission as accepted."""

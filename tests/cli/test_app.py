@@ -142,6 +142,7 @@ def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -
     assert (warnings.showwarning, signal.getsignal(signal.SIGINT), sys.argv) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -12,6 +12,7 @@ from tests.cli.conftest import Cli
 HUGE = ("99999999999", "9" * 30, "9" * 5000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -61,6 +61,7 @@ def test_bash_completes_commands_options_and_choices(shell_cli: Cli) -> None:
     assert bash(shell_cli, "trainyard nothing x") == []
 
 
+@pytest.mark.slow
 def test_bash_completes_jobs(shell_cli: Cli) -> None:
     handle = shell_cli("run", "--wait", "utils.echo").out.strip()
     app_id = handle.rpartition("/")[2]

@@ -65,6 +65,7 @@ def test_options_and_environment(cli: Cli, project: Path) -> None:
     assert values["environment"] == {"train: A": ["1", "2"], "train: B": [None, "3"]}
 
 
+@pytest.mark.slow
 def test_repeating_runs_the_code_that_was_frozen(cli: Cli, project: Path) -> None:
     first = run(cli, "train.script", "--script", "train.py")
     (project / "train.py").write_text("raise SystemExit(3)\n")

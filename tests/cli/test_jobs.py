@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli
 
 
@@ -19,6 +21,7 @@ def test_cancel_takes_several_jobs_and_goes_on_after_a_mistake(cli: Cli) -> None
     assert again.err == f"{running[0]} has already ended: CANCELLED\n"
 
 
+@pytest.mark.slow
 def test_cancel_without_a_name_means_the_latest(cli: Cli) -> None:
     first, second = cli.shell("exec sleep 300"), cli.shell("exec sleep 300")
     cli("cancel", "--wait")
@@ -32,6 +35,7 @@ def test_cancel_of_what_cannot_be_cancelled(cli: Cli) -> None:
     assert "remote cannot cancel jobs" in cli("cancel", handle, code=4).err
 
 
+@pytest.mark.slow
 def test_delete(cli: Cli) -> None:
     ended = cli("run", "--wait", "utils.echo").out.strip()
     running = cli.shell("exec sleep 300")
@@ -66,6 +70,7 @@ def test_rerun_repeats_a_job(cli: Cli) -> None:
     assert len(cli("list", "--json").json) == 3
 
 
+@pytest.mark.slow
 def test_gc_shows_first_and_removes_on_request(cli: Cli, home: Path) -> None:
     cli.environ["DOCKER_HOST"] = "unix:///nonexistent"  # other tests' containers are none of our business
     handle = cli("run", "--wait", "utils.echo").out.strip()

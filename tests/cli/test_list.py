@@ -75,6 +75,7 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
     assert "no scheduler 'remot'" in cli("list", "-s", "remot", code=3).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [130, 80, 60])
 def test_a_table_fits_the_terminal_and_is_whole_when_piped(cli: Cli, columns: int) -> None:
     name = "a-name-of-quite-some-length-that-says-it-all"

@@ -17,6 +17,7 @@ def job(cli: Cli, program: str, *options: str, replicas: int = 1) -> str:
     return cli("run", "--wait", *options, *words, "--", "program.py").out.strip()
 
 
+@pytest.mark.slow
 def test_all_replicas_or_those_that_are_named(cli: Cli) -> None:
     handle = job(cli, "import os; print('I am', os.environ['TORCHX_REPLICA_IDX'])", replicas=3)
     role = cli("log", handle).out.split("/")[0]
@@ -39,6 +40,7 @@ def test_all_replicas_or_those_that_are_named(cli: Cli) -> None:
     assert "no role 'x'" in cli("log", handle, "x", code=2).err
 
 
+@pytest.mark.slow
 def test_tail_regex_and_streams(cli: Cli) -> None:
     handle = job(cli, "import sys\nfor i in range(20): print(i)\nprint('oops', file=sys.stderr)")
     prefix = cli("log", handle, "--streams", "stderr").out.removesuffix("oops\n")
@@ -52,6 +54,7 @@ def test_tail_regex_and_streams(cli: Cli) -> None:
     assert cli("log", handle, "-f", "--since", "now").out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -85,6 +88,7 @@ def test_bytes_come_out_as_they_went_in(cli: Cli) -> None:
     assert prefix.endswith(b"/0 ")
 
 
+@pytest.mark.slow
 def test_many_lines_are_neither_lost_nor_doubled(cli: Cli) -> None:
     handle = job(cli, "import sys\nsys.stdout.writelines(f'line {i}\\n' for i in range(200_000))")
     lines = cli("log", "-f", handle).raw.split(b"\n")
@@ -92,6 +96,7 @@ def test_many_lines_are_neither_lost_nor_doubled(cli: Cli) -> None:
     assert lines == [prefix + b"line %d" % i for i in range(200_000)] + [b""]
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough(cli: Cli) -> None:
     handle = job(cli, "import sys\nsys.stdout.writelines(f'line {i}\\n' for i in range(200_000))")
     process = cli.start("log", handle)
@@ -116,6 +121,7 @@ def test_a_log_is_followed_while_it_grows(cli: Cli) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_only_stops_following(cli: Cli) -> None:
     handle = cli.shell("echo first; exec sleep 300")
     process = cli.start("log", "-f", handle)

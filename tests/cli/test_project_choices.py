@@ -28,6 +28,7 @@ def configure(cli: Cli, run: str = "") -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workspace", ["{}/private", "..", "link", "in=a,{}/private=b", "@0123456789abcdef"])
 def test_a_workspace_outside_of_the_project_needs_the_command_line(
     cli: Cli, tmp_path: Path, workspace: str
@@ -106,6 +107,7 @@ def test_a_strangers_component_needs_the_command_line(cli: Cli) -> None:
     assert not (cli.directory / "ran").exists()
 
 
+@pytest.mark.slow
 def test_where_code_goes_is_said_before_anything_is_sent(cli: Cli) -> None:
     """The first call asks for the queue, so that nothing is pushed with credentials that do not hold."""
     place = configure(cli)

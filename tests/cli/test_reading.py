@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli
 
 FAULTY = """from trainyard.specs import AppDef, Role
@@ -71,6 +73,7 @@ def test_one_scheduler_that_cannot_be_loaded_does_not_hide_the_others(cli: Cli) 
     assert "warning: lost: " in result.err
 
 
+@pytest.mark.slow
 def test_config_shows_each_value_and_where_it_is_from(cli: Cli) -> None:
     cli.plugins()
     file = cli.directory / "trainyard.toml"
@@ -102,6 +105,7 @@ def test_a_required_option_that_nobody_sets_is_named(cli: Cli) -> None:
     assert "(required, not set)" in cli("config", "show", "remote").out
 
 
+@pytest.mark.slow
 def test_config_init_writes_a_file_that_sets_nothing(cli: Cli, home: Path) -> None:
     cli.plugins()
     before = cli("config", "show", "--json").json

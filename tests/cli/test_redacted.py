@@ -29,6 +29,7 @@ def holders(*places: Path) -> list[Path]:
     return [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", OPTIONS)
 def test_no_dry_run_shows_it(cli: Cli, scheduler: str) -> None:
     options = ["-s", scheduler, *(["-cfg", OPTIONS[scheduler]] if OPTIONS[scheduler] else [])]
@@ -38,6 +39,7 @@ def test_no_dry_run_shows_it(cli: Cli, scheduler: str) -> None:
         assert SECRET not in shown.out + shown.err
 
 
+@pytest.mark.slow
 def test_nothing_that_is_kept_or_shown_of_a_job_holds_it(cli: Cli, tmp_path: Path) -> None:
     handle = cli(
         "run", "--wait", "utils.sh", "--", "sh", "-c", f"echo --password {SECRET} | wc -c"

@@ -86,6 +86,7 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
     assert "sh/0 -s --wait --json x\n" in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

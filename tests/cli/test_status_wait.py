@@ -5,6 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import DEADLINE, Cli
 
 
@@ -57,6 +59,7 @@ def test_a_job_that_cannot_be_seen_is_unreachable_and_nothing_worse(cli: Cli) ->
     assert cli("list", "--json").json[0]["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_watching_outlasts_an_unreachable_scheduler(cli: Cli) -> None:
     cli.plugins()
     handle = remote(cli)
@@ -132,6 +135,7 @@ def test_a_job_whose_state_is_damaged_is_not_waited_for(cli: Cli) -> None:
     assert "UNKNOWN" in cli("status", handle, code=None).out
 
 
+@pytest.mark.slow
 def test_waiting_ends_when_the_credentials_are_refused(cli: Cli) -> None:
     cli.plugins()
     handle = remote(cli)

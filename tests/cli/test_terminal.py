@@ -161,6 +161,7 @@ def check_harmless(shown: bytes) -> None:
     assert not any(line.startswith(("State: SUCCEEDED", "error: b")) for line in lines), lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("status",), ("list",), ("wait",), ("describe",), ("log", "-"), ("run", "--dryrun", HOSTILE)]
 )

@@ -95,6 +95,7 @@ def test_what_cannot_be_shown(cli: Cli, project: Path) -> None:
     assert "has no files: 4 left out by .trainyardignore" in cli("workspace", "show", "project", code=3).err
 
 
+@pytest.mark.slow
 def test_gc_keeps_the_code_that_jobs_need(cli: Cli, project: Path, home: Path) -> None:
     cli.environ["DOCKER_HOST"] = "unix:///nonexistent"
     handles = []

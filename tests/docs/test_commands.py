@@ -142,6 +142,7 @@ def _environ(scripts: Path) -> dict[str, str]:
     return {**kept, "PATH": os.pathsep.join(path), "NO_COLOR": "1", "TERM": "xterm"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_its_commands_do_what_it_says(

@@ -58,6 +58,7 @@ _parameters = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(_tokens, _parameters), max_size=3))
 def test_challenges_that_are_written_are_read(challenges):
     def quoted(text):

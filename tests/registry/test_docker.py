@@ -22,6 +22,7 @@ from trainyard.workspace.registry import Reference, append_layer
 DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["docker", "oci"])
 def test_image_runs_in_docker(logged_in, client, repo, tmp_path, layer, kind):  # noqa: F811
     need("docker")

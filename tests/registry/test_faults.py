@@ -107,6 +107,7 @@ def test_registry_that_dies_and_loses_what_it_had(own, connect, repo):
     assert fetched(connect(own.host), repo, sha256(content)) == content
 
 
+@pytest.mark.slow
 def test_registry_that_dies_at_every_request_of_a_push(own, connect, repo, tmp_path):
     """Whichever request it is that the registry dies at, the image is right in the end."""
     push_image(connect(own.host), repo, "base", [{"a": os.urandom(MIB)}])

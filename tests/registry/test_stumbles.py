@@ -20,6 +20,7 @@ MIB = 1 << 20
 # The registry stumbles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
 def test_stumbling_registry_is_asked_again(registry, connect, repo, status, method):

@@ -21,6 +21,7 @@ def run(*words: str, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_one_installation_is_enough_for_jobs_under_the_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.runner.fake_scheduler import FakeScheduler
 from tests.runner.test_history import add, intent
 from trainyard.processes import myself
@@ -53,6 +55,7 @@ def is_wanted(record: JobRecord, wanted: JobFilter) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_the_jobs_that_fit_are_found_whatever_is_asked_for(runner: Runner) -> None:
     records = fill(runner.history, 80)
     states: list[set[str] | None] = [None, *({state} for state in STATES), {"FAILED", REFUSED_STATE}]

@@ -56,6 +56,7 @@ def test_killed_around_the_request(
         assert (status.state, status.msg) == (AppState.UNSUBMITTED, INTERRUPTED)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # some 25 processes, one after the other
 def test_killed_at_every_statement_of_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = submit(tmp_path / "whole", "sql:100000")
@@ -149,6 +150,7 @@ def test_whose_submitter_is_gone(runner: Runner, host: str, age: float, phase: s
     assert [job.phase for job in runner.jobs()] == [phase]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # 8 s on two idle cores
 def test_100_processes_at_once_lose_no_row(runner: Runner, home: Path) -> None:
     children = [

@@ -208,6 +208,7 @@ def test_secrets_of_a_command_line() -> None:
     assert secrets_among(["--token", "--other", "--max-tokens", "5000", "--password=ab"]) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("char", ["y", "_", "-", "9", ".", "a.", "A_", " "])
 def test_long_words_are_read_once(char: str) -> None:
     """Looking from every place of a word anew would take minutes for these."""

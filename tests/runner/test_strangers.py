@@ -223,6 +223,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return directory, marker
 
 
+@pytest.mark.slow
 def test_nothing_of_a_hostile_repository_runs(hostile: tuple[Path, Path]) -> None:
     directory, marker = hostile
     commit, dirty = GitProbe(str(directory), seconds=30).facts()

@@ -96,6 +96,7 @@ keys = st.from_regex(r"[a-z_][a-z0-9_.-]{0,8}", fullmatch=True)
 plain = st.text(st.characters(blacklist_characters="=,;'\"[]{}", blacklist_categories=("C", "Z")))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(keys, st.lists(plain.filter(bool), max_size=3)), st.sampled_from(",;"))
 def test_pairs_of_lists_come_back(values: dict[str, list[str]], delimiter: str) -> None:
     text = delimiter.join(f"{key}={delimiter.join(items)}" for key, items in values.items())
@@ -120,6 +121,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(keys, st.lists(json_values, max_size=3) | st.dictionaries(st.text(), json_values)))
 def test_values_as_json_come_back(values: dict[str, Any]) -> None:
     text = ",".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())

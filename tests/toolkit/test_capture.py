@@ -30,6 +30,7 @@ AWKWARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AWKWARD)
 def test_relay_is_byte_exact(tree: Tree, tmp_path: Path, name: str) -> None:
     data = AWKWARD[name]

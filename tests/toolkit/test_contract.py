@@ -298,6 +298,7 @@ FLAG = ("sagemaker_multi_worker_mirrored_strategy_enabled", "true")
 CHOSEN = ("sagemaker_distribution_instance_groups", '["group-2"]')
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training")
 @pytest.mark.parametrize(
     "resource", [LOCALHOST, LOCAL_MODE, TWO_GROUPS, ULTRA], ids=["one", "local", "two", "ultra"]
@@ -330,6 +331,7 @@ def test_same_arguments_and_variables_as_the_predecessor(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ORACLE, reason="TRAINYARD_ORACLE does not name the train of sagemaker-training")
 @pytest.mark.parametrize(
     ("case", "ours", "theirs"),

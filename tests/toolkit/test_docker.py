@@ -148,6 +148,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 143])
 def test_docker_stop_reaches_the_script(container: Container, code: int) -> None:
     container.tree.script(SAVING.format(code=code))
@@ -170,6 +171,7 @@ def test_sigterm_takes_less_than_50_ms(container: Container) -> None:
     assert took < 0.05
 
 
+@pytest.mark.slow
 def test_shell_entry_point_passes_the_stop_to_its_python(container: Container) -> None:
     container.tree.script(SAVING.format(code=0))
     container.tree.script("python train.py\necho never\n", "run.sh")

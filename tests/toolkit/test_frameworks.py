@@ -97,6 +97,7 @@ def test_pytorch_learns(tree: Tree) -> None:
     assert (tree.base / "model/model.pt").stat().st_size > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [PYTORCH, TENSORFLOW, MXNET])
 def test_each_of_them_runs_a_script_and_reports_its_failure(tree: Tree, tmp_path: Path, module: str) -> None:
     need("botocore")  # TensorFlow's toolkit imports boto3
@@ -205,6 +206,7 @@ def test_mpi_on_two_hosts(hosts: Hosts) -> None:
     assert "1 algo-2\n" in out
 
 
+@pytest.mark.slow
 def test_tensorflow_on_two_hosts(hosts: Hosts) -> None:
     need("botocore")
     for tree in hosts.trees.values():

@@ -61,6 +61,7 @@ def test_document_from_a_file_and_code_from_a_folder(bare: Tree, tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, "from folder\n"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("document", "words"),
     [
@@ -156,6 +157,7 @@ def test_time_limit(bare: Tree) -> None:
     assert bare.failure.startswith("Timeout: train.py was stopped after")
 
 
+@pytest.mark.slow
 def test_s3_channels_whole_and_sharded(bare: Tree, bucket: Bucket) -> None:
     for i in range(7):
         bucket.put(f"data/part-{i}", bytes([i]) * 10)
@@ -183,6 +185,7 @@ def test_s3_channels_whole_and_sharded(bare: Tree, bucket: Bucket) -> None:
     assert config["mine"]["S3DistributionType"] == "ShardedByS3Key"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["s3://jobs/nothing", "s3://no-such-bucket/x"])
 def test_s3_channel_with_nothing_behind_it(bare: Tree, bucket: Bucket, uri: str) -> None:
     bare.script("pass")

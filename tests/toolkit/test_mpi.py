@@ -91,6 +91,7 @@ def test_no_secret_is_written_or_shown(hosts: Hosts) -> None:
     assert [code for code, _, _ in results.values()] == [0, 0], results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [0, 3])
 def test_a_failing_rank_fails_every_host(hosts: Hosts, bad: int) -> None:
     script = f"""
@@ -135,6 +136,7 @@ def test_a_lost_host_fails_the_job(hosts: Hosts) -> None:
     assert "algo-2" in hosts.trees["algo-1"].failure
 
 
+@pytest.mark.slow
 def test_every_rank_saves_its_state_though_others_end_at_once(hosts: Hosts) -> None:
     script = """
         import os, signal, sys, time
@@ -238,6 +240,7 @@ def test_mpi_on_one_of_two_groups(groups: Hosts) -> None:
     assert all(tree.succeeded for tree in groups.trees.values())
 
 
+@pytest.mark.slow
 def test_a_failing_rank_fails_its_group_and_leaves_the_other_alone(groups: Hosts) -> None:
     script = """
         import os, time
@@ -255,6 +258,7 @@ def test_a_failing_rank_fails_its_group_and_leaves_the_other_alone(groups: Hosts
     assert groups.pids("algo-1") == groups.pids("algo-3") == []
 
 
+@pytest.mark.slow
 def test_mpi_over_two_groups(groups: Hosts) -> None:
     """Ranks are dealt in the order of the groups asked for; one that fails in either fails all hosts."""
     ask_for_mpi(groups, ["data", "gpu"], MIXED)
@@ -270,6 +274,7 @@ def test_mpi_over_two_groups(groups: Hosts) -> None:
     assert [code for code, _, _ in results.values()] == [5, 5, 5], results
 
 
+@pytest.mark.slow
 def test_a_killed_train_takes_the_ranks_along_and_the_next_job_clears_its_keys(hosts: Hosts) -> None:
     for tree in hosts.trees.values():
         tree.script("import os, time; os.write(1, b'up\\n'); time.sleep(100)")

@@ -69,6 +69,7 @@ def accepts(ours: list[list[str]] | None, theirs: list[list[str]] | None) -> boo
     return same and not stricter and all(row[2] for row in rest)
 
 
+@pytest.mark.slow
 @oracle
 def test_every_public_name_with_its_signature(tree: Tree) -> None:
     names = [f"sagemaker_training.{module}" for module in MODULES]
@@ -462,6 +463,7 @@ except errors.ExecuteUserScriptError as error:
 """
 
 
+@pytest.mark.slow
 def test_options_of_mpi_from_a_frameworks_code(tree: Tree) -> None:
     need("mpi")
     tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})

@@ -97,6 +97,7 @@ def model_fn(model_dir):
 """
 
 
+@pytest.mark.slow
 def test_content_types_with_default_functions(served: Served) -> None:
     import numpy as np
 
@@ -153,6 +154,7 @@ def test_text_columns_reach_the_users_functions_as_text(served: Served) -> None:
     assert served.invoke(b'red,"1,5"\nblue,\n', "text/csv") == (200, b'["U", "red", "1,5", "blue", ""]')
 
 
+@pytest.mark.slow
 def test_pickled_arrays_are_refused(served: Served) -> None:
     import numpy as np
 
@@ -196,6 +198,7 @@ def test_transform_fn(served: Served) -> None:
     assert served.invoke(b"\0\1\2", "application/octet-stream", "text/plain") == (200, b"6.0")
 
 
+@pytest.mark.slow
 def test_workers_answer_side_by_side_and_stop(served: Served) -> None:
     served.tree.script(
         "import os\ndef model_fn(d): return 0\n"

@@ -85,6 +85,7 @@ def test_who_saves_below_the_entry_point(tree: Tree, name: str, text: str) -> No
     check_that_it_saves(process, tree)
 
 
+@pytest.mark.slow
 def test_a_rank_saves_while_another_one_dies_under_mpi(tree: Tree) -> None:
     backend("mpi", bool(shutil.which("mpirun")), "mpirun is needed (openmpi-bin)")
     tree.script(SAVER)

@@ -102,6 +102,7 @@ def test_earlier_reports_are_removed(tree: Tree) -> None:
     assert tree.succeeded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hyperparameters", "inputdataconfig", "resourceconfig"])
 @pytest.mark.parametrize(
     ("content", "code", "words"),
@@ -138,6 +139,7 @@ def test_bad_cluster(tree: Tree, resource: dict, words: str) -> None:
     assert tree.report["class"] == "client_error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words"),
     [

@@ -57,6 +57,7 @@ COPY --chown=1 "fo ur" .
     assert parse(text, {}).sources == ["one", "two/", "th ree", "fo ur"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -112,6 +113,7 @@ def dockerfile(code: Path) -> Write:
 docker_group = pytest.mark.xdist_group("docker")
 
 
+@pytest.mark.slow
 @docker_group
 def test_it_is_built_from_the_image_with_the_files(
     base: str, engine: Engine, dockerfile: Write, way: str
@@ -140,6 +142,7 @@ def test_it_is_built_from_the_image_with_the_files(
     assert any("COPY" in line for line in told.lines)
 
 
+@pytest.mark.slow
 @docker_group
 def test_it_is_built_again_only_if_something_changed(
     base: str, engine: Engine, dockerfile: Write, way: str
@@ -162,6 +165,7 @@ def test_it_is_built_again_only_if_something_changed(
     assert docker("run", "--rm", third, "sh", "-c", "echo $NEW; cat /main.py") == b"1\nother"
 
 
+@pytest.mark.slow
 @docker_group
 def test_a_failing_step_is_shown(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
     root = dockerfile("ARG IMAGE", "FROM $IMAGE", 'RUN ["sh", "-c", "echo the reason >&2; exit 7"]')
@@ -173,6 +177,7 @@ def test_a_failing_step_is_shown(base: str, engine: Engine, dockerfile: Write, w
     assert told.lines == []
 
 
+@pytest.mark.slow
 @docker_group
 def test_files_that_it_names_are_sent_though_ignored(
     base: str, engine: Engine, dockerfile: Write, way: str
@@ -199,6 +204,7 @@ def test_an_image_that_it_does_not_use_is_not_needed(
     assert Shipper(engine).image("<NONE>", root)
 
 
+@pytest.mark.slow
 @docker_group
 def test_an_image_may_be_named_by_its_id(base: str, engine: Engine, dockerfile: Write, way: str) -> None:
     found = inspect_image(engine, base)

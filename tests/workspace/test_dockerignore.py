@@ -113,6 +113,7 @@ def listed_by_us(context: Path) -> set[str]:
     return chosen(context) - {".dockerignore"}
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("docker")
 @pytest.mark.parametrize("text", CASES)
 def test_the_daemon_takes_the_same(context: Path, tmp_path: Path, text: str) -> None:

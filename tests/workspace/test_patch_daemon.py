@@ -114,6 +114,7 @@ def test_the_image_is_pinned_named_and_labelled(
     assert found["Config"]["Env"] == below_it["Config"]["Env"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["", "WORKDIR /"])
 def test_an_image_without_a_working_directory_gets_one(
     shipper: Shipper, engine: Engine, code: Path, change: str
@@ -208,6 +209,7 @@ def test_equal_images_of_several_roles_are_made_once(base: str, engine: Engine, 
 # ---- other daemons, faults
 
 
+@pytest.mark.slow
 def test_a_daemon_that_takes_no_single_layer_builds(
     base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -272,6 +274,7 @@ def test_an_interruption_leaves_nothing(base: str, code: Path, engine: Engine, t
     assert shipper.image(base, code)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(base: str, code: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.workspace.machines import Shipper;"

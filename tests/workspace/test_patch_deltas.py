@@ -47,6 +47,7 @@ def edit_and_compare(
         return layers, len(layers_of(engine, pristine))
 
 
+@pytest.mark.slow
 def test_an_edit_ships_a_small_layer(
     base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_removed_file_is_gone(
     assert layers == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["removed file", "removed directory", "file to directory", "link to directory"]
 )
@@ -104,6 +106,7 @@ def test_what_the_base_has_comes_back_in_sight(
     assert f"{APP}/dir/inner.txt" in made
 
 
+@pytest.mark.slow
 def test_a_directory_that_becomes_a_file_needs_no_whole_layer(
     base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_a_full_disk_is_said_and_leaves_no_image(small_daemon: OwnDaemon, code: 
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies_while_it_is_loading(own_daemon: OwnDaemon, code: Path) -> None:
     make_base("base:1", "WORKDIR /app", host=own_daemon.host)
     (code / "big").write_bytes(os.urandom(20_000_000))

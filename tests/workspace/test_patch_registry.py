@@ -73,6 +73,7 @@ def manifest_of(server: RegistryServer, image: str) -> Any:
     return json.loads(body)
 
 
+@pytest.mark.slow
 def test_both_ways_give_the_same_content_that_runs(
     base: str, pushed: str, repo: str, remote: Shipper, engine: Engine, code: Path
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_registry_of_another_host(
         other.stop()
 
 
+@pytest.mark.slow
 def test_a_working_directory_deep_in_the_layers_is_found(
     repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, base: str, engine: Engine
 ) -> None:
@@ -283,6 +285,7 @@ def test_images_that_are_there_are_known(pushed: str, repo: str, remote: Shipper
     assert not remote.has_images([image, f"{repo}@sha256:{64 * '0'}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["", "WORKDIR /"])
 def test_an_image_without_a_working_directory_gets_one(
     repo: str, remote: Shipper, code: Path, logged_in: RegistryServer, change: str

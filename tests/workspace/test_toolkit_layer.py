@@ -97,6 +97,7 @@ JOB = json.dumps(
 )
 
 
+@pytest.mark.slow
 @docker_group
 def test_a_job_runs_under_it(python_image: str, engine: Engine, code: Path) -> None:
     (code / "main.py").write_text("import sys; print('trained with', sys.argv[1:])")
@@ -132,6 +133,7 @@ def test_it_travels_without_a_workspace(python_image: str, engine: Engine) -> No
     assert found["Config"]["WorkingDir"] == below["Config"]["WorkingDir"]
 
 
+@pytest.mark.slow
 @docker_group
 def test_only_roles_that_need_it_get_it(python_image: str, engine: Engine, code: Path) -> None:
     with_it = Shipper(engine).image(python_image, code, train=True)
@@ -140,6 +142,7 @@ def test_only_roles_that_need_it_get_it(python_image: str, engine: Engine, code:
     assert TOOLKIT_PATH[1:] not in content_of(without)
 
 
+@pytest.mark.slow
 @docker_group
 def test_it_goes_over_an_image_of_ones_own_dockerfile(python_image: str, engine: Engine, code: Path) -> None:
     (code / "Dockerfile.trainyard").write_text("ARG IMAGE\nFROM $IMAGE\nCOPY main.py /built.py\n")

@@ -69,6 +69,7 @@ def test_code_that_was_asked_for_needs_a_repository(
     assert sent == "any:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue", "problem"),
     [("nosuch", "there is no queue nosuch"), ("off", "takes no jobs: it is DISABLED"), ("queue", "expired")],

@@ -14,6 +14,7 @@ from trainyard.schedulers.base import Stream
 from trainyard.testing import SchedulerConformance
 
 
+@pytest.mark.slow
 class TestAwsBatch(SchedulerConformance):
     image = "fake/image:1"
     cfg = {"queue": "queue"}
@@ -33,6 +34,7 @@ class TestAwsBatch(SchedulerConformance):
     # What a multi-node job cannot do, and an array job can: go on when its first replica has ended, and fail
     # by any replica rather than by the first.
 
+    @pytest.mark.slow
     def test_blocks_of_all_replicas_hold_all_lines(self, scheduler: AWSBatchScheduler) -> None:
         self.cfg = {**self.cfg, "array": True}
         super().test_blocks_of_all_replicas_hold_all_lines(scheduler)
@@ -46,6 +48,7 @@ class TestAwsBatch(SchedulerConformance):
         app_id, _ = self.run(scheduler, self.role(r"printf '  two\n\n\tthree \nlast'"))
         assert self.lines(scheduler, app_id) == ["  two\n", "\tthree \n", "last\n"]
 
+    @pytest.mark.slow
     def test_roles_and_replicas(self, scheduler: AWSBatchScheduler) -> None:
         """The first replica ends last: with it a multi-node job ends."""
         self.role = lambda script, name="worker", **fields: SchedulerConformance.role(  # type: ignore[method-assign]

@@ -36,6 +36,7 @@ def test_without_credentials_there_is_nothing_to_see(still: FakeAws, scheduler: 
     assert "expired" in checks["credentials"].text
 
 
+@pytest.mark.slow
 def test_what_may_not_be_looked_at_is_no_failure(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     for operation in ("DescribeJobQueues", "GetRole", "DescribeLogGroups"):
         still.faults.add(operation, "denied", None)
@@ -44,6 +45,7 @@ def test_what_may_not_be_looked_at_is_no_failure(still: FakeAws, scheduler: AWSB
     assert "batch:DescribeJobQueues" in checks["queue"].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue", "environment", "cfg", "name", "words"),
     [
@@ -84,6 +86,7 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
         assert "there is no" in checks[name].text
 
 
+@pytest.mark.slow
 def test_policy_holds_every_call_that_is_made(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     """The calls of a job's whole life, against the policy that the doctor prints."""
     from tests.aws.batch.test_observing import submit

@@ -45,6 +45,7 @@ def submitted(aws: FakeAws) -> str:
     return out.split()[-1]
 
 
+@pytest.mark.slow
 def test_no_credentials(aws: FakeAws) -> None:
     keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     code, _, err = cli(*RUN, unset=keys)
@@ -67,6 +68,7 @@ def test_no_region(aws: FakeAws) -> None:
     assert "region=" in err
 
 
+@pytest.mark.slow
 def test_expired_credentials(aws: FakeAws) -> None:
     handle = submitted(aws)
     aws.faults.add("", "expired_token", None)
@@ -80,6 +82,7 @@ def test_expired_credentials(aws: FakeAws) -> None:
     assert "expired" in status["msg"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["DescribeJobDefinitions", "RegisterJobDefinition", "SubmitJob"])
 def test_a_missing_permission_is_named_with_who_lacks_it(aws: FakeAws, operation: str) -> None:
     aws.faults.add(operation, "denied", None)
@@ -99,6 +102,7 @@ def test_who_lacks_a_permission_is_asked_for_where_aws_does_not_say() -> None:
     assert error.message.startswith("the identity in use lacks")
 
 
+@pytest.mark.slow
 def test_nobody_answers(aws: FakeAws) -> None:
     handle = submitted(aws)
     with socket.socket() as taken:
@@ -114,6 +118,7 @@ def test_nobody_answers(aws: FakeAws) -> None:
     assert "cannot be reached" in err
 
 
+@pytest.mark.slow
 def test_passing_trouble_is_not_noticed(aws: FakeAws, scheduler: AWSBatchScheduler) -> None:
     aws.batch.runs = False
     app_id = scheduler.submit(app(), {"queue": "queue"})
@@ -123,6 +128,7 @@ def test_passing_trouble_is_not_noticed(aws: FakeAws, scheduler: AWSBatchSchedul
     assert len(aws.faults.happened) == 8
 
 
+@pytest.mark.slow
 def test_a_random_share_of_requests_goes_wrong(
     aws: FakeAws, scheduler: AWSBatchScheduler, pauses: list[float]
 ) -> None:
@@ -138,6 +144,7 @@ def test_a_random_share_of_requests_goes_wrong(
 # ---- a configuration of the directory
 
 
+@pytest.mark.slow
 def test_region_and_profile_of_the_configuration(aws: FakeAws, tmp_path: Path) -> None:
     handle = submitted(aws)
     (tmp_path / "trainyard.toml").write_text('[scheduler.aws_batch]\nregion = "eu-west-1"\nqueue = "queue"\n')
@@ -153,6 +160,7 @@ def test_region_and_profile_of_the_configuration(aws: FakeAws, tmp_path: Path) -
     assert [row["handle"] for row in json.loads(done.stdout)] == [handle]
 
 
+@pytest.mark.slow
 def test_a_job_remembers_its_region_and_profile(
     aws: FakeAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logreplica, "SETTLE", 0.2)
 
 
+@pytest.mark.slow
 def test_attempts_in_sequence(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     app_id, job_id = submit(still, scheduler, role(max_retries=2))
     for attempt in range(3):
@@ -34,6 +35,7 @@ def test_attempts_in_sequence(still: FakeAws, scheduler: AWSBatchScheduler) -> N
     assert lines == [text for k in range(3) for text in (f"attempt {k}\n", "done\n")]
 
 
+@pytest.mark.slow
 def test_nodes_have_logs_of_their_own(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     app_id, job_id = submit(still, scheduler, role(num_replicas=2), role("reader"), log_group="/jobs/mine")
     still.batch.advance(job_id, "RUNNING")
@@ -47,6 +49,7 @@ def test_nodes_have_logs_of_their_own(still: FakeAws, scheduler: AWSBatchSchedul
     assert groups == {"/jobs/mine"}
 
 
+@pytest.mark.slow
 def test_following_begins_before_the_stream_is_there_and_ends_with_the_job(
     still: FakeAws, scheduler: AWSBatchScheduler
 ) -> None:
@@ -71,6 +74,7 @@ def test_following_begins_before_the_stream_is_there_and_ends_with_the_job(
     assert seen == ["one\n", "two\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("live_tail", [True, False])
 def test_live_tail_is_used_where_it_is_asked_for(
     still: FakeAws, scheduler: AWSBatchScheduler, live_tail: bool
@@ -105,6 +109,7 @@ def test_what_does_not_exist(still: FakeAws, scheduler: AWSBatchScheduler) -> No
         scheduler.log_iter(app_id, "trainer", 5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_sixty_four_nodes_followed_from_the_command_line(aws: FakeAws, scheduler: AWSBatchScheduler) -> None:
     """Every line of every node, once, in order; the main node ends last, since it ends the others."""

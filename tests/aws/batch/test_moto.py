@@ -38,6 +38,7 @@ def moto(server: Moto, monkeypatch: pytest.MonkeyPatch) -> Moto:
     return server
 
 
+@pytest.mark.slow
 class TestConformance(SchedulerConformance):
     streams = (Stream.COMBINED,)
     has_exit_codes = False
@@ -122,6 +123,7 @@ def submit(cli: CommandLine, moto: Moto, script: str, *words: str, cfg: str = ""
 SCRIPT = "echo $TORCHX_ROLE_NAME $TORCHX_REPLICA_IDX $TORCHX_JOB_ID"
 
 
+@pytest.mark.slow
 def test_a_job_from_its_start_to_its_deletion(cli: CommandLine, moto: Moto) -> None:
     handle = submit(cli, moto, SCRIPT)
     assert handle.startswith(f"aws_batch://trainyard/{moto.queue}:sh-")
@@ -141,6 +143,7 @@ def test_a_job_from_its_start_to_its_deletion(cli: CommandLine, moto: Moto) -> N
     assert handle not in cli("list", "-s", "aws_batch")
 
 
+@pytest.mark.slow
 def test_failure_and_cancelling(cli: CommandLine, moto: Moto) -> None:
     failing = submit(cli, moto, "exit 3")
     cli("wait", failing, code=1)
@@ -152,6 +155,7 @@ def test_failure_and_cancelling(cli: CommandLine, moto: Moto) -> None:
     assert json.loads(cli("status", running, "--json"))["state"] == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_array_job(cli: CommandLine, moto: Moto) -> None:
     handle = submit(cli, moto, SCRIPT, "--num_replicas", "3", cfg="array=true")
     cli("wait", handle)
@@ -164,6 +168,7 @@ def test_array_job(cli: CommandLine, moto: Moto) -> None:
         assert f"sh {k} {handle}" in log
 
 
+@pytest.mark.slow
 def test_multi_node_job(cli: CommandLine, moto: Moto) -> None:
     script = "test $TORCHX_RANK0_HOST = localhost && sleep 3; echo rank0 is at $TORCHX_RANK0_HOST"
     handle = submit(cli, moto, script, "--num_replicas", "2")
@@ -176,6 +181,7 @@ def test_multi_node_job(cli: CommandLine, moto: Moto) -> None:
     assert "rank0 is at 1" in log  # moto writes the logs of all nodes to one stream
 
 
+@pytest.mark.slow
 def test_definitions_are_used_again_and_collected(cli: CommandLine, moto: Moto) -> None:
     marker = f"echo {moto.queue} again"
     handles = [submit(cli, moto, marker) for _ in range(2)]
@@ -195,6 +201,7 @@ def test_definitions_are_used_again_and_collected(cli: CommandLine, moto: Moto) 
     cli("wait", again)
 
 
+@pytest.mark.slow
 def test_doctor(cli: CommandLine, moto: Moto) -> None:
     options = f"queue={moto.queue},job_role_arn={moto.role},log_group=/nowhere"
     checks = json.loads(cli("doctor", "-s", "aws_batch", "-cfg", options, "--json", code=4))

@@ -92,6 +92,7 @@ def test_a_job_that_batch_does_not_show_yet(still: FakeAws, scheduler: AWSBatchS
     assert look(scheduler, app_id).state is AppState.PENDING
 
 
+@pytest.mark.slow
 def test_many_are_described_a_hundred_at_a_time(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     ids = [submit(still, scheduler)[0] for _ in range(205)]
     still.calls.clear()
@@ -104,6 +105,7 @@ def test_many_are_described_a_hundred_at_a_time(still: FakeAws, scheduler: AWSBa
 # ---- states and reasons
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "state"),
     [
@@ -123,6 +125,7 @@ def test_states(still: FakeAws, scheduler: AWSBatchScheduler, status: str, state
     assert [replica.state for replica in replicas(response)] == [state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("finish", "state", "reason"),
     [
@@ -173,6 +176,7 @@ def test_ends(
     assert scheduler.wait(app_id) == response
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", ["SUBMITTED", "RUNNABLE", "STARTING", "RUNNING"])
 def test_cancelling_in_every_state(still: FakeAws, scheduler: AWSBatchScheduler, status: str) -> None:
     app_id, job_id = submit(still, scheduler)
@@ -349,6 +353,7 @@ def test_jobs_of_the_predecessor(still: FakeAws, scheduler: AWSBatchScheduler) -
 # ---- waiting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue", "environment", "resource", "words"),
     [
@@ -460,6 +465,7 @@ def fill(aws: FakeAws, scheduler: AWSBatchScheduler, count: int, queues: int = 1
         aws.batch.submit(first.definition, queue, request)
 
 
+@pytest.mark.slow
 def test_ten_thousand_jobs(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     count, queues = 10_000, 7
     fill(still, scheduler, count, queues)
@@ -477,6 +483,7 @@ def test_ten_thousand_jobs(still: FakeAws, scheduler: AWSBatchScheduler) -> None
     assert CONCURRENCY <= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["repeat", "empty_page", "throttle", "server_error", "drop", "truncate"])
 def test_lists_are_complete_whatever_happens(
     still: FakeAws, scheduler: AWSBatchScheduler, fault: str

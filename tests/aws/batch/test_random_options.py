@@ -118,6 +118,7 @@ def _mounts(draw: st.DrawFn, platform: str) -> list[Any]:
     return mounts
 
 
+@pytest.mark.slow
 @given(valid())
 @settings(max_examples=200)
 def test_valid_options_make_requests_that_the_model_accepts(job: tuple[AppDef, dict[str, Any]]) -> None:
@@ -174,6 +175,7 @@ BREAKS: dict[str, Break] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BREAKS)
 @given(job=valid())
 @settings(max_examples=10)

@@ -52,6 +52,7 @@ def test_history_learns_where_the_job_is(still: FakeAws, scheduler: AWSBatchSche
     assert JobRef.from_text("an-id profile=p") == JobRef("an-id", "", "p")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "times", "sent"),
     [
@@ -189,6 +190,7 @@ def test_region_of_a_queues_arn(still: FakeAws) -> None:
     scheduler.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "lost"), [("", "/opt/ml/model"), ("/out", "/out"), ("/mnt/out", ""), ("s3://bucket/p", "")]
 )

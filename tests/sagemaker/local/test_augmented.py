@@ -58,6 +58,7 @@ def put_manifest(bucket: Bucket) -> str:
     return bucket.uri("list.jsonl")
 
 
+@pytest.mark.slow
 def test_attributes_come_in_the_order_that_is_asked_for(jobs: Jobs, mode: str, bucket: Bucket) -> None:
     uri = put_manifest(bucket)
     script = f"""{READ}
@@ -80,6 +81,7 @@ print(open(data + 'plain_0', 'rb').read())
     assert jobs.lines(ended["TrainingJobName"]) == [str(wrapped), str(wrapped), "b'1image 00image 1'"]
 
 
+@pytest.mark.slow
 def test_lines_are_shuffled_whole_and_shared_out(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     """With shuffling, a host gets other lines in other epochs, and all hosts together every line."""
     rows = [{"k": f"k{number}", "v": f"v{number}"} for number in range(8)]
@@ -115,6 +117,7 @@ for epoch in range(6):
     assert jobs.lines(again) == jobs.lines(name)  # the seed decides
 
 
+@pytest.mark.slow
 def test_gzip_is_of_the_objects(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     bucket.put("z", gzip.compress(b"inside"))
     bucket.put("rows", json.dumps({"a-ref": bucket.uri("z"), "b": "text"}).encode())
@@ -123,6 +126,7 @@ def test_gzip_is_of_the_objects(jobs: Jobs, processes: str, bucket: Bucket) -> N
     assert jobs.lines(ended["TrainingJobName"]) == ["b'insidetext'"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -66,6 +66,7 @@ def names(answer: Any) -> list[str]:
     return [row["TrainingJobName"] for row in answer["TrainingJobSummaries"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_a_job_from_request_to_model(
     cli: Cli, jobs: Jobs, processes: str, bucket: Bucket, tmp_path: Path, hosts: int
@@ -97,6 +98,7 @@ def test_a_job_from_request_to_model(
     assert unpack(model.read_bytes()) == {f"algo-{number + 1}": b"model" for number in range(hosts)}
 
 
+@pytest.mark.slow
 def test_lists_tags_and_search(cli: Cli, jobs: Jobs, processes: str) -> None:
     for name in ("one", "two", "three"):
         jobs.run("sys.exit(3)" if name == "two" else "", name=name, Tags=[{"Key": "n", "Value": name}])
@@ -121,6 +123,7 @@ def test_lists_tags_and_search(cli: Cli, jobs: Jobs, processes: str) -> None:
     assert cli.sagemaker(*search, expression)["Results"] == []
 
 
+@pytest.mark.slow
 def test_stopping_and_failing(cli: Cli, jobs: Jobs, processes: str) -> None:
     name = jobs.start("print('up', flush=True); time.sleep(600)", name="long")
     jobs.says(name, "up")
@@ -151,6 +154,7 @@ print(HOST, 'second', flush=True)
 """
 
 
+@pytest.mark.slow
 def test_logs_are_tailed(jobs: Jobs, processes: str, endpoint: Any, tmp_path: Path) -> None:
     """By version 2: once, by pattern, and followed while three hosts write; each line once."""
     program = [awscli2(), "--endpoint-url", endpoint.url]  # older ones do not know the variable

@@ -8,6 +8,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from .conftest import file_channel
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def test_file_channels_from_s3(jobs: Jobs, processes: str, bucket: Bucket) -> No
     }
 
 
+@pytest.mark.slow
 def test_channels_are_shared_out_and_go_to_their_groups(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     for number in range(5):
         bucket.put(f"data/{number}", str(number).encode())
@@ -78,6 +81,7 @@ def test_channels_are_shared_out_and_go_to_their_groups(jobs: Jobs, processes: s
     }
 
 
+@pytest.mark.slow
 def test_every_host_has_its_own_copy(jobs: Jobs, mode: str, tmp_path: Path) -> None:
     """File: what a program does to its data stays with it."""
     data = tmp_path / "data"
@@ -106,6 +110,7 @@ except OSError as error:
     assert jobs.lines(ended["TrainingJobName"]) == ["Read-only file system a"]
 
 
+@pytest.mark.slow
 def test_pipes_bring_every_epoch(jobs: Jobs, mode: str, bucket: Bucket) -> None:
     for number in range(3):
         bucket.put(f"data/{number}", str(number).encode() * 70_000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from .conftest import file_channel
 from .test_file_systems import EFS, file_system_channel, mounted  # noqa: F401 - a fixture
 
@@ -55,6 +57,7 @@ def test_a_plain_job_has_what_every_job_has(jobs: Jobs, mode: str) -> None:
     assert config["init-config"]["checkpointChannel"] is None
 
 
+@pytest.mark.slow
 def test_features_have_their_documents_and_directories(jobs: Jobs, mode: str, tmp_path: Path) -> None:
     metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
     request = jobs.request(

@@ -84,6 +84,7 @@ def test_the_tree_is_the_platforms(jobs: Jobs, mode: str, tmp_path: Path) -> Non
     assert seen["env"]["AWS_REGION"] == "us-west-2"
 
 
+@pytest.mark.slow
 def test_hosts_know_their_groups_and_each_other(jobs: Jobs, mode: str) -> None:
     script = """
 import socket
@@ -141,6 +142,7 @@ print(facts.f_blocks * facts.f_frsize > 1 << 30, os.getpid() != 1)
     assert jobs.lines(ended["TrainingJobName"]) == ["True True"]
 
 
+@pytest.mark.slow
 def test_isolated_hosts_reach_each_other_and_are_on_a_network_that_leads_nowhere(
     jobs: Jobs, containers: str, home: Path
 ) -> None:
@@ -234,6 +236,7 @@ for place in ('/opt/ml/model/', '/opt/ml/output/data/', '/kept/checkpoints/'):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_what_scripts_know_by_heart(jobs: Jobs, mode: str, hosts: int, tmp_path: Path) -> None:
     """Paths below /opt/ml, checkpoints anywhere, every host's name: on processes as in containers."""

@@ -50,6 +50,7 @@ def daemon(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         _end_containerd(Path(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_a_job_fails_when_its_daemon_stays_away(
     jobs: Jobs, containers: str, daemon: Any, home: Path, signum: signal.Signals
@@ -73,6 +74,7 @@ def test_a_job_fails_when_its_daemon_stays_away(
     assert not (home / "state/sagemaker" / name / "work").exists()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_comes_back_is_waited_for(
     jobs: Jobs, containers: str, daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

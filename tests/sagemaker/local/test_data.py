@@ -31,6 +31,7 @@ for name in names:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode_of_channel", ["File", "FastFile"])
 def test_a_second_job_fetches_nothing_that_has_not_changed(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy, mode_of_channel: str
@@ -57,6 +58,7 @@ def test_a_second_job_fetches_nothing_that_has_not_changed(
     assert proxy.answered - before >= SIZE
 
 
+@pytest.mark.slow
 def test_fast_file_is_one_copy_for_all_hosts_and_nobody_writes_to_it(
     jobs: Jobs, mode: str, bucket: Bucket
 ) -> None:
@@ -77,6 +79,7 @@ print(os.stat(path).st_ino, open(path, 'rb').read() == b'a' * 1000, flush=True)
     assert first[1].endswith(" True")
 
 
+@pytest.mark.slow
 def test_what_a_program_does_to_its_copy_stays_with_it(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     bucket.put("data/a", b"a")
     script = """

@@ -92,6 +92,7 @@ def ranks(jobs: Jobs, name: str) -> list[dict[str, Any]]:
     return [json.loads(files[f"rank-{rank}"]) for rank in range(len(files))]
 
 
+@pytest.mark.slow
 def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str) -> None:
     require_mpi()
     names = []
@@ -108,6 +109,7 @@ def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str)
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "kill the runner"])
 def test_nothing_of_mpi_outlives_its_job(jobs: Jobs, processes: str, home: Path, how: str) -> None:
     """Not what mpirun has started by way of sshd either."""
@@ -147,6 +149,7 @@ def _members(home: Path, name: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_torchrun_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str) -> None:
     need("torch")
     if not namespaces.are_available():

@@ -134,6 +134,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_refused_before_anything_starts(jobs: Jobs, mistake: str) -> None:
     change, words = MISTAKES[mistake]
@@ -268,6 +269,7 @@ def test_a_description_has_what_the_service_has(jobs: Jobs, processes: str) -> N
     assert {channel["RecordWrapperType"] for channel in named["InputDataConfig"]} == {"None"}
 
 
+@pytest.mark.slow
 def test_lists(jobs: Jobs, processes: str) -> None:
     before = datetime.now(UTC)
     for name in ("b-one", "a-two", "c-one"):

@@ -44,6 +44,7 @@ def up(jobs: Jobs, name: str) -> int:
     return int(line.split()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
 def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path, victims: list[str]) -> None:
     name = jobs.start(WAIT, hosts=2)
@@ -80,6 +81,7 @@ def test_a_job_whose_keepers_are_gone_is_ended_by_who_looks(jobs: Jobs, processe
     assert "booted anew" in described["FailureReason"]
 
 
+@pytest.mark.slow
 def test_a_killed_container_fails_the_job(jobs: Jobs, containers: str, home: Path) -> None:
     name = jobs.start(WAIT)
     up(jobs, name)
@@ -91,6 +93,7 @@ def test_a_killed_container_fails_the_job(jobs: Jobs, containers: str, home: Pat
     assert leftovers(home) == []
 
 
+@pytest.mark.slow
 def test_a_container_that_is_taken_away_is_this_machines_fault(
     jobs: Jobs, containers: str, home: Path
 ) -> None:
@@ -117,6 +120,7 @@ time.sleep(600)
     assert len(jobs.streams(name)) == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None:
     import boto3
 
@@ -140,6 +144,7 @@ def test_ctrl_c_ends_the_endpoint_and_no_job(jobs: Jobs, processes: str) -> None
 # ---- a store that goes away
 
 
+@pytest.mark.slow
 def test_an_outage_in_mid_upload_is_waited_for(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
 ) -> None:
@@ -156,6 +161,7 @@ def test_an_outage_in_mid_upload_is_waited_for(
     assert len(model["weights"]) == 20_000_000
 
 
+@pytest.mark.slow
 def test_an_outage_that_does_not_end_fails_the_job(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
@@ -209,6 +215,7 @@ def test_a_job_can_be_stopped_while_its_store_is_away(
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.slow
 def test_a_killed_runner_in_mid_upload_leaves_no_model(
     jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy
 ) -> None:

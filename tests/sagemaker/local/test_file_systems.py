@@ -51,6 +51,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mnt"
 
 
+@pytest.mark.slow
 def test_a_directory_is_shown_as_its_access_mode_says(jobs: Jobs, mode: str, mounted: Path) -> None:
     ended = jobs.run(
         READ_AND_WRITE,
@@ -99,6 +100,7 @@ def test_file_systems_are_read_in_file_mode(jobs: Jobs, processes: str, mounted:
         jobs.start("print('never')", channels=[channel])
 
 
+@pytest.mark.slow
 def test_from_the_command_line(processes: str, tmp_path: Path, mounted: Path) -> None:
     """An option of the job; it goes before the variable."""
     other = tmp_path / "other"

@@ -101,6 +101,7 @@ def test_a_full_disk_refuses_a_new_job_and_leaves_nothing(
     assert not [name for name in os.listdir(disk.path / "state/sagemaker") if name.startswith(".new-")]
 
 
+@pytest.mark.slow
 def test_all_that_looks_or_ends_works_on_a_full_disk(
     jobs: Jobs, processes: str, disk: Disk, go: Path
 ) -> None:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from trainyard.schedulers.aws.sagemaker_local import housekeeping
 from trainyard.schedulers.aws.sagemaker_local.data import cache
 from trainyard.schedulers.aws.sagemaker_local.submission import code_dir, default_output
@@ -47,6 +49,7 @@ def run(cwd: Path, *options: str) -> str:
     return done.stdout.split()[0].rpartition("/")[2]
 
 
+@pytest.mark.slow
 def test_results_and_code_go_by_their_age(processes: str, tmp_path: Path, home: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -104,6 +107,7 @@ def test_somebody_elses_files_among_the_results_stay(processes: str, home: Path)
     assert sorted(path.name for path in results.iterdir()) == ["deep", "file", "notes"]
 
 
+@pytest.mark.slow
 def test_data_of_s3_go_when_nobody_has_used_them(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     from .conftest import file_channel
 

@@ -129,6 +129,7 @@ def test_plain_code_runs_without_network(
     assert "it runs" in jobs.lines(request["TrainingJobName"])
 
 
+@pytest.mark.slow
 def test_packages_of_an_index_are_refused_and_could_not_have_been_had(
     jobs: Jobs, index: str, scheduler: SageMakerLocalScheduler, project: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_packages_of_an_index_are_refused_and_could_not_have_been_had(
     assert "requirements.txt" in ends[True]["FailureReason"]
 
 
+@pytest.mark.slow
 def test_wheels_that_travel_with_the_code_are_installed_without_network(
     jobs: Jobs, scheduler: SageMakerLocalScheduler, project: Path, tmp_path: Path
 ) -> None:
@@ -175,6 +177,7 @@ def test_wheels_that_travel_with_the_code_are_installed_without_network(
     assert "value 42" in jobs.lines(request["TrainingJobName"])
 
 
+@pytest.mark.slow
 def test_wheels_that_the_requirements_name_themselves_need_no_word_from_the_options(
     jobs: Jobs, scheduler: SageMakerLocalScheduler, project: Path, tmp_path: Path
 ) -> None:

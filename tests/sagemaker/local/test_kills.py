@@ -68,6 +68,7 @@ def secrets_of(home: Path, name: str) -> Path:
     return Path(os.readlink(link))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [["runner"], ["runner", "guard"]])
 def test_while_it_fetches(
     jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path, victims: list[str]
@@ -84,6 +85,7 @@ def test_while_it_fetches(
     assert "TrainingStartTime" not in jobs.describe(name)
 
 
+@pytest.mark.slow
 def test_while_programs_read_pipes_and_what_they_are_shown(
     jobs: Jobs, mode: str, bucket: Bucket, home: Path
 ) -> None:
@@ -106,6 +108,7 @@ time.sleep(600)
     assert jobs.describe(name)["TrainingTimeInSeconds"] >= 0
 
 
+@pytest.mark.slow
 def test_while_it_sends_its_results(jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path) -> None:
     proxy.cut_after(5_000_000)
     name = jobs.start(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
@@ -119,6 +122,7 @@ def test_while_it_sends_its_results(jobs: Jobs, mode: str, bucket: Bucket, proxy
     assert bucket.keys("out") == []
 
 
+@pytest.mark.slow
 def test_while_there_are_no_machines(jobs: Jobs, mode: str, bucket: Bucket, home: Path) -> None:
     name = jobs.start("print('up', flush=True); time.sleep(600)", **SPOT)
     jobs.says(name, "up")

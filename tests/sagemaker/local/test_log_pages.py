@@ -153,6 +153,7 @@ def test_a_line_without_end_is_no_burden(made: Made) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log(made: Made) -> None:
     """A page of one that is larger than what one answer looks at; and its end."""
     line = b"z" * 199 + b"\n"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .conftest import Jobs
 
 
+@pytest.mark.slow
 def test_a_burst_arrives_whole(jobs: Jobs, mode: str) -> None:
     """100,000 lines, and the program ends at once."""
     script = "sys.stdout.write(''.join(f'line {i}\\n' for i in range(100_000)))"
@@ -35,6 +36,7 @@ out.write(b'no end')
     assert lines == ["caf\ufffd", "", "   indented\t", "10%\r20%\r30%", "\u00fc" * 100_000, "no end"]
 
 
+@pytest.mark.slow
 def test_both_streams_of_every_host(jobs: Jobs, mode: str) -> None:
     script = """
 for i in range(200):

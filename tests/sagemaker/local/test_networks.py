@@ -64,6 +64,7 @@ def networks_of(job: str) -> list[str]:
     return sorted({name for each in facts for name in each["NetworkSettings"]["Networks"]})
 
 
+@pytest.mark.slow
 def test_jobs_of_one_host_share_a_network_and_not_each_other(jobs: Jobs) -> None:
     names = [jobs.start(NEIGHBOUR) for _ in range(2)]
     addresses = []
@@ -83,6 +84,7 @@ def test_jobs_of_one_host_share_a_network_and_not_each_other(jobs: Jobs) -> None
     assert jobs.lines(names[1])[1:] == ["kept apart"]
 
 
+@pytest.mark.slow
 def test_isolated_jobs_of_one_host_share_a_network_that_leads_nowhere(jobs: Jobs) -> None:
     name = jobs.start(WAITS, EnableNetworkIsolation=True)
     jobs.says(name, "up")
@@ -93,6 +95,7 @@ def test_isolated_jobs_of_one_host_share_a_network_that_leads_nowhere(jobs: Jobs
     jobs.end(name)
 
 
+@pytest.mark.slow
 def test_a_job_of_several_hosts_waits_for_addresses(jobs: Jobs, home: Path, one_network: None) -> None:
     first, second, third = jobs.start(WAITS, hosts=2), "", ""
     jobs.says(first, "up")
@@ -118,6 +121,7 @@ def test_a_job_of_several_hosts_waits_for_addresses(jobs: Jobs, home: Path, one_
     assert leftovers(home) == []
 
 
+@pytest.mark.slow
 def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home: Path) -> None:
     name = jobs.start(WAITS, hosts=2)
     jobs.says(name, "up")

@@ -116,6 +116,7 @@ def request_of(image: str, work: str, place: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["well", "kill"])
 def test_nothing_of_roots_is_left(image: str, place: Path, end: str) -> None:
     require_somebody(place)

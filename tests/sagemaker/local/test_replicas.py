@@ -43,6 +43,7 @@ def facts(found: dict[str, Any]) -> dict[str, tuple[str, int | None, str]]:
     return {key: (each.state.name, each.exit_code, each.reason) for key, each in found.items()}
 
 
+@pytest.mark.slow
 def test_each_host_of_each_group_has_an_end_of_its_own(jobs: Jobs, mode: str, scheduler: Any) -> None:
     """One ends well, one fails, and takes the third one with it."""
     script = """
@@ -129,6 +130,7 @@ def test_a_program_that_is_not_there_has_no_exit_code(jobs: Jobs, processes: str
     assert list(found.values()) == [("FAILED", None, "")] * 2
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_well_when_it_is_cancelled(jobs: Jobs, mode: str, scheduler: Any) -> None:
     script = """
 def stop(*_):

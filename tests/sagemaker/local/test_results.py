@@ -23,6 +23,7 @@ def steps(described: dict) -> list[str]:
     return [step["Status"] for step in described["SecondaryStatusTransitions"]]
 
 
+@pytest.mark.slow
 def test_a_job_goes_through_the_services_steps(jobs: Jobs, mode: str, bucket: Bucket, home: Path) -> None:
     script = """
 open(BASE + '/model/weights', 'w').write('w')
@@ -71,6 +72,7 @@ open(BASE + '/model/deep/weights', 'w').write('w')
     assert bucket.keys("results") == [f"results/{name}/output/model/deep/weights"]
 
 
+@pytest.mark.slow
 def test_models_of_several_hosts_are_merged_by_a_rule(jobs: Jobs, mode: str) -> None:
     """Nobody overwrites anybody: the first host's is at the path, the others' are below their names."""
     script = """
@@ -100,6 +102,7 @@ def test_jobs_have_their_own_results(jobs: Jobs, processes: str) -> None:
     assert [jobs.artifact(name)["a"] for name in (first, second)] == [b"1", b"2"]
 
 
+@pytest.mark.slow
 def test_a_host_that_fails_late_fails_the_job(jobs: Jobs, mode: str) -> None:
     script = """
 if HOST == 'algo-1':
@@ -119,6 +122,7 @@ sys.exit(7)
     assert not (jobs.out / ended["TrainingJobName"] / "output/model.tar.gz").exists()
 
 
+@pytest.mark.slow
 def test_the_first_failure_ends_the_other_hosts(jobs: Jobs, mode: str) -> None:
     script = """
 if HOST == 'algo-2':
@@ -133,6 +137,7 @@ time.sleep(600)
     assert ended["FailureReason"] == "AlgorithmError: ValueError: no such column, exit code: 3, host: algo-2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "words", "code"),
     [
@@ -152,6 +157,7 @@ def test_exit_codes_are_told_exactly(jobs: Jobs, mode: str, end: str, words: str
     assert len(reason) <= 1024
 
 
+@pytest.mark.slow
 def test_what_cannot_be_started_says_so(jobs: Jobs, mode: str) -> None:
     request = jobs.request("")
     request["AlgorithmSpecification"]["ContainerEntrypoint"] = ["/no/such/program"]
@@ -169,6 +175,7 @@ def test_an_image_that_is_nowhere(jobs: Jobs, containers: str) -> None:
     assert "cannot be pulled" in ended["FailureReason"]
 
 
+@pytest.mark.slow
 def test_stopping_takes_no_longer_than_the_script(jobs: Jobs, mode: str, home: Path) -> None:
     """A script without a handler, which as a first process would not hear SIGTERM at all."""
     name = jobs.start("open(BASE + '/model/w', 'w').write('w'); print('up', flush=True); time.sleep(600)")
@@ -184,6 +191,7 @@ def test_stopping_takes_no_longer_than_the_script(jobs: Jobs, mode: str, home: P
     assert leftovers(home) == []
 
 
+@pytest.mark.slow
 def test_a_script_may_take_its_time_to_stop(jobs: Jobs, mode: str) -> None:
     script = """
 def stop(*_):
@@ -224,6 +232,7 @@ time.sleep(600)
     assert jobs.artifact(name) == {"notes": b"saving saved"}
 
 
+@pytest.mark.slow
 def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
     """Before the runner has done anything at all: stopped, not failed."""
     names = [jobs.start("time.sleep(600)") for _ in range(4)]
@@ -242,6 +251,7 @@ def test_a_program_has_its_signals(jobs: Jobs, processes: str) -> None:
     assert lines == ["['SIGPIPE', 'SIGXFSZ']"]  # Python's own
 
 
+@pytest.mark.slow
 def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) -> None:
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 
@@ -258,6 +268,7 @@ def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) ->
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.slow
 def test_the_time_limit(jobs: Jobs, mode: str) -> None:
     script = "open(BASE + '/model/w', 'w').write('w'); print('up', flush=True); time.sleep(600)"
     ended = jobs.run(script, StoppingCondition={"MaxRuntimeInSeconds": 2})

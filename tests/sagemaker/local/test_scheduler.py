@@ -20,6 +20,7 @@ from trainyard.testing import SchedulerConformance
 from .conftest import Bucket, unpack
 
 
+@pytest.mark.slow
 class TestConformanceOfProcesses(SchedulerConformance):
     image = "none"
     cfg: ClassVar[dict[str, Any]] = {}
@@ -59,6 +60,7 @@ print("loss: 0.25")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, request: Any) -> None:
     """submit -> log -> status -> model, with the toolkit and channels, on containers and on processes."""
@@ -89,6 +91,7 @@ def test_a_script_from_the_command_line(mode: str, hosts: int, tmp_path: Path, r
     assert name in described
 
 
+@pytest.mark.slow
 def test_several_roles_are_instance_groups(processes: str, tmp_path: Path) -> None:
     component = tmp_path / "job.py"
     component.write_text(
@@ -113,6 +116,7 @@ def test_several_roles_are_instance_groups(processes: str, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -137,6 +141,7 @@ def test_code_goes_along_once_per_content(processes: str, tmp_path: Path, home: 
     assert len(list((home / "state/sagemaker-code").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
     done = trainyard(
         *("run", "--detach", "-s", "sagemaker_local", "utils.sh", "--image", "none", "sleep", "600"),
@@ -150,6 +155,7 @@ def test_cancel_list_delete(processes: str, tmp_path: Path) -> None:
     assert trainyard("delete", handle).returncode == 0
 
 
+@pytest.mark.slow
 def test_results_that_went_nowhere_else_go_with_the_job(processes: str, tmp_path: Path, home: Path) -> None:
     (tmp_path / "run.sh").write_text('echo weights >"$SM_MODEL_DIR/model.bin"\n')
     words = ("run", "-s", "sagemaker_local", "--wait", "train.script", "--script", "run.sh")
@@ -179,6 +185,7 @@ def test_a_failure_tells_its_host(processes: str) -> None:
         assert [r.state.name for r in described.roles_statuses[0].replicas] == ["SUCCEEDED", "FAILED"]
 
 
+@pytest.mark.slow
 def test_reading_commands_do_not_load_the_sdk(processes: str, tmp_path: Path) -> None:
     done = trainyard(
         "run", "-s", "sagemaker_local", "--wait", "utils.sh", "--image", "none", "true", cwd=tmp_path
@@ -214,6 +221,7 @@ def test_a_dry_run_writes_nothing(processes: str, tmp_path: Path, home: Path) ->
     assert not (home / "state/sagemaker-code").exists()
 
 
+@pytest.mark.slow
 def test_spot_with_checkpoints_in_s3(processes: str, bucket: Bucket, tmp_path: Path) -> None:
     script = (
         "b=$SAGEMAKER_BASE_DIR/checkpoints; if [ -f $b/state ]; then cat $b/state; exit 0; fi;"
@@ -248,6 +256,7 @@ def test_keeping_house(processes: str, tmp_path: Path, home: Path) -> None:
     assert list((home / "state/sagemaker-code").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_only_aws_can_do_is_named_once(processes: str, tmp_path: Path, bucket: Bucket) -> None:
     (tmp_path / "train.py").write_text("import os\nprint('job', os.environ['TORCHX_JOB_ID'])\n")
     given = {

@@ -136,18 +136,21 @@ def sdk(
     return lambda code: run_sdk(SETUP + code, bucket.name, str(folder), environ={"AWS_ENDPOINT_URL": moto})
 
 
+@pytest.mark.slow
 def test_all_that_three_hosts_wrote_is_printed(sdk: Callable[[str], str]) -> None:
     """The SDK's own local mode loses lines of such a burst."""
     numbers = re.findall(r"sdk-[0-9-]+ ([0-9]+)$", sdk(COMPLETE), re.MULTILINE)
     assert sorted(numbers) == sorted([str(number) for number in range(1, 1001)] * 3)
 
 
+@pytest.mark.slow
 def test_a_job_is_attached_to(sdk: Callable[[str], str]) -> None:
     printed = sdk(ATTACH)
     assert "ATTACHED sdk-" in printed
     assert "late" in printed
 
 
+@pytest.mark.slow
 def test_failures_and_stops(sdk: Callable[[str], str]) -> None:
     printed = sdk(FAILED + STOPPED)
     raised = printed.partition("RAISED ")[2]
@@ -155,6 +158,7 @@ def test_failures_and_stops(sdk: Callable[[str], str]) -> None:
     assert "ENDED Stopped" in printed
 
 
+@pytest.mark.slow
 def test_a_framework_estimator_fits(sdk: Callable[[str], str]) -> None:
     """Code packed and uploaded by the SDK, fetched and started by the toolkit."""
     printed = sdk(PYTORCH)
@@ -164,6 +168,7 @@ def test_a_framework_estimator_fits(sdk: Callable[[str], str]) -> None:
     assert "Completed - Training job completed" in printed
 
 
+@pytest.mark.slow
 def test_an_estimator_fits(jobs: Jobs, containers: str, bucket: Bucket, moto: str) -> None:
     bucket.put("data/x.csv", b"1")
     printed = run_sdk(FIT, bucket.name, jobs.image, environ={"AWS_ENDPOINT_URL": moto})

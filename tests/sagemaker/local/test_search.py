@@ -77,6 +77,7 @@ FILTERS: dict[str, tuple[tuple[str, ...], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 def test_every_operator_and_every_kind(three: Jobs) -> None:
     for what, (condition, names) in FILTERS.items():
         assert found(three, condition) == names, what
@@ -95,6 +96,7 @@ def test_expressions(three: Jobs) -> None:
     assert found(three, expression=deeper) == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_one_object_of_a_list_has_to_satisfy_a_nested_filter(three: Jobs) -> None:
     def channels(name: str, part: str) -> list[str]:
         filters = [
@@ -111,6 +113,7 @@ def test_one_object_of_a_list_has_to_satisfy_a_nested_filter(three: Jobs) -> Non
     assert found(three, expression={"NestedFilters": nested}) == ["three"]
 
 
+@pytest.mark.slow
 def test_order_and_pages(three: Jobs) -> None:
     search = three.sagemaker.search
     assert found(three, ("TrainingJobName", "Exists"), SortOrder="Descending") == ["three", "two", "one"]
@@ -130,6 +133,7 @@ def test_order_and_pages(three: Jobs) -> None:
     assert search(Resource="TrainingJob", CrossAccountFilterOption="CrossAccount")["Results"] == []
 
 
+@pytest.mark.slow
 def test_pages_hold_every_job_once_while_others_are_created(three: Jobs) -> None:
     for operation, items in (("list_training_jobs", "TrainingJobSummaries"), ("search", "Results")):
         call = getattr(three.sagemaker, operation)
@@ -144,6 +148,7 @@ def test_pages_hold_every_job_once_while_others_are_created(three: Jobs) -> None
         assert {"one", "two", "three"} <= set(rows)
 
 
+@pytest.mark.slow
 def test_what_search_shows_of_a_job(three: Jobs) -> None:
     """All that DescribeTrainingJob shows and Search has a place for, and the tags."""
     expression = {"Filters": [{"Name": "TrainingJobName", "Value": "two"}]}

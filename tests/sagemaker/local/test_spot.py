@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 
 from .conftest import Bucket, Jobs, until
@@ -50,6 +52,7 @@ def steps(described: dict[str, Any]) -> list[str]:
     return [step["Status"] for step in described["SecondaryStatusTransitions"]]
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_from_its_checkpoint(jobs: Jobs, mode: str, bucket: Bucket, home: Path) -> None:
     name = jobs.start(COUNT, CheckpointConfig={"S3Uri": bucket.uri("checkpoints")}, **SPOT)
     jobs.says(name, "step 3")
@@ -68,6 +71,7 @@ def test_a_job_goes_on_from_its_checkpoint(jobs: Jobs, mode: str, bucket: Bucket
     assert jobs.artifact(name) == {"done": b"6"}
 
 
+@pytest.mark.slow
 def test_checkpoints_go_out_while_the_job_runs(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     """Also those that are put in place by a rename; and they come back in another job."""
     config = {"S3Uri": bucket.uri("c"), "LocalPath": "/opt/ml/elsewhere"}
@@ -81,6 +85,7 @@ def test_checkpoints_go_out_while_the_job_runs(jobs: Jobs, processes: str, bucke
     assert jobs.lines(second["TrainingJobName"])[0] == "from 3"
 
 
+@pytest.mark.slow
 def test_half_a_checkpoint_is_never_sent(jobs: Jobs, mode: str, bucket: Bucket) -> None:
     """The program is killed while it overwrites its checkpoint: the store keeps the whole one before."""
     script = """
@@ -114,6 +119,7 @@ while True:
     assert set(bucket.get("half/state")) == {ord("A")}
 
 
+@pytest.mark.slow
 def test_checkpoints_in_a_folder_of_this_machine(jobs: Jobs, mode: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     name = jobs.start(COUNT, CheckpointConfig={"S3Uri": folder.as_uri()}, **SPOT)
@@ -124,6 +130,7 @@ def test_checkpoints_in_a_folder_of_this_machine(jobs: Jobs, mode: str, tmp_path
     assert sorted(path.name for path in folder.iterdir()) == [f"step-{i}" for i in range(1, 7)]
 
 
+@pytest.mark.slow
 def test_there_may_be_no_machines_for_a_while(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     spot = {**SPOT, "StoppingCondition": {"MaxRuntimeInSeconds": 15, "MaxWaitTimeInSeconds": 15}}
     name = jobs.start(COUNT, CheckpointConfig={"S3Uri": bucket.uri("w")}, **spot)
@@ -143,6 +150,7 @@ def test_a_job_can_be_stopped_while_it_waits_for_machines(jobs: Jobs, processes:
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.slow
 def test_drills_that_make_no_sense(jobs: Jobs, processes: str) -> None:
     name = jobs.start("print('up', flush=True); time.sleep(600)")
     jobs.says(name, "up")

@@ -228,6 +228,7 @@ def test_fifty_at_once_want_one_name(jobs: Jobs, endpoint: Endpoint, processes: 
     ]
 
 
+@pytest.mark.slow
 def test_many_at_once_get_as_many_names(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
     request = jobs.request("")
     request["AlgorithmSpecification"]["ContainerEntrypoint"] = ["true"]
@@ -275,6 +276,7 @@ def test_many_stop_one_job(jobs: Jobs, endpoint: Endpoint, processes: str) -> No
     assert jobs.end(name)["TrainingJobStatus"] == "Stopped"
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(jobs: Jobs, processes: str) -> None:
     """SIGKILL in the midst of requests: what was answered is there, and all else is whole or not at all."""
     words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", "0"]

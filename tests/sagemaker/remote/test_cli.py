@@ -44,6 +44,7 @@ def cfg(cloud: Cloud, **more: str) -> str:
     return ",".join(f"{key}={value}" for key, value in given.items())
 
 
+@pytest.mark.slow
 def test_submit_follow_status_fetch(cloud: Cloud, project: Path) -> None:
     cloud.put("data/a.csv", "1,2")
     command = [
@@ -88,6 +89,7 @@ def test_submit_follow_status_fetch(cloud: Cloud, project: Path) -> None:
     assert len(streams) == 3
 
 
+@pytest.mark.slow
 def test_a_failed_job_is_the_commands_failure(cloud: Cloud, project: Path) -> None:
     words = [
         "run",
@@ -104,6 +106,7 @@ def test_a_failed_job_is_the_commands_failure(cloud: Cloud, project: Path) -> No
     assert "AlgorithmError" in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_the_documents_own_command(cloud: Cloud, project: Path) -> None:
     words = ["run", "-s", "aws_sagemaker", "-cfg", cfg(cloud), "--wait", "--workspace", "", "utils.echo"]
     done = trainyard(*words, "--image", "alpine:latest", "--msg", "hello")

@@ -320,6 +320,7 @@ def private(
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["environment", "option", "url"])
 def test_a_token_reaches_the_repository_and_nothing_else(
     private: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

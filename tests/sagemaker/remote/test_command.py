@@ -79,6 +79,7 @@ def homogeneous(current: str) -> dict[str, object]:
     return {"current_host": current, "hosts": HOSTS, "network_interface_name": "eth0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from trainyard.specs import RetryPolicy
 from trainyard.testing import SchedulerConformance
 
 
+@pytest.mark.slow
 class TestAwsSageMaker(SchedulerConformance):
     image = "image:1"
     cfg: ClassVar[dict[str, Any]] = {

@@ -77,6 +77,7 @@ def data(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_what_has_arrived_is_not_sent_again(line: Line, data: Path) -> None:
     line.broken = ("small-7", "large")
     with pytest.raises(AwsError):
@@ -97,6 +98,7 @@ def test_what_has_arrived_is_not_sent_again(line: Line, data: Path) -> None:
     assert line.sent == []
 
 
+@pytest.mark.slow
 def test_a_large_object_that_arrived_is_known_by_its_parts(line: Line, data: Path) -> None:
     uri = line.upload(data)
     prefix = uri.partition(f"{line.cloud.bucket}/")[2]
@@ -114,6 +116,7 @@ def test_a_large_object_that_arrived_is_known_by_its_parts(line: Line, data: Pat
     assert line.cloud.read(f"{prefix}inner/large") == (data / "inner" / "large").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_it_is_uploaded(
     line: Line, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ def test_a_file_that_changes_while_it_is_uploaded(
     assert [key for key in line.cloud.objects() if key.endswith(".complete")] == []
 
 
+@pytest.mark.slow
 def test_a_single_file_and_links(line: Line, tmp_path: Path) -> None:
     real = tmp_path / "elsewhere" / "deep"
     real.mkdir(parents=True)
@@ -147,6 +151,7 @@ def test_a_single_file_and_links(line: Line, tmp_path: Path) -> None:
     assert line.cloud.read(single.partition(f"{line.cloud.bucket}/")[2]) == b"x"
 
 
+@pytest.mark.slow
 def test_what_is_no_file_is_left_out(line: Line, data: Path) -> None:
     wanted = line.upload(data)
     (data / "dangling").symlink_to("nowhere")
@@ -169,6 +174,7 @@ def test_data_that_cannot_be_read_is_named_at_once(
     assert line.sent == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_there", [True, False])
 def test_no_data(line: Line, tmp_path: Path, is_there: bool) -> None:
     directory = tmp_path / "data"

@@ -124,6 +124,7 @@ def job_of(said: str) -> str:
     return handle.rpartition("/")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_torchrun(cloud: Cloud, project: Path, hosts: int) -> None:
     backends.need("torch")
@@ -138,6 +139,7 @@ def test_torchrun(cloud: Cloud, project: Path, hosts: int) -> None:
     assert "weights" in model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_mpi(cloud: Cloud, project: Path, containers: str, hosts: int) -> None:
     (project / "train.py").write_text(MPI)

@@ -70,6 +70,7 @@ def everything(cloud: Cloud) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_all_is_well(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> None:
     allow_all(iam, cloud)
     checks = found(scheduler, **options(cloud))
@@ -88,6 +89,7 @@ def test_all_is_well(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -
     assert cloud.objects() == []
 
 
+@pytest.mark.slow
 def test_the_policies_that_are_printed_are_enough(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -110,6 +112,7 @@ def test_the_policies_that_are_printed_are_enough(
         iam.put(kind, name, *statements)
 
 
+@pytest.mark.slow
 def test_the_callers_policy_holds_every_call_of_a_jobs_life(
     cloud: Cloud,
     iam: Iam,
@@ -155,6 +158,7 @@ def test_the_callers_policy_holds_every_call_of_a_jobs_life(
     assert "iam:PassRole" in allowed
 
 
+@pytest.mark.slow
 def test_the_roles_policy_holds_what_aws_documents() -> None:
     """The table of CreateTrainingJob in the developer guide."""
     from trainyard.schedulers.aws.sagemaker.places import Places
@@ -174,6 +178,7 @@ def test_the_roles_policy_holds_what_aws_documents() -> None:
     assert actions == documented
 
 
+@pytest.mark.slow
 def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from trainyard.schedulers.aws.sagemaker.places import places_of
@@ -193,6 +198,7 @@ def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
     assert trust_problem({"Arn": role, "AssumeRolePolicyDocument": shown[2]}, CHAINING) is None
 
 
+@pytest.mark.slow
 def test_without_a_region_or_credentials_there_is_nothing_to_see(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +215,7 @@ def test_without_a_region_or_credentials_there_is_nothing_to_see(
         assert "AWS_PROFILE" in checks[0].hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -228,6 +235,7 @@ def test_roles(
     assert check.hint or check.ok is None
 
 
+@pytest.mark.slow
 def test_a_role_of_another_path_or_service(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> None:
     other = cloud.role_arn.replace("/service-role/", "/")
     check = found(scheduler, **options(cloud, role=other))["role"]
@@ -238,6 +246,7 @@ def test_a_role_of_another_path_or_service(cloud: Cloud, iam: Iam, scheduler: AW
     assert "Add to its trust policy" in check.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "party"),
     [
@@ -268,6 +277,7 @@ def test_each_right_that_is_denied_is_told(
     assert check.hint.startswith("Narrow the statement that denies it. Its policy needs: {")
 
 
+@pytest.mark.slow
 def test_what_a_key_or_bucket_may_allow_is_a_remark(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -293,6 +303,7 @@ def test_what_a_key_or_bucket_may_allow_is_a_remark(
     assert "has a policy of its own, which may allow it" in check.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forbidden", [{SIMULATE}, {SIMULATE, "GetRole"}])
 def test_what_may_not_be_looked_at_is_no_failure(
     cloud: Cloud,
@@ -312,6 +323,7 @@ def test_what_may_not_be_looked_at_is_no_failure(
     assert not [check for check in checks.values() if check.ok is False]
 
 
+@pytest.mark.slow
 def test_the_rights_of_an_assumed_role_are_those_of_the_role(
     cloud: Cloud,
     iam: Iam,
@@ -329,6 +341,7 @@ def test_the_rights_of_an_assumed_role_are_those_of_the_role(
     assert cloud.role_arn in checks["rights of the caller"].text
 
 
+@pytest.mark.slow
 def test_buckets(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> None:
     allow_all(iam, cloud)
     far = f"far-{cloud.bucket}"
@@ -359,6 +372,7 @@ def test_buckets(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> No
     cloud.client("s3").delete_bucket(Bucket="sagemaker-ca-west-1-123456789012")
 
 
+@pytest.mark.slow
 def test_from_the_command_line(cloud: Cloud, iam: Iam) -> None:
     allow_all(iam, cloud)
     words = [sys.executable, "-m", "trainyard", "doctor", "-s", "aws_sagemaker", "-cfg"]

@@ -39,6 +39,7 @@ def uploads(cloud: Cloud) -> list[object]:
     return found
 
 
+@pytest.mark.slow
 def test_s3_goes_away_within_an_upload(cloud: Cloud, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with between(cloud.url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
@@ -56,6 +57,7 @@ def test_s3_goes_away_within_an_upload(cloud: Cloud, project: Path, monkeypatch:
         scheduler.close()
 
 
+@pytest.mark.slow
 def test_an_interrupted_upload_of_data_does_not_count(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_an_interrupted_upload_of_data_does_not_count(
         scheduler.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_within_an_upload(cloud: Cloud, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with between(cloud.url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
@@ -121,6 +124,7 @@ def test_ctrl_c_within_an_upload(cloud: Cloud, project: Path, monkeypatch: pytes
         assert "REFUSED" in listed.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [LOSE_ANSWER, DROP])
 def test_a_lost_answer_starts_no_second_job(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, verdict: str
@@ -144,6 +148,7 @@ def test_a_lost_answer_starts_no_second_job(
         scheduler.close()
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_is_refused(cloud: Cloud) -> None:
     scheduler = create_scheduler("test")
     info = scheduler.submit_dryrun(sh("true", image="i:1"), options(cloud))
@@ -154,6 +159,7 @@ def test_a_name_that_is_taken_is_refused(cloud: Cloud) -> None:
     scheduler.close()
 
 
+@pytest.mark.slow
 def test_code_that_changes_while_it_is_uploaded(
     cloud: Cloud, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

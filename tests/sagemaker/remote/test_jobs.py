@@ -84,6 +84,7 @@ def model(cloud: Cloud, response: Any) -> dict[str, Any]:
         return result
 
 
+@pytest.mark.slow
 def test_a_script_with_channels(cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path) -> None:
     cloud.put("data/training/a.csv", "1,2")
     testing = project.parent / "testing"
@@ -124,6 +125,7 @@ def test_a_script_with_channels(cloud: Cloud, scheduler: AWSSageMakerScheduler, 
     assert "done\n" in lines
 
 
+@pytest.mark.slow
 def test_code_is_uploaded_once_per_content(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_code_is_uploaded_once_per_content(
         assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_role_and_bucket_are_looked_up_and_made(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -188,6 +191,7 @@ def test_a_dry_run_calls_nothing_and_writes_nothing(project: Path, monkeypatch: 
     assert one.shipment.plan()["files"] == 3
 
 
+@pytest.mark.slow
 def test_replicas_of_any_program(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     app = sh(
         "echo",
@@ -209,6 +213,7 @@ def test_replicas_of_any_program(cloud: Cloud, scheduler: AWSSageMakerScheduler)
         assert list(scheduler.log_iter(app_id, "sh", k)) == [f"replica {k} {k} {host}\n"]
 
 
+@pytest.mark.slow
 def test_roles_are_instance_groups(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     say = 'echo "$TORCHX_ROLE_NAME $TORCHX_ROLE_IDX $TORCHX_REPLICA_IDX $TORCHX_RANK0_HOST $X"'
     app = AppDef(
@@ -228,6 +233,7 @@ def test_roles_are_instance_groups(cloud: Cloud, scheduler: AWSSageMakerSchedule
     assert list(scheduler.log_iter(app_id, "worker", 1)) == ["worker 1 1 algo-1 1\n"]
 
 
+@pytest.mark.slow
 def test_a_failure_has_its_reason_and_exit_code(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -239,6 +245,7 @@ def test_a_failure_has_its_reason_and_exit_code(
     assert response.roles_statuses[0].replicas[0].exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_job_is_cancelled(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     app = sh("sleep", "600", image="i:1")
     app_id = submit(scheduler, app, options(cloud))
@@ -248,6 +255,7 @@ def test_a_job_is_cancelled(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> N
     scheduler.cancel(app_id)
 
 
+@pytest.mark.slow
 def test_logs_are_followed_to_the_end(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     app = sh("true", image="i:1")
     app.roles[0].args = ["-c", "for i in 1 2 3; do echo line $$i; sleep 0.3; done"]
@@ -256,6 +264,7 @@ def test_logs_are_followed_to_the_end(cloud: Cloud, scheduler: AWSSageMakerSched
     assert list(scheduler.log_iter(app_id, "sh", regex="2$")) == ["line 2\n"]
 
 
+@pytest.mark.slow
 def test_jobs_are_listed(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     mine = submit(scheduler, sh("true", image="i:1"), options(cloud))
     failing = sh("false", image="i:1")
@@ -276,6 +285,7 @@ def test_jobs_are_listed(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None
     assert [row.app_id for row in scheduler.list({"name": "Other"})] == [other]
 
 
+@pytest.mark.slow
 def test_what_is_not_there(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     assert scheduler.describe("no-such-job") is None
     assert scheduler.describe("not_a_name") is None
@@ -305,6 +315,7 @@ def test_a_bucket_that_does_not_exist(cloud: Cloud, scheduler: AWSSageMakerSched
     assert scheduler.list({"all": True}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("toolkit", [True, False])
 def test_hyperparameters_come_beside_the_arguments(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path, toolkit: bool
@@ -319,6 +330,7 @@ def test_hyperparameters_come_beside_the_arguments(
     assert ("SM_HP_TRAINING" in seen) == (not toolkit)
 
 
+@pytest.mark.slow
 def test_code_reaches_any_program(cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path) -> None:
     app = sh("cat", "lib/helper.py", image="i:1")
     app_id = submit(scheduler, app, options(cloud), str(project))

@@ -78,6 +78,7 @@ def test_an_empty_page_is_not_the_last() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_list_takes_one_call(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
     """Where a call for each job would be needed to know its tags; which is done where Search is forbidden."""
     names = ["first", "second", "other"]
@@ -104,6 +105,7 @@ def test_a_list_takes_one_call(cloud: Cloud, scheduler: AWSSageMakerScheduler) -
     assert listed({}) == (set(mine), [tags] * 4 + [listing] * 2 + [search])
 
 
+@pytest.mark.slow
 def test_a_job_is_repeated_with_the_code_that_it_had(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ MLFLOW = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one"
 PACKAGES = "arn:aws:sagemaker:us-east-1:123456789012:model-package-group/models"
 
 
+@pytest.mark.slow
 def test_a_job_keeps_what_this_machine_does_not_act_upon(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_job_keeps_what_this_machine_does_not_act_upon(
     assert [rule["RuleConfigurationName"] for rule in found["DebugRuleConfigurations"]] == ["Overfit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("toolkit", [True, False])
 def test_shell_scripts_are_started_as_such(
     cloud: Cloud,
@@ -119,6 +121,7 @@ def old_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.__version__", "1.35.80")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -115,6 +115,7 @@ def jobs(draw: st.DrawFn) -> AppDef:
     return AppDef("job", [Role("any", "image:1", entrypoint="sh", args=["-c", *arguments], env=env)])
 
 
+@pytest.mark.slow
 @given(options(), jobs(), st.booleans())
 @settings(max_examples=300)
 def test_requests_of_random_options_are_valid(given: dict[str, Any], app: AppDef, with_code: bool) -> None:

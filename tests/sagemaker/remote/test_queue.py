@@ -108,6 +108,7 @@ def described(scheduler: AWSSageMakerScheduler, app_id: str) -> Any:
     return response
 
 
+@pytest.mark.slow
 def test_a_job_from_the_queue_to_its_end(
     cloud: Cloud,
     queue: Queue,
@@ -153,6 +154,7 @@ def test_a_job_from_the_queue_to_its_end(
     other.close()
 
 
+@pytest.mark.slow
 def test_attempts_follow_each_other_with_their_logs(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -181,6 +183,7 @@ def test_attempts_follow_each_other_with_their_logs(
     assert list(scheduler.log_iter(app_id, "sh")) == ["one more\n"] * 2
 
 
+@pytest.mark.slow
 def test_a_log_is_followed_from_the_queue_over_all_attempts(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_log_is_followed_from_the_queue_over_all_attempts(
     assert found == ["started\n"] * 2
 
 
+@pytest.mark.slow
 def test_jobs_are_cancelled_in_the_queue_and_while_they_run(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -217,6 +221,7 @@ def test_jobs_are_cancelled_in_the_queue_and_while_they_run(
     assert queue.aws.count("TerminateServiceJob") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["lose_answer", "drop", "server_error", "throttle"])
 @pytest.mark.parametrize("lag", [0.0, 0.2])
 def test_a_repeated_submission_is_one_job(
@@ -246,6 +251,7 @@ def test_a_refused_submission_is_no_job(cloud: Cloud, queue: Queue, scheduler: A
     assert submit(scheduler, sh("true", image="i:1"), cfg).startswith("shared:")
 
 
+@pytest.mark.slow
 def test_many_jobs_are_described_with_one_call(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -265,6 +271,7 @@ def test_many_jobs_are_described_with_one_call(
     other.close()
 
 
+@pytest.mark.slow
 def test_lists_hold_a_job_once(cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler) -> None:
     direct = submit(scheduler, sh("true", image="i:1"), options(cloud, batch_queue=None))
     waiting = submit(scheduler, sh("true", image="i:1"), options(cloud))
@@ -293,6 +300,7 @@ def test_lists_hold_a_job_once(cloud: Cloud, queue: Queue, scheduler: AWSSageMak
     assert {row.app_id for row in scheduler.list()} == {direct, waiting}
 
 
+@pytest.mark.slow
 def test_who_may_not_look_at_queues_has_a_list(
     cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler
 ) -> None:
@@ -320,6 +328,7 @@ def test_what_is_not_in_the_queue(cloud: Cloud, queue: Queue, scheduler: AWSSage
             scheduler.log_iter(app_id, "sh")
 
 
+@pytest.mark.slow
 def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AWSSageMakerScheduler) -> None:
     def check(name: str) -> tuple[bool | None, str]:
         checks = {check.name: check for check in scheduler.doctor(options(cloud, batch_queue=name))}

@@ -38,6 +38,7 @@ def test_a_script(words: list[str], env: dict[str, str]) -> None:
     assert read_command([*entrypoint, *arguments]) == {"": Recovered(words, env, True)}
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, st.lists(texts, min_size=1, max_size=4), min_size=2, max_size=4), variables)
 def test_several_roles(roles: dict[str, list[str]], env: dict[str, str]) -> None:
     programs = {name: Program(words, env) for name, words in roles.items()}
@@ -59,6 +60,7 @@ def test_commands_of_others_are_left_alone() -> None:
     assert read_command([]) == {}
 
 
+@pytest.mark.slow
 def test_a_job_is_described_with_the_command_that_it_was_given(
     cloud: Cloud, scheduler: AWSSageMakerScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

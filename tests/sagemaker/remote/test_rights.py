@@ -86,6 +86,7 @@ def refusal(
 # ---- who may be the role
 
 
+@pytest.mark.slow
 def test_a_role_given_by_name_that_sagemaker_may_not_assume_is_refused(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_role_given_by_name_that_sagemaker_may_not_assume_is_refused(
     assert iam.calls == ["GetRole"]
 
 
+@pytest.mark.slow
 def test_the_usual_submission_asks_iam_for_nothing_more(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -110,6 +112,7 @@ def test_the_usual_submission_asks_iam_for_nothing_more(
     assert iam.calls == ["GetRole"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{"max_retry_attempts": 3}, {"enable_session_tag_chaining": True}])
 def test_a_role_given_by_arn_is_looked_at_where_the_job_depends_on_it(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path, given: dict[str, Any]
@@ -133,6 +136,7 @@ def test_session_tags_need_a_right_of_their_own(
     ship(scheduler, project, options(cloud, role=cloud.role))  # others do without
 
 
+@pytest.mark.slow
 def test_who_may_not_look_roles_up_is_warned_and_goes_on(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_role_that_is_not_there_or_another_is_refused(
     assert error.message == f"the role of this name is {cloud.role_arn}, not {other}"
 
 
+@pytest.mark.slow
 def test_credentials_that_have_expired_are_no_matter_of_rights(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +184,7 @@ def test_credentials_that_have_expired_are_no_matter_of_rights(
         ship(scheduler, project, again(cloud))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "service"),
     [("aws", "sagemaker.amazonaws.com"), ("aws-cn", "sagemaker.amazonaws.com.cn")],
@@ -193,6 +199,7 @@ def test_partitions_have_names_of_their_own(partition: str, service: str) -> Non
 # ---- checkpoints of a job that is started again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spot", [False, True])
 def test_a_role_that_may_have_its_checkpoints_is_taken(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path, spot: bool
@@ -209,6 +216,7 @@ def test_a_role_that_may_have_its_checkpoints_is_taken(
     assert wait_for(scheduler, app_id).state == AppState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_without_checkpoints_or_without_a_second_start_nothing_is_simulated(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:
@@ -217,6 +225,7 @@ def test_without_checkpoints_or_without_a_second_start_nothing_is_simulated(
     assert SIMULATE not in iam.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", [READ, WRITE, LIST])
 def test_each_right_that_is_lacking_is_named_with_the_statement_to_add(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path, lacking: str
@@ -248,6 +257,7 @@ def test_other_prefixes_do_not_help(
     assert f"may not {READ}, {WRITE} on" in refusal(scheduler, project, cloud, again(cloud)).message
 
 
+@pytest.mark.slow
 def test_what_a_statement_denies_no_bucket_policy_allows(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:

@@ -107,6 +107,7 @@ def run(scheduler: str, project: Path, cloud: Cloud, image: str, output: str) ->
     return next(word for word in done.stdout.split() if word.startswith(f"{scheduler}://")).rpartition("/")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["local_cwd", "local_docker", "sagemaker_local", "aws_sagemaker"])
 def test_the_documents_example_is_the_same_everywhere(
     scheduler: str,

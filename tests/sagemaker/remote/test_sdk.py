@@ -116,6 +116,7 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[A
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_requests_are_those_of_the_sdk(case: Case, theirs: dict[str, dict[str, Any]]) -> None:
     answer = theirs[case.name]

@@ -8,6 +8,7 @@ from trainyard.testing import SchedulerConformance
 from .conftest import Jobs
 
 
+@pytest.mark.slow
 class TestLocalDocker(SchedulerConformance):
     retry_policies = tuple(RetryPolicy)
     time_resolution = 0.3

@@ -93,6 +93,7 @@ def _end_containerd(folder: Path) -> None:
         subprocess.run(["umount", "-l", path], check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_daemon_restarted_while_a_job_runs_and_is_followed(daemon, image, signum):
     jobs = Jobs(image)
@@ -117,6 +118,7 @@ def test_daemon_restarted_while_a_job_runs_and_is_followed(daemon, image, signum
         jobs.remove_all()
 
 
+@pytest.mark.slow
 def test_daemon_that_takes_the_job_down_with_it(daemon, image):
     """As it does without live-restore: the job has failed, which is said only when the daemon is back."""
     daemon.stop(signal.SIGTERM)

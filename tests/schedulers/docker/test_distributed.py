@@ -106,6 +106,7 @@ def test_torchrun_in_two_containers(submitter: Submitter, host_image: str) -> No
     assert len({line.split(" on ")[1] for line in lines}) == 2, "both ranks ran in the same container"
 
 
+@pytest.mark.slow
 def test_mpi_in_two_containers_under_the_toolkit(
     submitter: Submitter, host_image: str, tmp_path: Path
 ) -> None:

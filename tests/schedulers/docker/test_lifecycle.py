@@ -43,6 +43,7 @@ def test_stopped_watcher_is_continued(jobs):
     assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
+@pytest.mark.slow
 def test_what_does_not_listen_is_killed(jobs):
     app_id = jobs.submit(
         jobs.role("trap '' TERM; echo up; while :; do sleep 0.05; done", num_replicas=2), grace_period=1
@@ -112,6 +113,7 @@ def test_time_limit(jobs):
     assert "time limit of 0.5 s" in response.msg
 
 
+@pytest.mark.slow
 def test_time_limit_is_kept_when_the_watcher_is_killed(jobs):
     app_id = jobs.submit(jobs.role("echo up; exec sleep 600"), timeout="3")
     kill_watcher(app_id)
@@ -137,6 +139,7 @@ def attempts(jobs, app_id, expected):
     return {name: [len(jobs.log(app_id, name, k)) for k in range(len(n))] for name, n in expected.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -158,6 +161,7 @@ def test_what_is_restarted(jobs, policy, expected):
     assert response.num_restarts == 1
 
 
+@pytest.mark.slow
 def test_retries_end(jobs):
     role = jobs.role("echo attempt; exit 5", num_replicas=2, max_retries=2, retry_policy=RetryPolicy.ROLE)
     app_id, response = jobs.run(role)
@@ -166,6 +170,7 @@ def test_retries_end(jobs):
     assert (response.num_restarts, response.to_status().replicas()[0].restarts) == (2, 2)
 
 
+@pytest.mark.slow
 def test_watcher_that_is_killed_is_replaced(jobs):
     role = jobs.role(
         "echo attempt; [ ${replica_id} = 1 ] && exec sleep 3; [ -e /f ] || { touch /f; sleep 2; exit 1; }",
@@ -200,6 +205,7 @@ def test_list_starts_a_watcher_where_there_is_none(jobs):
 # ---- what is done to the containers behind our back
 
 
+@pytest.mark.slow
 def test_container_removed_by_hand(jobs):
     app_id = jobs.submit(jobs.role("echo up; sleep 2", num_replicas=2))
     jobs.wait_for_line(app_id, k=1)
@@ -274,6 +280,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "count"), STAGES)
 def test_interrupted_by_the_user(jobs, where, count):
     child = start_child(jobs, where, count)
@@ -287,6 +294,7 @@ def test_interrupted_by_the_user(jobs, where, count):
     assert jobs.networks(child.app_id) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "count"), STAGES[2:])
 def test_submitter_killed(jobs, where, count):
     child = start_child(jobs, where, count)
@@ -337,6 +345,7 @@ def test_submitting_twice_is_submitting_once(jobs):
 # ---- deleting and collecting
 
 
+@pytest.mark.slow
 def test_delete_leaves_nothing(jobs):
     app_id = jobs.submit(
         jobs.role("trap '' TERM; echo up; while :; do sleep 1; done", num_replicas=2), grace_period=3

@@ -18,6 +18,7 @@ def blocks(jobs, app_id, replicas=(("r", 0),), **query) -> bytes:
     return b"".join(block.data for block in found)
 
 
+@pytest.mark.slow
 def test_nothing_is_thrown_away(jobs):
     """The driver's default is to keep 100 MB, in parts of 20 MB."""
     script = (
@@ -51,6 +52,7 @@ def test_since_and_until_are_exact(jobs):
         assert jobs.log(app_id, since=third, until=later, should_tail=True) == ["3\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [1, 2, 3, 5, 100])
 def test_last_lines_are_counted_as_lines(jobs, last):
     """The daemon counts pieces of lines, of both streams."""
@@ -102,6 +104,7 @@ def test_following_over_restarts(jobs):
     assert jobs.log(app_id) == [f"{i}\n" for i in range(1, 401)]
 
 
+@pytest.mark.slow
 def test_following_several_over_a_restart_of_all(jobs):
     script = (
         "echo attempt; if [ ${replica_id} = 0 ] && [ ! -e /f ]; then touch /f; sleep 1; exit 1; fi; sleep 2"

@@ -52,6 +52,7 @@ def image_of(request: pytest.FixtureRequest, image: str) -> Iterator[str]:
     docker("rmi", "--force", name, check=False)
 
 
+@pytest.mark.slow
 def test_results_are_kept_here_and_go_with_the_job(
     runner: Runner, project: Path, image_of: str, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def waiting(jobs, script="echo on", **cfg):
     return first, second
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_addresses_and_runs(jobs, one_network):
     # a limit that the wait does not count towards
     first, second = waiting(jobs, f"exec python3 -c '{MEET}' ${{replica_id}}", timeout="60")
@@ -60,6 +61,7 @@ def test_a_job_waits_for_addresses_and_runs(jobs, one_network):
     wait_until(lambda: not jobs.networks(second), "the removal of its network")
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_survives_its_watcher(jobs, one_network):
     first, second = waiting(jobs)
     kill_watcher(second)
@@ -81,6 +83,7 @@ def test_a_job_that_waits_is_cancelled_and_removed(jobs, one_network):
     assert second not in {item.app_id for item in gc.find(0.0)}
 
 
+@pytest.mark.slow
 def test_addresses_of_a_job_whose_watcher_was_killed_are_taken_back(jobs, one_network):
     """Its network stays until somebody needs the addresses."""
     first = jobs.submit(pair(jobs, "exec sleep 600"))

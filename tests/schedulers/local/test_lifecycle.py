@@ -316,6 +316,7 @@ def fails_once(marker) -> str:
     return f"echo attempt; [ -e {marker} ] || {{ touch {marker}; exit 1; }}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [

@@ -44,6 +44,7 @@ def misplaced(lines) -> int:
     return max(abs(place - int(line)) for place, line in enumerate(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["alternating", "random", "rare"])
 @pytest.mark.parametrize("follow", [False, True])
 def test_streams_are_combined_in_the_order_of_writing(jobs, how, follow):
