@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from trainyard.git import GitProbe
     from trainyard.runner.config import Config
-    from trainyard.runner.git import GitProbe
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.schedulers.registry import SchedulerFactory

@@ -7,8 +7,8 @@ import sys
 import warnings
 
 from trainyard.errors import TrainyardError
+from trainyard.git import GitProbe
 from trainyard.processes import myself
-from trainyard.runner.git import GitProbe
 from trainyard.specs.handles import make_app_handle
 
 TYPE_CHECKING = False

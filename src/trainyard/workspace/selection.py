@@ -13,9 +13,9 @@ import stat
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainyard import git
 from trainyard.paths import state_dir
 from trainyard.trust import why_not_trusted
-from trainyard.workspace import git
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.ignore import (
     DOCKERIGNORE,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainyard.errors import ConfigError
-from trainyard.gitcommand import REPOSITORY_VARIABLES
+from trainyard.git import REPOSITORY_VARIABLES
 from trainyard.redaction import SHORTEST_URL_TOKEN
 from trainyard.schedulers.aws.sagemaker.code import Sources, add_dependencies
 from trainyard.specs.workspace import Workspace
