@@ -9,7 +9,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainyard.workspace.registry.patience import Patience
+from trainyard.image_registry.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

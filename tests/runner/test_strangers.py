@@ -14,12 +14,11 @@ from trainyard import git as git_module
 from trainyard import trust
 from trainyard.components.finder import get_component
 from trainyard.components.lint import SourceFile
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, WorkspaceError
 from trainyard.git import GitProbe
 from trainyard.runner.config import load_config
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs import runopts
-from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.selection import select
 
 STRANGER = 54321

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError
 from trainyard.schedulers.docker import labels, results
 from trainyard.schedulers.docker.options import DockerOpts
@@ -20,7 +21,6 @@ from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import METADATA_KEY, grace_variables, script_of
-from trainyard.workspace.registry import image_problem
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: SageMaker's names of hosts begin with it.

@@ -19,7 +19,7 @@ from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.aws.simulation import Decision, simulate
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 LIST = "s3:ListBucket"
 READ = "s3:GetObject"

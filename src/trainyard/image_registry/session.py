@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from trainyard.docker.credentials import credentials_for
-from trainyard.workspace.registry.auth import Authorizer, TokenServerError
-from trainyard.workspace.registry.errors import CancelledError, RegistryError
-from trainyard.workspace.registry.patience import DEFAULT_PATIENCE, Patience, retry_after
-from trainyard.workspace.registry.reference import api_host, canonical_registry, is_loopback, split_host
-from trainyard.workspace.registry.refusals import (
+from trainyard.docker.image_reference import api_host, canonical_registry, is_loopback, split_host
+from trainyard.image_registry.auth import Authorizer, TokenServerError
+from trainyard.image_registry.patience import DEFAULT_PATIENCE, Patience, retry_after
+from trainyard.image_registry.registry_errors import (
     FINAL_CODES,
     TRANSIENT,
+    CancelledError,
     Purpose,
+    RegistryError,
     Trouble,
     codes_and_words,
     connection_trouble,
@@ -25,7 +26,7 @@ from trainyard.workspace.registry.refusals import (
     refusal,
     unavailable,
 )
-from trainyard.workspace.registry.transport import (
+from trainyard.image_registry.transport import (
     BROKEN,
     MOST_REDIRECTS,
     REDIRECTS,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Self, TypeVar
 
     from trainyard.docker.credentials import Credentials
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
     T = TypeVar("T")
     Body = bytes | Callable[[], Iterable[bytes]] | None
