@@ -9,7 +9,7 @@ import json as json_module
 import threading
 
 from trainyard.docker.daemon_address import find_daemon
-from trainyard.docker.engine import EngineError, EngineUnavailableError, NoSubnetLeftError
+from trainyard.docker.errors import EngineError, EngineUnavailableError, NoSubnetLeftError
 from trainyard.docker.sockets import REQUEST_SECONDS, SocketTransport
 from trainyard.docker.transport import BUFFER, ConnectionLost
 
