@@ -1,4 +1,4 @@
-"""What runs jobs on this machine, below the schedulers: processes in `process`, containers in `container`.
+"""The executors: what runs programs on this machine, as processes or as containers, below all schedulers.
 
-Nothing here knows options of schedulers or a service's requests; no module here imports a scheduler.
+What a scheduler alone knows (its options, its request, the words of its states) is in the scheduler's folder.
 """
