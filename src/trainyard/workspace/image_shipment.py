@@ -21,7 +21,7 @@ from trainyard.workspace.images.image_cache import ImageCache
 from trainyard.workspace.images.make_image import LOCAL_REPOSITORY, Wanted, Way, make
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import still_growing
-from trainyard.workspace.toolkit import ToolkitPlace, needs_toolkit
+from trainyard.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

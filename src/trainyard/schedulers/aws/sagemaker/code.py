@@ -29,7 +29,7 @@ from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzi
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import Snapshot, snapshot, still_growing
-from trainyard.workspace.toolkit import toolkit_archive
+from trainyard.workspace.toolkit_files import toolkit_archive
 
 if TYPE_CHECKING:
     from trainyard.errors import WorkspaceChangedError
