@@ -13,8 +13,14 @@ from trainyard.schedulers.aws.looks import ECR_IMAGE, guarded, identity, image, 
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.permissions import (
+    BUCKET_POLICY,
+    Grant,
+    caller_grants,
+    policy,
+    role_grants,
+)
 from trainyard.schedulers.aws.sagemaker.places import Places, places_of
-from trainyard.schedulers.aws.sagemaker.policy import BUCKET_POLICY, Grant, caller_grants, policy, role_grants
 from trainyard.schedulers.aws.sagemaker.queue_calls import queue_problem
 from trainyard.schedulers.aws.sagemaker.rights import NO_BUCKET, bucket_doubt, trust_problem
 from trainyard.schedulers.aws.session import AwsSession

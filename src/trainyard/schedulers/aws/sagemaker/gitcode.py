@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from trainyard.errors import ConfigError
 from trainyard.gitcommand import REPOSITORY_VARIABLES
 from trainyard.redaction import SHORTEST_URL_TOKEN
-from trainyard.schedulers.aws.sagemaker.code import Sources, add_dependencies
+from trainyard.schedulers.aws.sagemaker.code_archive import Sources, add_dependencies
 from trainyard.specs.workspace import Workspace
 
 if TYPE_CHECKING:

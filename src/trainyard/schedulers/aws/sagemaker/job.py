@@ -92,7 +92,7 @@ class AWSSageMakerJob:
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
         from trainyard.redaction import Redactor
-        from trainyard.schedulers.aws.sagemaker.command import without_secrets
+        from trainyard.schedulers.aws.sagemaker.start_script import without_secrets
 
         redactor = Redactor()
         job_def = without_secrets(self.job_def)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from trainyard.schedulers.aws.sagemaker.command import BOOTSTRAP, REPLICA_INDEX, TOOLKIT_FILE
+from trainyard.schedulers.aws.sagemaker.start_script import BOOTSTRAP, REPLICA_INDEX, TOOLKIT_FILE
 from trainyard.specs.substitution import macros
 
 _ARMS = 'case "$g" in '

@@ -19,13 +19,11 @@ from trainyard.schedulers.aws.sagemaker.channels import (
     is_s3,
     local_path,
 )
-from trainyard.schedulers.aws.sagemaker.isolation import problems_of as isolation_problems
+from trainyard.schedulers.aws.sagemaker.container import Programs
+from trainyard.schedulers.aws.sagemaker.instances import Instances
 from trainyard.schedulers.aws.sagemaker.job import AWSSageMakerJob, Needs, PlannedCode, settle
-from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.programs import Programs
-from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
-from trainyard.schedulers.aws.sagemaker.resources import Instances
-from trainyard.schedulers.aws.sagemaker.rules import (
+from trainyard.schedulers.aws.sagemaker.network_isolation import problems_of as isolation_problems
+from trainyard.schedulers.aws.sagemaker.option_rules import (
     WITHOUT_DEBUGGER,
     check_options,
     metric_pairs,
@@ -33,7 +31,9 @@ from trainyard.schedulers.aws.sagemaker.rules import (
     tag_pairs,
     variable_problems,
 )
-from trainyard.schedulers.aws.sagemaker.script import script_of
+from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
+from trainyard.schedulers.aws.sagemaker.training_script import script_of
 from trainyard.specs.app import AppDef
 
 __all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_job", "check_request", "make_job", "settle"]

@@ -12,7 +12,7 @@ from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names, rights
 from trainyard.schedulers.aws.sagemaker.calls import pages_of
-from trainyard.schedulers.aws.sagemaker.code import CodePackage
+from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from trainyard.schedulers.aws.sagemaker.storage import Storage

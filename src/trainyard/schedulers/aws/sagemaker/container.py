@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.sagemaker import distribution
-from trainyard.schedulers.aws.sagemaker.command import (
+from trainyard.schedulers.aws.sagemaker.instances import Instances
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.start_script import (
     ARCHIVE_FILE,
     CODE_CHANNEL,
     RANK0,
@@ -19,9 +21,7 @@ from trainyard.schedulers.aws.sagemaker.command import (
     Program,
     container_command,
 )
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.resources import Instances
-from trainyard.schedulers.aws.sagemaker.script import (
+from trainyard.schedulers.aws.sagemaker.training_script import (
     Script,
     as_arguments,
     as_hyperparameters,

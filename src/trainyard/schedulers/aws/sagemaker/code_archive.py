@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
-from trainyard.schedulers.aws.sagemaker.command import ARCHIVE_FILE, TOOLKIT_FILE
-from trainyard.schedulers.aws.sagemaker.isolation import Isolation
+from trainyard.schedulers.aws.sagemaker.network_isolation import Isolation
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
-from trainyard.schedulers.aws.sagemaker.script import is_in_image, script_of
+from trainyard.schedulers.aws.sagemaker.start_script import ARCHIVE_FILE, TOOLKIT_FILE
+from trainyard.schedulers.aws.sagemaker.training_script import is_in_image, script_of
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
