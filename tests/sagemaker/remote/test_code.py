@@ -21,9 +21,9 @@ import pytest
 from tests import backends
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
+from trainyard.schedulers.aws.sagemaker.container import ARCHIVE_FILE
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
-from trainyard.schedulers.aws.sagemaker.start_script import ARCHIVE_FILE
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.errors import WorkspaceError

@@ -14,7 +14,7 @@ from trainyard.schedulers.docker import jobs, labels, results
 from trainyard.schedulers.docker.judge import judge, submitter_is_alive
 from trainyard.schedulers.docker.remove import networks_of_jobs, remove_job, remove_network
 from trainyard.schedulers.docker.times import parse_time
-from trainyard.schedulers.machine import trees
+from trainyard.schedulers.exec import directories
 from trainyard.workspace.images.basefiles import LOOKING_LABEL
 
 TYPE_CHECKING = False
@@ -117,8 +117,8 @@ def _ended_jobs(known: dict[str, jobs.Job], older_than_s: float) -> Iterator[Gar
             path = f"{count} container{'s' if count > 1 else ''} of local_docker"
             size = sum(c.size for c in job.containers)
             directory = results.directory_of(app_id)
-            size += trees.size_of([directory])
-            yield Garbage(path, app_id, size, age, app_id, trees.has_results(directory))
+            size += directories.size_of([directory])
+            yield Garbage(path, app_id, size, age, app_id, directories.has_results(directory))
 
 
 def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator[Garbage]:
@@ -136,7 +136,7 @@ def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator
     for app_id, changed in results.without_job(known):
         if now - changed >= limit:
             path = results.directory_of(app_id)
-            size = trees.size_of([path])
+            size = directories.size_of([path])
             yield Garbage(f"results in {path}", app_id, size, now - changed, app_id, True, shared=False)
 
 

@@ -13,7 +13,7 @@ import os
 
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_dir, state_error
-from trainyard.schedulers.machine import trees
+from trainyard.schedulers.exec import directories
 from trainyard.specs.training import local_path, output_of, specification
 
 TYPE_CHECKING = False
@@ -131,7 +131,7 @@ def remove(app_id: str) -> None:
     if os.path.basename(path) != app_id or app_id in ("", ".", ".."):
         return
     try:
-        trees.remove_tree(path)
+        directories.remove_tree(path)
     except OSError as error:
         raise BackendError(
             f"cannot remove {error.filename or path}: {error.strerror or error}",

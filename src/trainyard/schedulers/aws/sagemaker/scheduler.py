@@ -167,7 +167,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         check_job(job)
         session = self._session_of(cfg)
         if job.submission:
-            from trainyard.schedulers.aws.sagemaker.queue_calls import submit
+            from trainyard.schedulers.aws.sagemaker.queued_jobs import submit_service as submit
 
             answer = submit(session, job.submission, job.job_def)
             arn = answer["jobArn"]

@@ -12,10 +12,10 @@ import os
 import time
 
 from trainyard.schedulers.base import DescribeAppResponse
-from trainyard.schedulers.local import reasons
-from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec.process.documents import machine
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.machine import processes
-from trainyard.schedulers.machine.documents import machine
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False

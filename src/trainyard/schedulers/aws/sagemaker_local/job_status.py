@@ -10,15 +10,15 @@ import threading
 import time
 
 from trainyard.processes import Process, myself
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
-from trainyard.schedulers.machine.documents import machine
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL
+from trainyard.schedulers.exec.process.documents import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 LONGEST_REASON = 1024
 

@@ -13,7 +13,15 @@ import os
 import time
 from collections.abc import Sequence
 
-from trainyard.schedulers.local.logindex import COUNTED, MIXED, SETTLED, STDERR, STDOUT, Record, make_record
+from trainyard.schedulers.exec.process.log_index import (
+    COUNTED,
+    MIXED,
+    SETTLED,
+    STDERR,
+    STDOUT,
+    Record,
+    make_record,
+)
 from trainyard.schedulers.machine.linux import Inotify
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.

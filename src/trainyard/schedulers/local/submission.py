@@ -14,15 +14,16 @@ from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.processes import myself
 from trainyard.redaction import Redactor
-from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
-from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import documents, processes
+from trainyard.schedulers.exec.process import documents
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.local.request import LocalRequest, inherited_environ
+from trainyard.schedulers.machine import processes
 from trainyard.specs.serialize import to_json
 
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
 
-SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
+SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../exec/process/supervise.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 

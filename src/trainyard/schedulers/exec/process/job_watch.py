@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Callable
 
-from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.machine import linux, processes
 from trainyard.specs.status import AppState, is_terminal
 
