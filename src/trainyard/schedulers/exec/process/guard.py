@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
+from trainyard.backoff import Backoff
 from trainyard.processes import Process, myself
 from trainyard.schedulers.machine import linux, processes
 
@@ -171,6 +171,6 @@ def wait_until_ended(is_over: Callable[[], bool], pause: float) -> None:
         is_over: looks, and ends the job if nobody keeps it any more.
         pause: seconds between two looks.
     """
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while not is_over() and time.monotonic() < deadline:
-        time.sleep(pause)
+    polls = Backoff(pause, jitter=0, limit=ORPHAN_SECONDS).start()
+    while not is_over() and polls.pause():
+        pass
