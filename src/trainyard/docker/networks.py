@@ -12,8 +12,7 @@ import random
 import re
 import time
 
-from trainyard.docker.engine import NoSubnetLeftError
-from trainyard.docker.errors import EngineError
+from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
