@@ -36,6 +36,8 @@ def wait(
         except (StateStoreError, AccessError):
             raise
         except (BackendError, OSError) as error:
+            if backoff.left() == 0:
+                return error
             if not warned:
                 warnings.warn(
                     f"{scheduler.backend} cannot be reached; still waiting for {app_id}: {error}",
@@ -43,5 +45,4 @@ def wait(
                     stacklevel=4,
                 )
                 warned = True
-            if not backoff.pause():
-                return error
+            backoff.pause()

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image, partition_and_account
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.looks import ECR_IMAGE, guarded, identity, image, partition_and_account
-from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.iam import Decision, find_role, simulate
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.places import Places, places_of
@@ -18,7 +18,6 @@ from trainyard.schedulers.aws.sagemaker.policy import BUCKET_POLICY, Grant, call
 from trainyard.schedulers.aws.sagemaker.queue_calls import queue_problem
 from trainyard.schedulers.aws.sagemaker.rights import NO_BUCKET, bucket_doubt, trust_problem
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.aws.simulation import Decision, simulate
 from trainyard.schedulers.base import Check
 
 CALLER = "rights of the caller"

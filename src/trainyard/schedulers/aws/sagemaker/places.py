@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainyard.schedulers.aws.looks import ECR_IMAGE, partition_and_account
+from trainyard.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.configs import config_of
 from trainyard.schedulers.aws.sagemaker.queue_request import queue_name

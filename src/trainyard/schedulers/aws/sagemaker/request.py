@@ -328,7 +328,7 @@ def check_job(job: AWSSageMakerJob) -> None:
         ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
     """
     from trainyard.schedulers.aws.sagemaker import sdk
-    from trainyard.schedulers.aws.validate import problems_of
+    from trainyard.schedulers.aws.service_model import problems_of
 
     problems = sdk.operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
     if job.submission:
@@ -350,7 +350,7 @@ def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> Non
         ConfigError: the service would refuse it; everything that is wrong is said at once.
     """
     from trainyard.schedulers.aws.sagemaker import sdk
-    from trainyard.schedulers.aws.validate import problems_of
+    from trainyard.schedulers.aws.service_model import problems_of
 
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainyard.schedulers.aws import validate
+from trainyard.schedulers.aws import service_model
 
 _TRAINING = ("sagemaker", "CreateTrainingJob")
 _QUEUE = ("batch", "SubmitServiceJob")
@@ -47,7 +47,7 @@ def too_new(service: str, operation: str, request: dict[str, Any]) -> list[str]:
         place: Any = request
         for name in path[:-1]:
             place = place.get(name) or {}
-        if path[-1] in place and not validate.has_member(service, operation, path):
+        if path[-1] in place and not service_model.has_member(service, operation, path):
             del place[path[-1]]
             problems.append(_needs(option, version))
     return problems
@@ -56,7 +56,7 @@ def too_new(service: str, operation: str, request: dict[str, Any]) -> list[str]:
 def operation_too_new(service: str, operation: str) -> list[str]:
     """Return what is to be said if the installed boto3 does not know an operation."""
     known = OPERATIONS.get((service, operation))
-    if known is None or validate.has_operation(service, operation):
+    if known is None or service_model.has_operation(service, operation):
         return []
     return [_needs(*known)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.iam import find_role
 from trainyard.schedulers.aws.sagemaker import names, rights
 from trainyard.schedulers.aws.sagemaker.calls import pages_of
 from trainyard.schedulers.aws.sagemaker.code import CodePackage
