@@ -6,12 +6,15 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Annotated
 
 from trainyard.errors import ComponentArgumentError, ConfigError
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import Resource, resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # it is found without import where `hydra` is read
+    from typing import Annotated
 
 
 def _single(name: str, role: Role) -> AppDef:
