@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock  # `threading` is slow to import
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 
@@ -44,7 +44,7 @@ class RetryPolicy(str, Enum):
     ROLE = "ROLE"
 
 
-_override_lock = threading.RLock()
+_override_lock = RLock()
 
 
 @dataclass

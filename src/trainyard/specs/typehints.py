@@ -96,6 +96,7 @@ def evaluate(annotation: Any, names: dict[str, Any]) -> Any:
         try:
             if isinstance(annotation, str) and '"' not in annotation and "'" not in annotation:
                 annotation = eval(annotation, names)
+            annotation = type(None) if annotation is None else annotation
             if isinstance(annotation, type) or type(annotation) in (types.UnionType, types.GenericAlias):
                 return annotation
         except NameError:
