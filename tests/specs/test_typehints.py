@@ -17,7 +17,7 @@ from trainyard.specs import typehints as t
 
 class Options:
     a: int | None
-    b: "list[str]"
+    b: list[str]
     c: None
 
 hints = t.class_hints(Options)
@@ -34,7 +34,7 @@ print("good")
 
 
 def test_plain_annotations_do_without_typing():
-    code = f"import sys; sys.path[:0] = {sys.path!r}\n{_ALONE.replace(chr(34) + 'list[str]' + chr(34), 'list[str]')}"
+    code = f"import sys; sys.path[:0] = {sys.path!r}\n{_ALONE}"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
     )
