@@ -93,7 +93,7 @@ def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: b
 
 
 def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeScheduler, home: Path) -> None:
-    from trainyard.processes import identify
+    from trainyard.system.identity import identify
 
     columns = {
         "scheduler": "fake",

@@ -166,7 +166,7 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
 def _submitter_is_gone(record: JobRecord) -> bool:
     import os
 
-    from trainyard.processes import Process
+    from trainyard.system.identity import Process
 
     if record.host != os.uname().nodename:
         return time.time() - record.created_at > LONGEST_REMOTE_SUBMISSION

@@ -7,9 +7,9 @@ import sys
 import warnings
 
 from trainyard.errors import TrainyardError
-from trainyard.processes import myself
 from trainyard.runner.git import GitProbe
 from trainyard.specs.handles import make_app_handle
+from trainyard.system.identity import myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.processes import identify
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.machine import documents
 from trainyard.specs import NONE, AppState, RetryPolicy
+from trainyard.system.identity import identify
 
 from .conftest import members, role, wait_until
 

@@ -17,7 +17,7 @@ from trainyard.schedulers.local.logindex import COUNTED, SETTLED, IndexReader, m
 from trainyard.schedulers.local.logmerge import Merger
 from trainyard.schedulers.local.logs import ReplicaLog
 from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
-from trainyard.schedulers.machine import linux
+from trainyard.system import linux
 
 from .conftest import role, wait_until
 

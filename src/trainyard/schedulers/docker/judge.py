@@ -352,8 +352,8 @@ def submitter_is_alive(job: Job) -> bool:
     """Tell whether the process that submits a job still runs; a guess where it ran on another machine."""
     import os
 
-    from trainyard.processes import Process
     from trainyard.schedulers.docker import labels
+    from trainyard.system.identity import Process
 
     if job.labels.get(labels.HOST) != os.uname().nodename:
         return time.time() - job.submitted_at < LONGEST_REMOTE_SUBMISSION

@@ -14,7 +14,7 @@ import struct
 import sys
 
 from trainyard.errors import BackendError
-from trainyard.processes import stat_fields
+from trainyard.system.identity import stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

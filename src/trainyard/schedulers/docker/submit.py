@@ -10,10 +10,10 @@ import warnings
 from trainyard.docker import images
 from trainyard.docker.errors import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
-from trainyard.processes import myself
 from trainyard.schedulers.docker import jobs, labels, refusals, results
 from trainyard.schedulers.docker.parallel import for_all
 from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
+from trainyard.system.identity import myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

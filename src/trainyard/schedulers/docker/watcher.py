@@ -171,8 +171,8 @@ def _answer(door: socket.socket, events: Events) -> None:
 
 def _watch_submitter(job: Job, events: Events) -> None:
     """Wake up when the process that submits the job ends: if it is killed half-way, the rest is ours."""
-    from trainyard.processes import Process
     from trainyard.schedulers.docker import labels
+    from trainyard.system.identity import Process
 
     process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
     if process is None or job.labels.get(labels.HOST) != os.uname().nodename or not process.is_alive():

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from trainyard.schedulers.local.logindex import COUNTED, MIXED, SETTLED, STDERR, STDOUT, Record, make_record
-from trainyard.schedulers.machine.linux import Inotify
+from trainyard.system.linux import Inotify
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.
 GATHER_SECONDS = 0.004

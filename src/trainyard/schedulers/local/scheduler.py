@@ -23,8 +23,8 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.local import status, store
 from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import time
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.schedulers.local import reasons
 from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.schedulers.machine.documents import machine
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
-from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
 from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import documents, processes
+from trainyard.schedulers.machine import documents
 from trainyard.specs.serialize import to_json
+from trainyard.system import processes
+from trainyard.system.identity import myself
 
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo

@@ -26,12 +26,12 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 import json
 import time
 
-from trainyard.processes import Process
 from trainyard.schedulers.local import reasons
 from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.local.supervisor import Supervisor
 from trainyard.schedulers.machine import keeping
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

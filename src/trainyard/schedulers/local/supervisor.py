@@ -13,15 +13,15 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from trainyard.processes import Process, myself
 from trainyard.schedulers.local import reasons
 from trainyard.schedulers.local.oom import OomWatch
 from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.local.replica import Replica
 from trainyard.schedulers.local.store import STATE_RESERVE, JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.schedulers.machine.documents import machine
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

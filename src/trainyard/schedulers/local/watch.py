@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import linux, processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import linux, processes
 
 #: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
 POLL_SECONDS = 0.05

@@ -8,8 +8,8 @@ import os
 from _thread import get_native_id
 
 from trainyard.paths import state_error
-from trainyard.processes import boot_id
-from trainyard.schedulers.machine import processes
+from trainyard.system import processes
+from trainyard.system.identity import boot_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import os
 import sys
 import time
 
-from trainyard.processes import Process, myself
-from trainyard.schedulers.machine import linux, processes
+from trainyard.system import linux, processes
+from trainyard.system.identity import Process, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

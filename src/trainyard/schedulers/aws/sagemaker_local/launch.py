@@ -12,7 +12,6 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import BackendError, ConfigError
-from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.aws.sagemaker_local import feasible, store
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
@@ -20,7 +19,8 @@ from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
 from trainyard.schedulers.machine.documents import machine
-from trainyard.schedulers.machine.processes import JOB_VARIABLE
+from trainyard.system.identity import myself
+from trainyard.system.processes import JOB_VARIABLE
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 ACCOUNT = "000000000000"

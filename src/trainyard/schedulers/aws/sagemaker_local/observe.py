@@ -13,8 +13,8 @@ from trainyard.schedulers.aws.sagemaker_local import recovery
 from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.system import processes
 
 LONGEST_WAIT = 10.0
 

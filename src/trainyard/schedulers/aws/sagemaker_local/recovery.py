@@ -9,8 +9,8 @@ import time
 
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import finish
-from trainyard.schedulers.machine import processes
 from trainyard.schedulers.machine.documents import machine
+from trainyard.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 
-from trainyard.processes import Process, myself
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
 from trainyard.schedulers.machine.documents import machine
+from trainyard.system.identity import Process, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, i
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.schedulers.machine.documents import is_full_disk
+from trainyard.system import processes
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50

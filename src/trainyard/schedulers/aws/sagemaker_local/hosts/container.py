@@ -25,7 +25,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
-from trainyard.schedulers.machine.processes import signal_name
+from trainyard.system.processes import signal_name
 
 #: Of a program that SIGKILL or SIGTERM has ended, and how long after it its container's removal would begin,
 #: or its daemon be gone.

@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trainyard.processes import stat_fields
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     BASE,
     Host,
@@ -20,7 +19,8 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, group_lives, signal_name
+from trainyard.system.identity import stat_fields
+from trainyard.system.processes import JOB_VARIABLE, exit_code_of, group_lives, signal_name
 
 #: Seconds between two looks at what a stopped program has left running.
 LEFTOVER_PAUSE = 0.05

@@ -13,7 +13,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Sequence
 
-from trainyard.processes import stat_fields
+from trainyard.system.identity import stat_fields
 
 IS_LINUX = sys.platform.startswith("linux")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from trainyard.processes import Process, identify, stat_fields
+from trainyard.system.identity import Process, identify, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
