@@ -1,17 +1,61 @@
-"""Which process is which, also after its number was given to another one, or the machine was booted anew."""
+"""Who runs this, on which machine, and which process is which, also when its pid is used again."""
 
 from __future__ import annotations
 
 import os
 from collections import namedtuple
 
-HAS_PROC = os.path.exists("/proc/self/stat")
+from trainyard import system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def user_name(uid: int | None = None) -> str:
+    """Return a user's name, this process's user by default; the number as text for a user without a name.
+
+    For this process's user the variables that `getpass.getuser` reads come first.
+    """
+    if uid is None:
+        for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            if name := os.environ.get(variable):
+                return name
+        uid = os.getuid()
+    return account_name(uid) or str(uid)
+
+
+def account_name(uid: int) -> str:
+    """Return the name of a user in the password database; "" without one, as in some containers."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
+
+
+def home(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the user's home directory."""
+    return environ.get("HOME") or os.path.expanduser("~")
+
+
+def host_name() -> str:
+    """Return this machine's name."""
+    return os.uname().nodename
+
+
+def machine() -> dict[str, str]:
+    """Return what tells this machine and its present boot from others."""
+    return {"host": host_name(), "boot_id": system.boot_id()}
 
 
 class Process(namedtuple("Process", "pid start boot")):
     """A process of this machine, for all time.
 
-    ``start`` is in clock ticks since boot, 0 where the system does not tell; ``boot`` is the boot's id.
+    ``start`` is a number that grows with the time of the start, 0 where the system does not say. ``boot`` is
+    the boot's id.
     """
 
     __slots__ = ()
@@ -24,53 +68,27 @@ class Process(namedtuple("Process", "pid start boot")):
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """Read what `str` wrote; None if it is something else."""
+        """Read what `str` wrote, or return None if the text is something else."""
         pid, _, rest = text.partition(":")
         start, _, boot = rest.partition(":")
         return cls(int(pid), int(start), boot) if pid.isdigit() and start.isdigit() else None
+
+    @classmethod
+    def from_json(cls, data: Any) -> Process | None:
+        """Read a process, which is a list in JSON, or None."""
+        return None if data is None else cls(*data)
 
     def is_alive(self) -> bool:
         """Tell whether this very process still runs. A zombie does not."""
         return identify(self.pid) == self
 
 
-def boot_id() -> str:
-    """Return what changes with every boot of this machine; "" where the system does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def identify(pid: int | None = None) -> Process | None:
-    """Return the identity of a running process (this one by default); None if there is none, or a zombie."""
-    number = os.getpid() if pid is None else pid
-    fields = stat_fields(number)
-    if fields is None:
-        return Process(number, 0, boot_id()) if not HAS_PROC and _exists(number) else None
-    return None if fields[0] in "ZX" else Process(number, int(fields[19]), boot_id())
+def identify(pid: int) -> Process | None:
+    """Return the identity of a process, or None if it has ended."""
+    start = system.start_of(pid)
+    return None if start is None else Process(pid, start, system.boot_id())
 
 
 def myself() -> Process:
     """Return the identity of this process."""
-    return identify() or Process(os.getpid(), 0, boot_id())
-
-
-def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the command, which may itself hold spaces and brackets."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return identify(os.getpid()) or Process(os.getpid(), 0, system.boot_id())

@@ -13,7 +13,7 @@ from trainyard.errors import BackendError
 from trainyard.schedulers.docker import jobs, labels, refusals, results
 from trainyard.schedulers.docker.parallel import for_all
 from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
-from trainyard.system.identity import myself
+from trainyard.system.identity import host_name, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Submission:
         )
         self._labels = {
             labels.SUBMITTER: str(myself()),
-            labels.HOST: os.uname().nodename,
+            labels.HOST: host_name(),
             labels.SUBMITTED_AT: repr(time.time()),
         }
         if self.request.network:

@@ -18,7 +18,7 @@ from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.machine import documents
 from trainyard.specs.serialize import to_json
 from trainyard.system import processes
-from trainyard.system.identity import myself
+from trainyard.system.identity import machine, myself
 
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
@@ -107,7 +107,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
         "cwd": os.getcwd(),
         "created_at": time.time(),
         "submitter": myself(),
-        "submitted_from": documents.machine(),
+        "submitted_from": machine(),
         "layout": [
             [role.name, index, replica.log_dir]
             for role in request.roles

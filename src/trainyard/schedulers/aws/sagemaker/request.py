@@ -35,6 +35,7 @@ from trainyard.schedulers.aws.sagemaker.rules import (
 )
 from trainyard.schedulers.aws.sagemaker.script import script_of
 from trainyard.specs.app import AppDef
+from trainyard.system.identity import user_name
 
 __all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_job", "check_request", "make_job", "settle"]
 
@@ -287,7 +288,7 @@ class _Builder:
         if self.opts.batch_queue:
             tags[names.TAG_QUEUED] = self.app_id
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        user = names.current_user() if self.opts.user is None else self.opts.user
+        user = user_name() if self.opts.user is None else self.opts.user
         if user:
             tags[names.TAG_USER] = names.tag_value(user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]

@@ -18,8 +18,7 @@ from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.store import JobDir
 from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
-from trainyard.schedulers.machine.documents import machine
-from trainyard.system.identity import myself
+from trainyard.system.identity import machine, myself
 from trainyard.system.processes import JOB_VARIABLE
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"

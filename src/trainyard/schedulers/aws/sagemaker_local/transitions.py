@@ -10,8 +10,7 @@ import threading
 import time
 
 from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
-from trainyard.schedulers.machine.documents import machine
-from trainyard.system.identity import Process, myself
+from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
