@@ -43,6 +43,7 @@ _NAME_BYTES = 16
 _PAIR_BYTES = 2 * _EVENT.size + _NAME_BYTES
 _PAIR_WORDS = _PAIR_BYTES // 4
 _KERNEL_LOG = "/dev/kmsg"
+ROUTES = "/proc/net/route"
 _KERNEL_LOG_RECORDS = 10_000
 _KERNEL_LOG_BYTES = 8192
 #: How often the table of sockets is read: it can miss an entry while others come and go.
@@ -447,7 +448,7 @@ def _address(name: str) -> str:
 def routes() -> list[tuple[int, int]]:
     """Return the addresses and masks of this machine's IPv4 routes, as numbers."""
     try:
-        with open("/proc/net/route", encoding="ascii") as file:
+        with open(ROUTES, encoding="ascii") as file:
             rows = [line.split() for line in file][1:]
     except OSError:
         return []

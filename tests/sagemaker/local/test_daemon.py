@@ -16,7 +16,7 @@ from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
 from trainyard.docker import images
 from trainyard.docker.engine import Engine
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 from .conftest import until
 from .test_faults import state_of

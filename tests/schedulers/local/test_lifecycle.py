@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import documents
+from trainyard.schedulers.exec.process import documents
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.specs import NONE, AppState, RetryPolicy
 from trainyard.system.identity import identify
 

@@ -11,8 +11,8 @@ import pytest
 from tests.workspace.conftest import take, write
 from trainyard.errors import BackendError, ConfigError, StateStoreError
 from trainyard.paths import view_dir
-from trainyard.schedulers.local import gc
-from trainyard.schedulers.local.gc import SUBMISSION_SECONDS
+from trainyard.schedulers.local import housekeeping
+from trainyard.schedulers.local.housekeeping import SUBMISSION_SECONDS
 from trainyard.schedulers.local.scheduler import create_scheduler
 from trainyard.specs import AppDef, AppState, Role
 from trainyard.specs.workspace import Workspace
@@ -150,9 +150,9 @@ def test_delete_and_gc_remove_the_copy(jobs: Jobs, project: Path) -> None:
     assert views() == sorted([first, second])
     jobs.scheduler.delete(first)
     assert views() == [second]
-    (item,) = gc.find(0)
-    assert item.size > gc.size_of(gc.JobDir.of("none"))
-    gc.collect([item])
+    (item,) = housekeeping.find(0)
+    assert item.size > housekeeping.size_of(housekeeping.JobDir.of("none"))
+    housekeeping.collect([item])
     assert views() == []
 
 
@@ -162,21 +162,21 @@ def test_copies_without_a_job_are_collected(
     shipment = directory.DirectoryShipment(Workspace({str(project): ""}))
     shipment.store.add(take(project))
     directory.make_view(shipment, "interrupted")
-    assert gc.find(0) == []
+    assert housekeeping.find(0) == []
     now = time.time()
-    monkeypatch.setattr(gc.time, "time", lambda: now + SUBMISSION_SECONDS + 60)
-    (item,) = gc.find(0)
+    monkeypatch.setattr(housekeeping.time, "time", lambda: now + SUBMISSION_SECONDS + 60)
+    (item,) = housekeeping.find(0)
     assert item.app_id == "interrupted"
-    gc.collect([item])
+    housekeeping.collect([item])
     assert views() == []
 
 
 def test_a_job_that_cannot_start_leaves_no_copy(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.schedulers.local import submit
+    from trainyard.schedulers.local import submission
 
-    monkeypatch.setattr(submit, "SUPERVISE", "/nowhere/supervise.py")
+    monkeypatch.setattr(submission, "SUPERVISE", "/nowhere/supervise.py")
     with pytest.raises(BackendError, match="was not started"):
         run(jobs, role("exit 0"), project)
     assert views() == []

@@ -32,13 +32,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command."""
     from trainyard.cli.times import parse_duration
-    from trainyard.schedulers.aws.sagemaker_local import recovery, store
+    from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
     from trainyard.schedulers.aws.sagemaker_local.endpoint import api
     from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
     absence = parse_duration(args.absence)
     name = _app_id(args.handle)
-    job = store.find(name)
+    job = training_job.find(name)
     state = None if job is None else recovery.current_state(job)
     if job is None or state is None:
         raise UnknownAppException(f"{SCHEDULER} knows no job {name!r}")
@@ -57,15 +57,15 @@ def _app_id(text: str | None) -> str:
 
     The latest job is that of this scheduler, also one that came in through its API and is in no history.
     """
-    from trainyard.schedulers.aws.sagemaker_local import store
+    from trainyard.schedulers.aws.sagemaker_local import training_job
 
     if text in (None, "", "-"):
-        states = [(job.read_state(), job.name) for job in store.all_jobs()]
+        states = [(job.read_state(), job.name) for job in training_job.all_jobs()]
         latest = max(((state["created_at"], name) for state, name in states if state), default=None)
         if latest is None:
             raise UnknownAppException(f"{SCHEDULER} has no jobs, so there is no latest one")
         return latest[1]
-    if text and store.find(text) is not None:
+    if text and training_job.find(text) is not None:
         return text
     from trainyard.runner import get_runner
 

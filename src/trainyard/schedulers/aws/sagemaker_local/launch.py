@@ -13,11 +13,11 @@ from typing import Any
 import trainyard
 from trainyard.errors import BackendError, ConfigError
 from trainyard.redaction import Redactor
-from trainyard.schedulers.aws.sagemaker_local import feasible, store
+from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
-from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
+from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 from trainyard.system.identity import machine, myself
 from trainyard.system.processes import JOB_VARIABLE
 
@@ -102,7 +102,7 @@ def launch(
         BackendError: the runner could not be started; nothing is left of the job.
     """
     settings = settings or Settings.from_env()
-    feasible.check(request, settings.docker, settings.file_systems)
+    rules.check(request, settings.docker, settings.file_systems)
     region = region or region_of_environment()
     name = request["TrainingJobName"]
     now = time.time()
@@ -120,7 +120,7 @@ def launch(
         {"name": host.name, "group": host.group, "index": host.index} for host in layout.hosts_of(request)
     ]
     tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or ()}
-    job = store.create(name, document, first_state(hosts, now), tags)
+    job = training_job.create(name, document, first_state(hosts, now), tags)
     plan = {
         "job_dir": job.path,
         "request": request,

@@ -7,8 +7,8 @@ import os
 import shutil
 import time
 
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.aws.sagemaker_local.transitions import finish
+from trainyard.schedulers.aws.sagemaker_local.job_status import finish
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine
 

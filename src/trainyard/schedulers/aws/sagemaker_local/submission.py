@@ -15,7 +15,7 @@ from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
 from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker.rules import check_options
-from trainyard.schedulers.aws.sagemaker_local import feasible, store
+from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
@@ -98,7 +98,7 @@ def _uses_docker(app: AppDef) -> bool:
     """Tell whether hosts will be containers. The daemon is asked only if that matters: without an image."""
     settings = Settings.from_env()
     if settings.docker == "auto" and any(role.image in ("", NO_IMAGE) for role in app.roles):
-        return feasible.uses_containers(settings.docker)
+        return rules.uses_containers(settings.docker)
     return settings.docker != "never"
 
 
@@ -165,7 +165,7 @@ def settings_of(file_systems: dict[str, str] | None, request: dict[str, Any]) ->
 def _check(request: dict[str, Any], settings: Settings) -> None:
     try:
         validation.check_request(request)
-        feasible.check(request, settings.docker, settings.file_systems)
+        rules.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
         from trainyard.redaction import redact_text
 
@@ -235,6 +235,6 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",
-            hint=f"It is in {store.JobDir.of(job.job_name).path}.",
+            hint=f"It is in {training_job.JobDir.of(job.job_name).path}.",
         ) from None
     return job.job_name

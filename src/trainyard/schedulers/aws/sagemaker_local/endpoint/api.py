@@ -27,8 +27,8 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, invalid, not_found
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.machine.documents import is_full_disk
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.system import processes
 from trainyard.system.identity import Process
 

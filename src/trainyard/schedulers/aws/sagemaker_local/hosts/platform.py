@@ -34,7 +34,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

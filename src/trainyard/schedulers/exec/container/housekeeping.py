@@ -10,11 +10,11 @@ from trainyard.docker import images
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.paths import state_dir
-from trainyard.schedulers.docker import jobs, labels, results
-from trainyard.schedulers.docker.judge import judge, submitter_is_alive
-from trainyard.schedulers.docker.remove import networks_of_jobs, remove_job, remove_network
-from trainyard.schedulers.docker.times import parse_time
-from trainyard.schedulers.machine import trees
+from trainyard.schedulers.exec import directories
+from trainyard.schedulers.exec.container import inventory, labels, results
+from trainyard.schedulers.exec.container.judge import judge, submitter_is_alive
+from trainyard.schedulers.exec.container.remove import networks_of_jobs, remove_job, remove_network
+from trainyard.schedulers.exec.container.times import parse_time
 from trainyard.workspace.images.basefiles import LOOKING_LABEL
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def find(older_than_s: float, engine: Engine | None = None) -> list[Garbage]:
         EngineUnavailableError: no daemon answers.
     """
     with _engine(engine) as daemon:
-        known = jobs.load_jobs(daemon, size=True)
+        known = inventory.load_jobs(daemon, size=True)
         found = list(_ended_jobs(known, older_than_s))
         found += _abandoned_looks(daemon, older_than_s)
         found += _leftovers(daemon, set(known), older_than_s)
@@ -105,7 +105,7 @@ def _remove(engine: Engine, item: Garbage) -> bool:
     return True
 
 
-def _ended_jobs(known: dict[str, jobs.Job], older_than_s: float) -> Iterator[Garbage]:
+def _ended_jobs(known: dict[str, inventory.Job], older_than_s: float) -> Iterator[Garbage]:
     now = time.time()
     for app_id, job in known.items():
         verdict = judge(job, submitter_is_alive)
@@ -117,8 +117,8 @@ def _ended_jobs(known: dict[str, jobs.Job], older_than_s: float) -> Iterator[Gar
             path = f"{count} container{'s' if count > 1 else ''} of local_docker"
             size = sum(c.size for c in job.containers)
             directory = results.directory_of(app_id)
-            size += trees.size_of([directory])
-            yield Garbage(path, app_id, size, age, app_id, trees.has_results(directory))
+            size += directories.size_of([directory])
+            yield Garbage(path, app_id, size, age, app_id, directories.has_results(directory))
 
 
 def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator[Garbage]:
@@ -129,14 +129,14 @@ def _leftovers(engine: Engine, known: set[str], older_than_s: float) -> Iterator
         app_id = network["Labels"][labels.APP_ID]
         if app_id not in known and age >= limit:
             yield Garbage(f"network {network['Name']}", app_id, 0, age, network["Id"])
-    ages = {marker.app_id: now - marker.at / 1e9 for marker in jobs.load_markers(engine)}
+    ages = {marker.app_id: now - marker.at / 1e9 for marker in inventory.load_markers(engine)}
     for app_id, age in ages.items():
         if app_id not in known and age >= older_than_s:
             yield Garbage("markers of local_docker", app_id, 0, age, app_id)
     for app_id, changed in results.without_job(known):
         if now - changed >= limit:
             path = results.directory_of(app_id)
-            size = trees.size_of([path])
+            size = directories.size_of([path])
             yield Garbage(f"results in {path}", app_id, size, now - changed, app_id, True, shared=False)
 
 
@@ -152,7 +152,7 @@ def _abandoned_looks(engine: Engine, older_than_s: float) -> Iterator[Garbage]:
 
 
 def _unused_images(
-    engine: Engine, known: dict[str, jobs.Job], going: set[str], older_than_s: float
+    engine: Engine, known: dict[str, inventory.Job], going: set[str], older_than_s: float
 ) -> Iterator[Garbage]:
     """Find images that hold a workspace and that no container uses, but for those that go too."""
     filters = labels.label_filter(labels.FINGERPRINT)

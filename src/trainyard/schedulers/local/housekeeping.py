@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from trainyard.errors import StateStoreError
 from trainyard.paths import view_dir
-from trainyard.schedulers.local import status, store
-from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import trees
+from trainyard.schedulers.exec import directories
+from trainyard.schedulers.exec.process import job_directory, recovery
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.specs.status import AppState, is_terminal
 
 #: A submission takes no longer than this, so that what is older was interrupted.
@@ -31,15 +31,15 @@ def find(older_than_s: float) -> list[Garbage]:
     """Return the jobs that ended more than this many seconds ago, with size in bytes and age in seconds."""
     now = time.time()
     garbage = []
-    for job in store.all_jobs():
-        state = status.current_state(job)
+    for job in job_directory.all_jobs():
+        state = recovery.current_state(job)
         if state is None or not is_terminal(AppState[state["state"]]):
             continue
         age = now - (state["ended_at"] or now)
         if age >= older_than_s:
-            kept = trees.has_results(job.file("ml"))
+            kept = directories.has_results(job.file("ml"))
             garbage.append(Garbage(job.path, job.app_id, size_of(job), age, kept))
-    for job in store.interrupted_submissions():
+    for job in job_directory.interrupted_submissions():
         age = now - os.stat(job.path).st_mtime
         if age >= max(older_than_s, SUBMISSION_SECONDS):
             garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
@@ -88,14 +88,14 @@ def remove_job(job: JobDir) -> None:
         from trainyard.workspace.directory import remove_view
 
         remove_view(job.app_id)
-    for path in dict.fromkeys([status.log_root(job, status.replica_layout(job)), job.path]):
+    for path in dict.fromkeys([recovery.log_root(job, recovery.replica_layout(job)), job.path]):
         try:
-            trees.remove_tree(path)
+            directories.remove_tree(path)
         except OSError as error:
             raise StateStoreError(f"cannot remove {error.filename or path}: {error.strerror}") from error
 
 
 def size_of(job: JobDir) -> int:
     """Return how many bytes a job takes on the disk, logs included."""
-    roots = [job.path, status.log_root(job, status.replica_layout(job)), view_dir(job.app_id)]
-    return trees.size_of(dict.fromkeys(roots))
+    roots = [job.path, recovery.log_root(job, recovery.replica_layout(job)), view_dir(job.app_id)]
+    return directories.size_of(dict.fromkeys(roots))

@@ -14,7 +14,15 @@ import time
 from collections.abc import Sequence
 
 from trainyard import system
-from trainyard.schedulers.local.logindex import COUNTED, MIXED, SETTLED, STDERR, STDOUT, Record, make_record
+from trainyard.schedulers.exec.process.log_index import (
+    COUNTED,
+    MIXED,
+    SETTLED,
+    STDERR,
+    STDOUT,
+    Record,
+    make_record,
+)
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.
 GATHER_SECONDS = 0.004

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 
 from trainyard.paths import jobs_dir, state_error
-from trainyard.schedulers.machine.documents import read_json, reserve, write_json, write_json_last
+from trainyard.schedulers.exec.process.documents import read_json, reserve, write_json, write_json_last
 from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False

@@ -9,10 +9,10 @@ from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
+from trainyard.schedulers.exec.process.job_watch import JobWatch
+from trainyard.schedulers.exec.process.log_index import IndexReader, Record
+from trainyard.schedulers.exec.process.log_merge import Merger
 from trainyard.schedulers.lines import compile_regex, iter_lines
-from trainyard.schedulers.local.logindex import IndexReader, Record
-from trainyard.schedulers.local.logmerge import Merger
-from trainyard.schedulers.local.watch import JobWatch
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10

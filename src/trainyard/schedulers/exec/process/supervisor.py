@@ -13,11 +13,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from trainyard.schedulers.local import reasons
-from trainyard.schedulers.local.oom import OomWatch
-from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
-from trainyard.schedulers.local.replica import Replica
-from trainyard.schedulers.local.store import STATE_RESERVE, JobDir
+from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec.process.job_directory import STATE_RESERVE, JobDir
+from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
+from trainyard.schedulers.exec.process.out_of_memory import OomWatch
+from trainyard.schedulers.exec.process.replica import Replica
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine, myself

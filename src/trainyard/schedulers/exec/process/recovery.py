@@ -12,8 +12,8 @@ import os
 import time
 
 from trainyard.schedulers.base import DescribeAppResponse
-from trainyard.schedulers.local import reasons
-from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from trainyard import system
-from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import interface
 from trainyard.system.identity import Process

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import time
 
-from trainyard.schedulers.docker import jobs, reasons
-from trainyard.schedulers.docker.times import in_seconds
+from trainyard.schedulers.exec.container import reasons
+from trainyard.schedulers.exec.container.inventory import CANCELLED, RETRY, STOPPED, WAITING
+from trainyard.schedulers.exec.container.times import in_seconds
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainyard.schedulers.docker.jobs import Container, Job, Marker
+    from trainyard.schedulers.exec.container.inventory import Container, Job, Marker
 
 #: A submission from another machine, which cannot be looked at, is taken to be under way for so long.
 LONGEST_REMOTE_SUBMISSION = 3600.0
@@ -108,12 +109,12 @@ class _Judge:
         is_incomplete = bool(self.new) or (
             len(job.containers) < total and all(c.is_new for c in job.containers)
         )
-        self.waiting = next((marker for marker in job.markers if marker.kind == jobs.WAITING), None)
+        self.waiting = next((marker for marker in job.markers if marker.kind == WAITING), None)
         self.is_waiting = self.waiting is not None and bool(self.new)
         self.is_submitting = is_incomplete and not self.is_waiting and submitter_is_alive(job)
         self.is_interrupted = is_incomplete and not (self.is_submitting or self.is_waiting)
         self.end = self._end_marker()
-        self.retries = sorted((m for m in job.markers if m.kind == jobs.RETRY), key=lambda m: (m.at, m.name))
+        self.retries = sorted((m for m in job.markers if m.kind == RETRY), key=lambda m: (m.at, m.name))
         self.pending = [] if self.end else self._pending()
 
     def verdict(self) -> Verdict:
@@ -147,7 +148,7 @@ class _Judge:
 
     def _end_marker(self) -> Marker | None:
         """Return what ended the job, unless it had ended already when that was asked for."""
-        ends = [marker for marker in self.job.markers if marker.kind in (jobs.CANCELLED, jobs.STOPPED)]
+        ends = [marker for marker in self.job.markers if marker.kind in (CANCELLED, STOPPED)]
         if not ends:
             return None
         first = min(ends, key=lambda marker: marker.at)
@@ -157,7 +158,7 @@ class _Judge:
     def _is_waiting_for_retry(self, end: Marker) -> bool:
         """Tell whether at an end's time some replicas had failed and were to be started again."""
         return any(
-            marker.kind == jobs.RETRY
+            marker.kind == RETRY
             and any(marker.facts["was"].get(c.name) == c.started for c in self.containers)
             for marker in self.job.markers
         )
@@ -212,7 +213,7 @@ class _Judge:
 
     def _stopped(self, reason: str, detail: str) -> Step:
         facts = {"reason": reason, "detail": detail, "at": int(self.now * 1e9)}
-        return Step(MARK, None, jobs.STOPPED, facts)
+        return Step(MARK, None, STOPPED, facts)
 
     def _retry(self, scope: str, culprit: Container) -> Step:
         group = [c for c in self.containers if not scope or c.role == scope]
@@ -222,7 +223,7 @@ class _Judge:
             "was": {container.name: container.started for container in group},
             "at": int(self.now * 1e9),
         }
-        return Step(MARK, None, f"{jobs.RETRY}-{len(self.retries) + 1}", facts)
+        return Step(MARK, None, f"{RETRY}-{len(self.retries) + 1}", facts)
 
     # ---- what it is called
 
@@ -293,7 +294,7 @@ class _Judge:
         return f"waiting for a network: {facts.get('reason', '')}"
 
     def _end_reason(self) -> str:
-        if self.end is None or self.end.kind == jobs.CANCELLED:
+        if self.end is None or self.end.kind == CANCELLED:
             return reasons.CANCELLED
         return str(self.end.facts.get("reason", reasons.INTERRUPTED))
 
@@ -342,7 +343,7 @@ def ports_of(container: Container) -> dict[str, str]:
     """Return where a running container's ports are found, by name, or by number where they have none."""
     import json
 
-    from trainyard.schedulers.docker import labels
+    from trainyard.schedulers.exec.container import labels
 
     names = {number: name for name, number in json.loads(container.labels.get(labels.PORTS) or "{}").items()}
     return {names.get(number, str(number)): place for number, place in sorted(container.ports.items())}
@@ -350,7 +351,8 @@ def ports_of(container: Container) -> dict[str, str]:
 
 def submitter_is_alive(job: Job) -> bool:
     """Tell whether the process that submits a job still runs; a guess where it ran on another machine."""
-    from trainyard.schedulers.docker import labels
+
+    from trainyard.schedulers.exec.container import labels
     from trainyard.system.identity import Process, host_name
 
     if job.labels.get(labels.HOST) != host_name():

@@ -2,8 +2,8 @@
 
 It applies retry policies of groups, fail_fast, the time limit and cancellations, and removes the job's
 network at the end. All that it knows it reads from the daemon, so it may be killed at any time: the next
-command that looks at the job starts another (`trainyard.schedulers.docker.spawn`). It sleeps until the daemon
-tells of an event, or somebody knocks at its socket.
+command that looks at the job starts another. It sleeps until the daemon tells of an event, or somebody
+connects to its socket.
 """
 
 from __future__ import annotations
@@ -12,26 +12,24 @@ import os
 import sys
 
 if __name__ == "__main__":  # run as a script, so that it starts without `site`; its own folder is of no use
-    sys.path[0] = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
+    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
 import math
 import threading
 import time
 
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
-from trainyard.schedulers.docker import jobs, reasons, spawn
-from trainyard.schedulers.docker.events import Events
-from trainyard.schedulers.docker.judge import LAUNCH, MARK, STOP, Step, judge, submitter_is_alive
-from trainyard.schedulers.docker.parallel import for_all
-from trainyard.schedulers.docker.remove import networks_of_jobs, remove_networks
+from trainyard.schedulers.exec.container import inventory, reasons, spawn
+from trainyard.schedulers.exec.container.events import Events
+from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge, submitter_is_alive
+from trainyard.schedulers.exec.container.parallel import for_all
+from trainyard.schedulers.exec.container.remove import networks_of_jobs, remove_networks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-    from trainyard.schedulers.docker.jobs import Container, Job
+    from trainyard.schedulers.exec.container.inventory import Container, Job
 
 #: Beyond the grace period, the time that the daemon may take to kill a container.
 STOP_SECONDS = 120.0
@@ -64,7 +62,7 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
         seen = events.count()
         timeout = None
         try:
-            job = jobs.load_job(engine, app_id)
+            job = inventory.load_job(engine, app_id)
             if job is None:
                 remove_networks(engine, app_id)
                 return
@@ -94,7 +92,7 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
 def _do(engine: Engine, job: Job, step: Step) -> bool:
     """Do a step; returns False if it has to wait."""
     if step.kind == MARK:
-        jobs.make_marker(engine, job.app_id, step.name, step.name.partition("-")[0], step.facts)
+        inventory.make_marker(engine, job.app_id, step.name, step.name.partition("-")[0], step.facts)
     elif step.kind == STOP:
         for_all(lambda container: _stop(engine, container, job.grace), step.containers)
     elif step.kind == LAUNCH and not _has_network(engine, job):
@@ -107,7 +105,7 @@ def _do(engine: Engine, job: Job, step: Step) -> bool:
 def _has_network(engine: Engine, job: Job) -> bool:
     """Make the network of a job that waits for it; returns False if there are no addresses for it yet."""
     from trainyard.docker.errors import NoSubnetLeftError
-    from trainyard.schedulers.docker.submit import make_job_network
+    from trainyard.schedulers.exec.container.submission import make_job_network
 
     if networks_of_jobs(engine, job.app_id):
         return True
@@ -143,7 +141,7 @@ def _start(engine: Engine, job: Job, containers: list[Container]) -> None:
                 "detail": f"{container.role}/{container.replica}: {error.message}"[:500],
                 "at": time.time_ns(),
             }
-            jobs.make_marker(engine, job.app_id, jobs.STOPPED, jobs.STOPPED, facts)
+            inventory.make_marker(engine, job.app_id, inventory.STOPPED, inventory.STOPPED, facts)
 
     first, *others = containers
     start(first)
@@ -171,7 +169,7 @@ def _answer(door: socket.socket, events: Events) -> None:
 
 def _watch_submitter(job: Job, events: Events) -> None:
     """Wake up when the process that submits the job ends: if it is killed half-way, the rest is ours."""
-    from trainyard.schedulers.docker import labels
+    from trainyard.schedulers.exec.container import labels
     from trainyard.system.identity import Process, host_name
     from trainyard.system.processes import wait_for_end
 

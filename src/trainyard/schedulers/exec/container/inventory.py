@@ -6,8 +6,8 @@ import json
 import re
 
 from trainyard.docker.engine import EngineError
-from trainyard.schedulers.docker import labels
-from trainyard.schedulers.docker.times import parse_time
+from trainyard.schedulers.exec.container import labels
+from trainyard.schedulers.exec.container.times import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Container:
 
 
 class Marker:
-    """What was done to a job, said once and for all: see `trainyard.schedulers.docker.judge`."""
+    """What was done to a job, said once and for all: see `trainyard.schedulers.exec.container.judge`."""
 
     __slots__ = ("app_id", "facts", "kind", "name")
 
@@ -231,7 +231,7 @@ def _add_markers(engine: Engine, jobs: dict[str, Job], one: str | None) -> None:
 
 def _inspect(engine: Engine, jobs: Iterable[Job]) -> None:
     """Ask for the details of the jobs' containers; those that have gone meanwhile are dropped."""
-    from trainyard.schedulers.docker.parallel import for_all
+    from trainyard.schedulers.exec.container.parallel import for_all
 
     def inspect(container: Container) -> None:
         try:

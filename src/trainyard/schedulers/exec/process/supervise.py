@@ -19,17 +19,14 @@ import os
 import sys
 
 if __name__ == "__main__":  # run as a script, so that it starts without `site`; its own folder is of no use
-    sys.path[0] = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
+    sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
 import json
 import time
 
-from trainyard.schedulers.local import reasons
-from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.local.supervisor import Supervisor
-from trainyard.schedulers.machine import keeping
+from trainyard.schedulers.exec.process import guard, reasons
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process.supervisor import Supervisor
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system.identity import Process
 
@@ -49,14 +46,14 @@ def main() -> NoReturn:
         os._exit(0)
     plan = json.loads(data)
     job = JobDir(plan["job_dir"])
-    keeping.detach(job.file("supervisor.log"), lambda ready: _guard(job, plan, ready), "supervisor")
+    guard.detach(job.file("supervisor.log"), lambda ready: _guard(job, plan, ready), "supervisor")
 
 
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     environ = {"PYTHON": sys.executable, "PROGRAM": os.path.abspath(__file__), "JOB": job.path}
-    keeping.guard(
+    guard.guard(
         f"trainyard: guard of {job.app_id}",
-        lambda guard: _supervise(job, plan, guard, ready),
+        lambda identity: _supervise(job, plan, identity, ready),
         ready,
         (SENTINEL, environ),
         started=plan.clear,  # it holds the replicas' environment
@@ -70,17 +67,17 @@ def _end_as_lost(job: JobDir) -> None:
         job.write_final_state(reasons.ended_state(state, reasons.SUPERVISOR_LOST, time.time()))
 
 
-def _supervise(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoReturn:
+def _supervise(job: JobDir, plan: dict[str, Any], guarded_by: Process, ready: int) -> NoReturn:
     def prepare() -> Callable[[], None]:
-        supervisor = Supervisor(job, plan, guard)
+        supervisor = Supervisor(job, plan, guarded_by)
         supervisor.prepare()
         return supervisor.run
 
-    keeping.keep(f"trainyard: supervisor of {job.app_id}", prepare, ready, job.path)
+    guard.keep(f"trainyard: supervisor of {job.app_id}", prepare, ready, job.path)
 
 
 def _is_over(job: JobDir) -> bool:
-    from trainyard.schedulers.local.status import current_state
+    from trainyard.schedulers.exec.process.recovery import current_state
 
     state = current_state(job)
     return state is None or is_terminal(AppState[state["state"]])
@@ -88,6 +85,6 @@ def _is_over(job: JobDir) -> bool:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--orphaned":
-        keeping.wait_until_ended(lambda: _is_over(JobDir(sys.argv[2])), pause=0.05)
+        guard.wait_until_ended(lambda: _is_over(JobDir(sys.argv[2])), pause=0.05)
     else:
         main()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.paths import view_dir
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.local.store import JobDir
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource

@@ -9,7 +9,7 @@ https://docs.docker.com/reference/api/engine/version/v1.47/#tag/Container/operat
 from __future__ import annotations
 
 from trainyard.errors import BackendError
-from trainyard.schedulers.docker.times import format_time, parse_time
+from trainyard.schedulers.exec.container.times import format_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Objects
 from trainyard.schedulers.aws.sagemaker_local.data.results import final_metrics, send_results
 from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
+from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
-from trainyard.schedulers.aws.sagemaker_local.transitions import Journal
-from trainyard.schedulers.machine.keeping import note_fault
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.exec.process.guard import note_fault
 from trainyard.system.identity import Process
 
 #: Why hosts are made to end. A later reason counts only if it is stronger.

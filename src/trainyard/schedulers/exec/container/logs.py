@@ -8,8 +8,14 @@ from collections import deque
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError
 from trainyard.schedulers.base import LogBlock, Stream
-from trainyard.schedulers.docker.frames import FrameReader, LineJoiner, since_text, split_time, stamp_of
-from trainyard.schedulers.docker.times import format_time
+from trainyard.schedulers.exec.container.frames import (
+    FrameReader,
+    LineJoiner,
+    since_text,
+    split_time,
+    stamp_of,
+)
+from trainyard.schedulers.exec.container.times import format_time
 from trainyard.schedulers.lines import compile_regex, iter_lines
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from trainyard.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard.schedulers.docker.request import ReplicaRequest
+    from trainyard.schedulers.exec.container.submission import ReplicaRequest
 
 # Tried in this order; the first that is found in the daemon's message counts.
 _ADVICE: list[tuple[str, str]] = [

@@ -7,8 +7,8 @@ import threading
 import time
 
 from trainyard.docker.engine import EngineError, EngineUnavailableError
-from trainyard.schedulers.docker import labels
-from trainyard.schedulers.docker.spawn import attend
+from trainyard.schedulers.exec.container import labels
+from trainyard.schedulers.exec.container.spawn import attend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

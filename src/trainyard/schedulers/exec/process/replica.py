@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from trainyard.schedulers.local import reasons
+from trainyard.schedulers.exec.process import reasons
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.schedulers.local.recorder import ReplicaRecorder
+    from trainyard.schedulers.exec.process.log_recorder import ReplicaRecorder
 
 _RESET_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT

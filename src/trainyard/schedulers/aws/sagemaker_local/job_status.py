@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL
 from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 LONGEST_REASON = 1024
 

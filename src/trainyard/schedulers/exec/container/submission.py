@@ -2,30 +2,113 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 import warnings
+from dataclasses import dataclass, field
 
 from trainyard.docker import images
 from trainyard.docker.errors import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
-from trainyard.schedulers.docker import jobs, labels, refusals, results
-from trainyard.schedulers.docker.parallel import for_all
-from trainyard.schedulers.docker.remove import remove_ended_networks, remove_job
+from trainyard.schedulers.exec.container import inventory, labels, refusals, results
+from trainyard.schedulers.exec.container.parallel import for_all
+from trainyard.schedulers.exec.container.remove import remove_ended_networks, remove_job
 from trainyard.system.identity import host_name, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from trainyard.docker.engine import Engine
     from trainyard.docker.networks import Network
-    from trainyard.schedulers.docker.request import DockerRequest, ReplicaRequest
 
+#: SageMaker's names of hosts begin with it.
+HOST_PREFIX = "algo-"
 #: Starting takes as long as the machine takes to set a container up, which a loaded one may do slowly.
 START_SECONDS = 300.0
+
+
+@dataclass
+class ReplicaRequest:
+    """One container. ``body`` is the API's, without what stands beside it here."""
+
+    name: str
+    role: str
+    replica: int
+    image: str
+    env: dict[str, str]
+    body: dict[str, Any]
+    #: The script that its program reads, from the working directory; "" if nobody can tell.
+    script: str = ""
+
+    def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:
+        """Return what is sent to the daemon."""
+        return {
+            **self.body,
+            "Image": self.image,
+            "Env": [f"{name}={value}" for name, value in self.env.items()],
+            "Labels": {**self.body["Labels"], **more_labels},
+        }
+
+
+@dataclass
+class DockerRequest:
+    """Everything that the daemon is asked for.
+
+    ``network`` is the name of a network to be made for the job, which is the job's id, or "".
+    """
+
+    app_id: str
+    containers: list[ReplicaRequest]
+    network: str = ""
+    platform: str | None = None
+    watched: bool = False
+    #: Directories of this machine to be made if they do not exist: where results are sent to.
+    folders: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return json.dumps(self.shown(), indent=2)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values for people, secrets masked."""
+        from trainyard.redaction import Redactor
+
+        redactor = Redactor()
+        containers = []
+        for container in self.containers:
+            shown = redactor.json({**vars(container), "env": {}})
+            shown["env"] = {name: redactor.value(name, value) for name, value in container.env.items()}
+            shown["body"]["Labels"] = {
+                name: _shown_label(redactor, value) for name, value in container.body["Labels"].items()
+            }
+            containers.append(shown)
+        return {**vars(self), "containers": containers}
+
+    def place_hosts(self, addresses: Iterator[str]) -> None:
+        """Give the containers addresses of their job's network, and let hosts of a training job know theirs.
+
+        The names that the daemon itself gives come with a container's start and go with its end; these stay.
+        """
+        known: dict[str, list[str]] = {}
+        for container, address in zip(self.containers, addresses, strict=False):
+            endpoint = container.body["NetworkingConfig"]["EndpointsConfig"][self.network]
+            endpoint["IPAMConfig"] = {"IPv4Address": address}
+            hosts = known.setdefault(container.role, [])
+            hosts += [f"{alias}:{address}" for alias in endpoint["Aliases"] if alias.startswith(HOST_PREFIX)]
+        for container in self.containers:
+            if known[container.role]:
+                container.body["HostConfig"]["ExtraHosts"] = known[container.role]
+
+
+def _shown_label(redactor: Any, value: str) -> str:
+    try:
+        return json.dumps(redactor.json(json.loads(value)))
+    except ValueError:
+        return str(redactor.text(value))
 
 
 class AlreadySubmitted(Exception):
@@ -102,7 +185,9 @@ class _Submission:
         for_all(self._make_container, self.request.containers, shielded=True)
         if self.is_waiting:
             facts = {"reason": self._why_waiting, "at": time.time_ns()}
-            jobs.make_marker(self.engine, self.request.app_id, jobs.WAITING, jobs.WAITING, facts)
+            inventory.make_marker(
+                self.engine, self.request.app_id, inventory.WAITING, inventory.WAITING, facts
+            )
 
     def _own_mounts(self) -> list[dict[str, Any]]:
         """Return the mounts that bring the job's results to this machine."""

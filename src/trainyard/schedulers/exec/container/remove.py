@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainyard.docker.engine import EngineError
-from trainyard.schedulers.docker import jobs, labels
-from trainyard.schedulers.docker.parallel import for_all
+from trainyard.schedulers.exec.container import inventory, labels
+from trainyard.schedulers.exec.container.parallel import for_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def remove_network(engine: Engine, network_id: str) -> bool:
 
 def remove_markers(engine: Engine, app_id: str) -> None:
     """Remove a job's markers."""
-    for marker in jobs.load_markers(engine, app_id):
+    for marker in inventory.load_markers(engine, app_id):
         _quietly(engine, "DELETE", f"/volumes/{marker.name}")
 
 
@@ -66,7 +66,7 @@ def remove_ended_networks(engine: Engine) -> bool:
     """Remove the networks of jobs that have ended; tells whether there were any."""
     active = {
         app_id
-        for app_id, job in jobs.load_jobs(engine, details=False).items()
+        for app_id, job in inventory.load_jobs(engine, details=False).items()
         if any(container.is_active or container.is_new for container in job.containers)
     }
     idle = [n for n in networks_of_jobs(engine) if n["Labels"].get(labels.APP_ID) not in active]

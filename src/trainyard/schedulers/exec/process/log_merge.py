@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from trainyard.schedulers.exec.process.log_index import Record
 from trainyard.schedulers.lines import iter_lines
-from trainyard.schedulers.local.logindex import Record
 
 #: More lines than this without their writes are not merely late: the rhythm is another.
 MAX_LATE = 20_000

@@ -8,10 +8,10 @@ import time
 
 from trainyard.docker.engine import EngineUnavailableError
 from trainyard.schedulers.base import LogBlock
-from trainyard.schedulers.docker import jobs
-from trainyard.schedulers.docker.events import Events
-from trainyard.schedulers.docker.frames import LineJoiner, split_time
-from trainyard.schedulers.docker.logs import Cursor, Window, frames_of, open_log, read_last
+from trainyard.schedulers.exec.container import inventory
+from trainyard.schedulers.exec.container.events import Events
+from trainyard.schedulers.exec.container.frames import LineJoiner, split_time
+from trainyard.schedulers.exec.container.logs import Cursor, Window, frames_of, open_log, read_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from trainyard.docker.engine import Engine
     from trainyard.docker.engine import Stream as Answer
-    from trainyard.schedulers.docker.jobs import Job
-    from trainyard.schedulers.docker.judge import Verdict
+    from trainyard.schedulers.exec.container.inventory import Job
+    from trainyard.schedulers.exec.container.judge import Verdict
 
 QUEUED_BLOCKS = 256
 #: How long to wait, at most, before a daemon that has gone is asked again.
@@ -43,7 +43,7 @@ class JobView:
         """Return the job, seen after this many events; None if it is gone."""
         with self._lock:
             if self._seen != seen:
-                job = jobs.load_job(self._engine, self._app_id)
+                job = inventory.load_job(self._engine, self._app_id)
                 self._found = None if job is None else (job, self._judge(job))
                 self._seen = seen
             return self._found

@@ -22,7 +22,7 @@ import shutil
 from contextlib import contextmanager
 
 from trainyard.paths import make_private_dir, state_dir, state_error
-from trainyard.schedulers.machine.documents import read_json, reserve, write_json, write_json_last
+from trainyard.schedulers.exec.process.documents import read_json, reserve, write_json, write_json_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

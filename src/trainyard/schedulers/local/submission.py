@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.redaction import Redactor
-from trainyard.schedulers.local.plan import LocalRequest, inherited_environ
-from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import documents
+from trainyard.schedulers.exec.process import documents
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.local.request import LocalRequest, inherited_environ
 from trainyard.specs.serialize import to_json
 from trainyard.system import processes
 from trainyard.system.identity import machine, myself
@@ -23,7 +23,7 @@ from trainyard.system.identity import machine, myself
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
 
-SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
+SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../exec/process/supervise.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 
