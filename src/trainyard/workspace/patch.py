@@ -22,7 +22,7 @@ from trainyard.workspace.images.making import LOCAL_REPOSITORY, Wanted, Way, mak
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import still_growing
 from trainyard.workspace.store import Store
-from trainyard.workspace.toolkit import ToolkitPlace, needs_toolkit
+from trainyard.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

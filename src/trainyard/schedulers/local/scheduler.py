@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -85,7 +85,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica has a base directory."""
         from trainyard.specs.substitution import macros
-        from trainyard.workspace.toolkit import ToolkitPlace, local_command
+        from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
         base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: what a project wants installed there is theirs to decide.
@@ -120,7 +120,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
         launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any("train" in role.metadata for role in dryrun_info.app.roles):
-            from trainyard.workspace.toolkit import put_toolkit
+            from trainyard.workspace.toolkit_files import put_toolkit
 
             put_toolkit()
         if dryrun_info.shipment is None:

@@ -11,7 +11,7 @@ from trainyard.errors import ConfigError
 from trainyard.workspace.images.image import LABEL_TOOLKIT
 from trainyard.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
 from trainyard.workspace.images.placement import Place, place
-from trainyard.workspace.toolkit import TOOLKIT_BASE, TOOLKIT_PATH
+from trainyard.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH
 
 if TYPE_CHECKING:
     from trainyard.workspace.images.placement import Lookup

@@ -14,7 +14,7 @@ from trainyard.workspace.registry.digests import digest_of
 from trainyard.workspace.registry.errors import CancelledError
 from trainyard.workspace.registry.image import read_image
 from trainyard.workspace.registry.media import OCI_MANIFEST, is_foreign, layer_type
-from trainyard.workspace.registry.patience import DEFAULT_PATIENCE
+from trainyard.workspace.registry.session import DEFAULT_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -36,7 +36,7 @@ class BlobStream:
         self._at = offset
         self._end: int | None = None
         self._answer: Answer | None = None
-        self._patience = session.new_patience()
+        self._backoff = session.new_backoff()
 
     def read(self, size: int = BLOCK, /) -> bytes:
         """Return at most ``size`` bytes; b"" at the end.
@@ -50,10 +50,10 @@ class BlobStream:
                 block = self._block(size)
             except Trouble as trouble:
                 self.close()
-                self._session.wait(self._patience, trouble, self._purpose)
+                self._session.wait(self._backoff, trouble, self._purpose)
                 continue
             if block:
-                self._patience.progressed()
+                self._backoff.reset()
                 self._at += len(block)
                 if self._hash is not None:
                     self._hash.update(block)

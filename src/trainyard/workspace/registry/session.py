@@ -8,10 +8,10 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
+from trainyard.backoff import Backoff, retry_after
 from trainyard.docker.credentials import credentials_for
 from trainyard.workspace.registry.auth import Authorizer, TokenServerError
 from trainyard.workspace.registry.errors import CancelledError, RegistryError
-from trainyard.workspace.registry.patience import DEFAULT_PATIENCE, Patience, retry_after
 from trainyard.workspace.registry.reference import api_host, canonical_registry, is_loopback, split_host
 from trainyard.workspace.registry.refusals import (
     FINAL_CODES,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Self, TypeVar
 
+    from trainyard.backoff import Clock
     from trainyard.docker.credentials import Credentials
     from trainyard.workspace.progress import Progress
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     Body = bytes | Callable[[], Iterable[bytes]] | None
 
 INSECURE_VARIABLE = "TRAINYARD_INSECURE_REGISTRIES"
+#: A registry may be away, or fail, for so many seconds; the first delay before another try, and the longest.
+DEFAULT_PATIENCE = 120.0
+FIRST_DELAY, LONGEST_DELAY = 0.5, 10.0
 #: A registry that never answered is more likely mistyped than away for a moment.
 FIRST_CONTACT_PATIENCE = 15.0
 
@@ -62,7 +66,7 @@ class RegistrySession:
         patience: seconds for which a registry may be away, or fail, before we give up.
         progress: is told when we wait.
         transport: sends the requests; one of its own by default.
-        pause: replaces backoff's sleeping, clock and jitter.
+        clock: the time, of which tests have another.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class RegistrySession:
         patience: float = DEFAULT_PATIENCE,
         progress: Progress | None = None,
         transport: Transport | None = None,
-        pause: Patience | None = None,
+        clock: Clock | None = None,
     ) -> None:
         split_host(host)
         self.registry = canonical_registry(host)
@@ -84,7 +88,8 @@ class RegistrySession:
         self._transport = transport or Transport(self._environ)
         self._progress = progress
         self._stop = threading.Event()
-        self._patience = pause or Patience(patience, sleep=self._stop.wait)
+        self._patience = patience
+        self._clock = clock
         self._answered = False
         self._told = ""
         self._base = "" if self._insecure else f"https://{api_host(self.registry)}"
@@ -244,30 +249,30 @@ class RegistrySession:
 
     def patiently(self, ask: Callable[[], T], purpose: Purpose) -> T:
         """Repeat what raises `Trouble`, until it does not, or patience ends."""
-        patience = self.new_patience()
+        backoff = self.new_backoff()
         while True:
             try:
                 return ask()
             except Trouble as trouble:
-                self.wait(patience, trouble, purpose)
+                self.wait(backoff, trouble, purpose)
 
-    def new_patience(self) -> Patience:
-        """Return patience for one operation."""
-        return self._patience.renewed()
+    def new_backoff(self) -> Backoff:
+        """Return the delays between the attempts of one operation."""
+        return Backoff(FIRST_DELAY, LONGEST_DELAY, limit=self._patience, stop=self._stop, clock=self._clock)
 
-    def wait(self, patience: Patience, trouble: Trouble, purpose: Purpose) -> None:
+    def wait(self, backoff: Backoff, trouble: Trouble, purpose: Purpose) -> None:
         """Wait before another try.
 
         Raises:
             RegistryUnavailableError: we have waited for long enough.
         """
         if not self._answered:
-            patience.limit = min(patience.limit, FIRST_CONTACT_PATIENCE)
+            backoff.limit = min(self._patience, FIRST_CONTACT_PATIENCE)
         if self._progress is not None and self._told != trouble.problem:
             self._told = trouble.problem  # once, whatever the number of threads that wait
             self._progress.step(f"waiting for {self.registry}: {trouble.problem}")
-        if not patience.pause(trouble.retry_after):
-            raise unavailable(purpose, trouble, patience.waited())
+        if not backoff.pause(trouble.retry_after):
+            raise unavailable(purpose, trouble, backoff.elapsed())
         if self._stop.is_set():
             raise CancelledError(f"cannot {purpose}: it was stopped")
 

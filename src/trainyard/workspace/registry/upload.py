@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from trainyard.backoff import Backoff
     from trainyard.workspace.registry.client import RegistryClient
-    from trainyard.workspace.registry.patience import Patience
     from trainyard.workspace.registry.session import Body
     from trainyard.workspace.registry.sources import Source
     from trainyard.workspace.registry.transport import Answer
@@ -88,23 +88,23 @@ class Upload:
             self._position.close()
 
     def _run(self) -> bool:
-        patience = self._client.new_patience()
+        backoff = self._client.new_backoff()
         unsure = False
         while True:
             try:
                 if unsure:
                     self._ask_how_far()
-                    self._note_progress(patience)
+                    self._note_progress(backoff)
                 unsure = False
                 if not self._location and not self._begin():
                     self._advance(self._size)
                     return False
                 while self._location and self._offset < self._size and self._size > SMALL:
                     self._send_piece()
-                    self._note_progress(patience)
+                    self._note_progress(backoff)
                 self._finish()
             except Trouble as trouble:
-                self._client.wait(patience, trouble, self._purpose)
+                self._client.wait(backoff, trouble, self._purpose)
                 unsure = bool(self._location)
             except SessionLostError as lost:
                 self._start_anew(lost)
@@ -160,11 +160,11 @@ class Upload:
         if not start < self._offset <= self._size:
             raise SessionLostError(RegistryError(f"cannot {self._purpose}: it counts {self._offset:,} bytes"))
 
-    def _note_progress(self, patience: Patience) -> None:
-        """Be patient anew once the registry has more than ever before."""
+    def _note_progress(self, backoff: Backoff) -> None:
+        """Forget the failures once the registry has more than ever before."""
         if self._offset > self._safe:
             self._safe = self._offset
-            patience.progressed()
+            backoff.reset()
 
     def _finish(self) -> None:
         headers = {"Content-Type": "application/octet-stream"}

@@ -30,7 +30,7 @@ from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import Snapshot, snapshot, still_growing
 from trainyard.workspace.store import Store
-from trainyard.workspace.toolkit import toolkit_archive
+from trainyard.workspace.toolkit_files import toolkit_archive
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsThrottledError
 from trainyard.schedulers.aws.sagemaker.calls import CONCURRENCY, PAGE_SIZE
@@ -19,15 +18,13 @@ from trainyard.schedulers.aws.session import AwsSession
 Job = dict[str, Any]
 
 ATTEMPTS = 5
-FIRST_DELAY = 0.5
+FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 #: A page of a queue's list holds a hundred jobs. It is read as far as it saves calls: so many jobs that are
 #: wanted are worth a page.
 WORTH_A_PAGE = 4
 _NOT_FOUND = re.compile(r"not found|does not exist|doesn't exist|no such|cannot find", re.I)
 _ENDED = re.compile(r"already|terminal|not in a state|cannot be terminated", re.I)
 _ALL_TIMES = "1"  # milliseconds since the epoch
-
-sleep = time.sleep
 
 
 def submit(session: AwsSession, submission: Job, training: Job) -> Job:
@@ -40,24 +37,20 @@ def submit(session: AwsSession, submission: Job, training: Job) -> Job:
         AwsError: Batch refused it, or could not be reached.
     """
     request = {**submission, "serviceRequestPayload": json.dumps(training)}
-    lost, delay = False, FIRST_DELAY
-    for attempt in range(ATTEMPTS):
+    lost, backoff = False, Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
+    while True:
         try:
             answer = session.call("batch", "SubmitServiceJob", repeats=False, **request)
             return {"jobId": answer["jobId"], "jobArn": answer.get("jobArn", "")}
         except AwsError as error:
             lost = lost or error.lost_answer
-            last = attempt + 1 == ATTEMPTS
-            if not lost and (last or not isinstance(error, AwsThrottledError)):
+            if not lost and not isinstance(error, AwsThrottledError):
                 raise
             found = _look_for(session, submission) if lost else None
             if found is not None:
                 return {"jobId": found["jobId"], "jobArn": found.get("jobArn", "")}
-            if last:
+            if not backoff.pause():  # lists lag behind
                 raise
-            sleep(delay * random.uniform(0.5, 1))  # lists lag behind
-            delay *= 2
-    raise AssertionError("unreachable")
 
 
 def _look_for(session: AwsSession, submission: Job) -> Job | None:

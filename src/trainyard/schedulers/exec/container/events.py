@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.schedulers.exec.container import labels
 from trainyard.schedulers.exec.container.spawn import attend
@@ -103,19 +104,18 @@ class Events:
             self._condition.notify_all()
 
     def _listen(self) -> None:
-        delay = FIRST_DELAY
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, stop=self._closed)
         while not self._closed.is_set():
             try:
                 self._follow()
-                delay = FIRST_DELAY
+                backoff.reset()
             except (EngineError, EngineUnavailableError):
                 if self._closed.is_set():
                     return
             self._listening.set()
             self.wake()  # whoever waits finds out by asking that the daemon has gone
             if not self._closed.is_set():
-                self._closed.wait(delay)
-                delay = min(2 * delay, LONGEST_DELAY)
+                backoff.pause()
 
     def _follow(self) -> None:
         filters = {

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from trainyard import system
+from trainyard.backoff import Backoff
 from trainyard.system import processes
 from trainyard.system.identity import Process, myself
 
@@ -172,6 +172,6 @@ def wait_until_ended(is_over: Callable[[], bool], pause: float) -> None:
         is_over: looks, and ends the job if nobody keeps it any more.
         pause: seconds between two looks.
     """
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while not is_over() and time.monotonic() < deadline:
-        time.sleep(pause)
+    polls = Backoff(pause, jitter=0, limit=ORPHAN_SECONDS).start()
+    while not is_over() and polls.pause():
+        pass

@@ -1,7 +1,7 @@
-"""The toolkit: what runs a training script in its job. It travels with the launcher.
+"""The toolkit's files as jobs get them: one archive for images, an unpacked copy for jobs of this machine.
 
-Images get it as one file, with the same bytes as the one that the toolkit's own builder makes of the same
-sources. Jobs of this machine run an unpacked copy, whose byte code Python keeps. Nothing of it is imported.
+The archive has the same bytes as the one that ``toolkit/build_zipapp.py`` makes of the same sources. Python
+keeps the byte code of the unpacked copy. What the launcher imports of the toolkit is in `trainyard.toolkit`.
 """
 
 from __future__ import annotations
@@ -166,14 +166,12 @@ def _given(path: str) -> bytes:
 
 
 def _sources() -> str:
-    """Return the toolkit's package: within an installed trainyard, or beside it in a clone."""
-    own = os.path.dirname(trainyard.__file__)
-    clone = os.path.dirname(os.path.dirname(own))
-    for place in (os.path.join(own, "_toolkit"), os.path.join(clone, "toolkit", "src")):
-        if os.path.isfile(os.path.join(place, _PACKAGE, "cli.py")):
-            return os.path.join(place, _PACKAGE)
+    """Return the directory of the toolkit's package, within trainyard; in a clone it is a link."""
+    package = os.path.join(os.path.dirname(trainyard.__file__), "_toolkit")
+    if os.path.isfile(os.path.join(package, "cli.py")):
+        return package
     raise ConfigError(
-        f"this job runs under the toolkit, which is missing in {own}",
+        f"this job runs under the toolkit, which is missing in {package}",
         hint=f"Install trainyard again. Or let {VARIABLE} name a trainyard-toolkit.pyz.",
     )
 
