@@ -20,8 +20,8 @@ import pytest
 
 from tests import backends
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.code import CodePackage, plan_code
-from trainyard.schedulers.aws.sagemaker.command import ARCHIVE_FILE
+from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
+from trainyard.schedulers.aws.sagemaker.container import ARCHIVE_FILE
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.specs.app import AppDef, Role

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError, InvalidRunConfigException
-from trainyard.schedulers.aws.sagemaker.code import CodePackage, plan_code
+from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode, make_job
 from trainyard.specs.app import AppDef, Role

@@ -19,7 +19,7 @@ from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from trainyard.schedulers.aws.sagemaker.side_effects import extend_plan
+from trainyard.schedulers.aws.sagemaker.submission import extend_plan
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
 from trainyard.workspace.progress import Silent

@@ -15,7 +15,7 @@ from trainyard.cli.apptext import request_json
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsCredentialsError
-from trainyard.schedulers.aws.sagemaker.rights import services, trust_problem
+from trainyard.schedulers.aws.sagemaker.permissions import services, trust_problem
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.specs.status import AppState
 from trainyard.specs.workspace import Workspace

@@ -58,14 +58,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as a channel of the job, from a directory of this machine."""
-        from trainyard.schedulers.aws.sagemaker.code import plan_code
+        from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 
         return plan_code(app, workspace, self.opts_class(**cfg), local=True)
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -80,7 +80,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Put the code where the job finds it: into a directory named by its content."""
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
         from trainyard.workspace.progress import Silent
 

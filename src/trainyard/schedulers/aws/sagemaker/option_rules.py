@@ -10,10 +10,10 @@ from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
 from trainyard.schedulers.aws.sagemaker.configs import problems_of as config_problems
+from trainyard.schedulers.aws.sagemaker.instances import check_counts, given_groups, role_problems
 from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.queue_request import problems_of as queue_problems
 from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
-from trainyard.schedulers.aws.sagemaker.resources import check_counts, given_groups, role_problems
 from trainyard.specs.app import AppDef
 
 #: API reference, CreateTrainingJob: the most variables that there may be.

@@ -11,9 +11,9 @@ from trainyard import system
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
-from trainyard.schedulers.aws.sagemaker import names, rights
+from trainyard.schedulers.aws.sagemaker import names, permissions
 from trainyard.schedulers.aws.sagemaker.calls import pages_of
-from trainyard.schedulers.aws.sagemaker.code import CodePackage
+from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from trainyard.schedulers.aws.sagemaker.storage import Storage
@@ -97,7 +97,7 @@ def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress
 
 def _look_at_queue(job: AWSSageMakerJob, session: AwsSession) -> None:
     if job.submission:
-        from trainyard.schedulers.aws.sagemaker.queue_calls import check_queue
+        from trainyard.schedulers.aws.sagemaker.queued_jobs import check_queue
 
         check_queue(session, job.submission["jobQueue"])
 
@@ -108,12 +108,12 @@ def _look_at_role(job: AWSSageMakerJob, session: AwsSession, progress: Progress)
     arn = planned
     if needs.role_name:
         role = role_named(session, needs.role_name)
-        rights.check_trust(role, job.job_def)
+        permissions.check_trust(role, job.job_def)
         arn = role["Arn"]
     elif needs.role_check:
-        rights.look_at_trust(session, job.job_def, progress)
+        permissions.look_at_trust(session, job.job_def, progress)
     if needs.checkpoint_check:
-        rights.look_at_checkpoints(session, arn, needs.checkpoint_check, progress)
+        permissions.look_at_checkpoints(session, arn, needs.checkpoint_check, progress)
     return {planned: arn} if needs.role_name else {}
 
 
