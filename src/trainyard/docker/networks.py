@@ -13,7 +13,8 @@ import re
 import time
 
 from trainyard import system
-from trainyard.docker.errors import EngineError, NoSubnetLeftError
+from trainyard.docker.engine import NoSubnetLeftError
+from trainyard.docker.errors import EngineError
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False

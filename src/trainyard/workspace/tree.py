@@ -12,7 +12,7 @@ from trainyard.errors import StateStoreError
 from trainyard.workspace.manifest import Entry, Manifest
 
 if TYPE_CHECKING:
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
 #: Smaller files are copied: a link costs as much, and keeps nobody from writing into it.
 SMALLEST_LINK = 64 * 1024
@@ -33,7 +33,7 @@ def build(store: Store, manifest: Manifest, directory: str, *, private: bool) ->
     Raises:
         StateStoreError: it could not be made; nothing of it is left.
     """
-    from trainyard.workspace.store import beside, remove_tree, store_error
+    from trainyard.workspace.code_store import beside, remove_tree, store_error
 
     partial = beside(directory)
     if os.path.lexists(directory):

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from trainyard.errors import ConfigError, did_you_mean
-from trainyard.gitcommand import REPOSITORY_VARIABLES
+from trainyard.errors import ConfigError, WorkspaceError, did_you_mean
+from trainyard.git import REPOSITORY_VARIABLES
 from trainyard.redaction import SHORTEST_URL_TOKEN
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
@@ -30,20 +30,19 @@ from trainyard.schedulers.aws.sagemaker.network_isolation import Isolation
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.schedulers.aws.sagemaker.training_script import is_in_image, script_of
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.code_store import Store
+from trainyard.workspace.hashing import hash_file
 from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
-from trainyard.workspace.index import hash_file
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import Snapshot, snapshot, still_growing
-from trainyard.workspace.store import Store
 from trainyard.workspace.toolkit_files import toolkit_archive
 
 if TYPE_CHECKING:
+    from trainyard.errors import WorkspaceChangedError
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
     from trainyard.specs.app import AppDef
-    from trainyard.workspace.errors import WorkspaceChangedError
-    from trainyard.workspace.progress import Progress
 
 #: Changed whenever the same files would be packed in another way.
 LAYOUT = 1

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker.configs import config_of, configs_of
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
-from trainyard.workspace.registry import image_problem
 
 #: What components say where nobody names an image.
 NO_IMAGE = "<NONE>"

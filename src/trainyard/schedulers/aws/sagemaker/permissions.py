@@ -21,8 +21,8 @@ from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.aws.simulation import Decision, simulate
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from trainyard.workspace.progress import Progress
 
 JOBS = (
     "sagemaker:AddTags",

@@ -21,6 +21,7 @@ from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
     from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
 
 
@@ -127,9 +127,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             ConfigError: something cannot be read, or the role does not exist.
             AwsError: AWS refused or could not be reached. No job is started, and nothing is half uploaded.
         """
+        from trainyard.progress import Silent
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker.submission import carry_out
-        from trainyard.workspace.progress import Silent
 
         cfg: Mapping[str, Any] = info.cfg
         code: CodePackage | None = None

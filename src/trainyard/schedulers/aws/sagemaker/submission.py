@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard import system
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, WorkspaceChangedError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names, permissions
@@ -18,10 +18,9 @@ from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dat
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
 from trainyard.schedulers.aws.sagemaker.storage import Storage
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.workspace.errors import WorkspaceChangedError
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 #: How often code that is being written to is read anew.
 ATTEMPTS = 3

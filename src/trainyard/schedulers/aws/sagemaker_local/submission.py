@@ -24,10 +24,10 @@ from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.workspace.progress import Progress
 
 NO_IMAGE = "<NONE>"
 PROCESS_IMAGE = "this-machine"
@@ -179,7 +179,7 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
         StateStoreError: it cannot be written.
         WorkspaceChangedError: the files are changed again and again.
     """
-    from trainyard.workspace.errors import WorkspaceChangedError
+    from trainyard.errors import WorkspaceChangedError
 
     uri = job.needs.code_uri
     if not uri:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.credentials import credentials_for
 from trainyard.docker.engine import Engine
-from trainyard.docker.images import inspect_image, tag
+from trainyard.docker.image_reference import Reference
+from trainyard.docker.image_store import inspect_image, tag
 from trainyard.errors import ConfigError
 from trainyard.workspace.images.builder import (
     build_on_engine,
@@ -18,12 +19,11 @@ from trainyard.workspace.images.builder import (
 )
 from trainyard.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, Dockerfile, parse
 from trainyard.workspace.images.layer import tar_stream
-from trainyard.workspace.registry.reference import Reference
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.workspace.images.context import Context
-    from trainyard.workspace.images.imagecache import ImageCache
-    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.images.image_cache import ImageCache
 
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 

@@ -11,18 +11,17 @@ import os
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import StateStoreError
+from trainyard.errors import StateStoreError, WorkspaceChangedError
 from trainyard.paths import view_dir
-from trainyard.workspace.errors import WorkspaceChangedError
+from trainyard.workspace.code_store import Store, remove_tree
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import snapshot, still_growing
-from trainyard.workspace.store import Store, remove_tree
 from trainyard.workspace.tree import BLOB_TIME_NS
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
 
 #: How often a workspace that is being written to is read again.
 ATTEMPTS = 3

@@ -10,13 +10,14 @@ from urllib.parse import urljoin
 
 from trainyard.backoff import Backoff, retry_after
 from trainyard.docker.credentials import credentials_for
-from trainyard.workspace.registry.auth import Authorizer, TokenServerError
-from trainyard.workspace.registry.errors import CancelledError, RegistryError
-from trainyard.workspace.registry.reference import api_host, canonical_registry, is_loopback, split_host
-from trainyard.workspace.registry.refusals import (
+from trainyard.docker.image_reference import api_host, canonical_registry, is_loopback, split_host
+from trainyard.image_registry.auth import Authorizer, TokenServerError
+from trainyard.image_registry.registry_errors import (
     FINAL_CODES,
     TRANSIENT,
+    CancelledError,
     Purpose,
+    RegistryError,
     Trouble,
     codes_and_words,
     connection_trouble,
@@ -25,7 +26,7 @@ from trainyard.workspace.registry.refusals import (
     refusal,
     unavailable,
 )
-from trainyard.workspace.registry.transport import (
+from trainyard.image_registry.transport import (
     BROKEN,
     MOST_REDIRECTS,
     REDIRECTS,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from trainyard.backoff import Clock
     from trainyard.docker.credentials import Credentials
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
     T = TypeVar("T")
     Body = bytes | Callable[[], Iterable[bytes]] | None

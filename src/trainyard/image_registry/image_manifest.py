@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry.documents import (
+from trainyard.image_registry.documents import (
     check_config,
     check_index,
     check_manifest,
     parse_object,
 )
-from trainyard.workspace.registry.errors import RegistryError
-from trainyard.workspace.registry.media import CONFIGS, IMAGES, LISTS, OCI_INDEX, OCI_MANIFEST
+from trainyard.image_registry.media import CONFIGS, IMAGES, LISTS, OCI_INDEX, OCI_MANIFEST
+from trainyard.image_registry.registry_errors import RegistryError
 
 if TYPE_CHECKING:
-    from trainyard.workspace.registry.client import ManifestDocument, RegistryClient
-    from trainyard.workspace.registry.reference import Reference
+    from trainyard.docker.image_reference import Reference
+    from trainyard.image_registry.client import ManifestDocument, RegistryClient
 
 LONGEST_CONFIG = 8 << 20
 # https://github.com/opencontainers/image-spec/blob/main/image-index.md: GOOS and GOARCH of Go

@@ -29,14 +29,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from trainyard.errors import StateStoreError
+from trainyard.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
 from trainyard.paths import make_private_dir, state_dir, state_error
-from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.tree import BLOB_TIME_NS, build, write_sparsely
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
     from trainyard.workspace.snapshot import Snapshot
 
 #: What was written so recently may belong to a job that is being submitted.

@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.docker.engine import Engine, EngineError
-from trainyard.docker.images import inspect_image, load, remove, tag
+from trainyard.docker.image_store import inspect_image, load, remove, tag
 from trainyard.errors import BackendError
-from trainyard.workspace.images.basefiles import BaseFiles
+from trainyard.workspace.images.base_files import BaseFiles
 from trainyard.workspace.images.delta import LARGEST_PART, difference
-from trainyard.workspace.images.image import add_layers, config_bytes, config_of_inspected, working_dir
+from trainyard.workspace.images.image_config import add_layers, config_bytes, config_of_inspected, working_dir
 from trainyard.workspace.images.layer import LayerContent, LayerDigests, LayerEntry, tar_size, tar_stream
 
 if TYPE_CHECKING:
-    from trainyard.workspace.images.content import Cargo
-    from trainyard.workspace.images.imagecache import Anchor, ImageCache
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
+    from trainyard.workspace.images.image_cache import Anchor, ImageCache
+    from trainyard.workspace.images.image_content import Cargo
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import ipaddress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from trainyard.docker.image_reference import is_loopback
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry.reference import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,19 +9,24 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from trainyard.workspace.registry.errors import RegistryAuthError, RegistryError, RegistryUnavailableError
-from trainyard.workspace.registry.refusals import Purpose, Trouble
-from trainyard.workspace.registry.sources import Position, as_source
+from trainyard.image_registry.registry_errors import (
+    Purpose,
+    RegistryAuthError,
+    RegistryError,
+    RegistryUnavailableError,
+    Trouble,
+)
+from trainyard.image_registry.sources import Position, as_source
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
     from trainyard.backoff import Backoff
-    from trainyard.workspace.registry.client import RegistryClient
-    from trainyard.workspace.registry.session import Body
-    from trainyard.workspace.registry.sources import Source
-    from trainyard.workspace.registry.transport import Answer
+    from trainyard.image_registry.client import RegistryClient
+    from trainyard.image_registry.session import Body
+    from trainyard.image_registry.sources import Source
+    from trainyard.image_registry.transport import Answer
 
 DEFAULT_CHUNK = 64 << 20
 #: Up to this size a blob is sent together with the request that ends its upload.

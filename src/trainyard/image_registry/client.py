@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainyard.workspace.registry.digests import digest_of, matches
-from trainyard.workspace.registry.errors import ContentMismatchError, RegistryError
-from trainyard.workspace.registry.media import MANIFEST_TYPES
-from trainyard.workspace.registry.refusals import Purpose
-from trainyard.workspace.registry.session import RegistrySession
+from trainyard.image_registry.digests import digest_of, matches
+from trainyard.image_registry.media import MANIFEST_TYPES
+from trainyard.image_registry.registry_errors import ContentMismatchError, Purpose, RegistryError
+from trainyard.image_registry.session import RegistrySession
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from trainyard.workspace.progress import Progress
-    from trainyard.workspace.registry.download import BlobStream
-    from trainyard.workspace.registry.sources import Source
+    from trainyard.image_registry.download import BlobStream
+    from trainyard.image_registry.sources import Source
+    from trainyard.progress import Progress
 
 
 class ManifestDocument(NamedTuple):
@@ -120,7 +119,7 @@ class RegistryClient(RegistrySession):
 
         The content is verified at its end, if it was read from its beginning.
         """
-        from trainyard.workspace.registry.download import BlobStream
+        from trainyard.image_registry.download import BlobStream
 
         return BlobStream(self, repository, digest, offset, scopes)
 
@@ -170,7 +169,7 @@ class RegistryClient(RegistrySession):
         Returns:
             Whether content was sent.
         """
-        from trainyard.workspace.registry.upload import DEFAULT_CHUNK, Upload
+        from trainyard.image_registry.blobs import DEFAULT_CHUNK, Upload
 
         upload = Upload(
             self,
@@ -187,7 +186,7 @@ class RegistryClient(RegistrySession):
 
     def mount_blob(self, repository: str, digest: str, from_repository: str) -> bool:
         """Take a blob over from another repository of this registry; False if the registry does not do it."""
-        from trainyard.workspace.registry.upload import begin_mount
+        from trainyard.image_registry.blobs import begin_mount
 
         scopes = push_scopes(repository, from_repository)
         purpose = Purpose("push", self.registry, repository)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.images.image import LABEL_TOOLKIT
+from trainyard.workspace.images.image_config import LABEL_TOOLKIT
 from trainyard.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
 from trainyard.workspace.images.placement import Place, place
 from trainyard.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH

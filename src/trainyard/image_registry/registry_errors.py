@@ -7,12 +7,12 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainyard.errors import BackendError
 from trainyard.redaction import redact_text
 from trainyard.terminal import clean
-from trainyard.workspace.registry.errors import RegistryAuthError, RegistryError, RegistryUnavailableError
 
 if TYPE_CHECKING:
-    from trainyard.workspace.registry.auth import Authorizer
+    from trainyard.image_registry.auth import Authorizer
 
 #: Answers after which the same request may succeed a little later.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -31,6 +31,30 @@ FINAL_CODES = frozenset(
     }
 )
 _FULL_DISK = "no space left"
+
+
+class RegistryError(BackendError):
+    """A registry refused something. ``status`` is that of HTTP; 0 if there was no answer."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class RegistryAuthError(RegistryError):
+    """The registry does not know us, or does not let us do this."""
+
+
+class RegistryUnavailableError(RegistryError):
+    """The registry could not be reached, or kept failing, for as long as we were patient."""
+
+
+class ContentMismatchError(RegistryError):
+    """What a registry sent is not what its digest says."""
+
+
+class CancelledError(RegistryError):
+    """Another part of the same push failed, or it was interrupted."""
 
 
 class Trouble(Exception):
@@ -205,7 +229,7 @@ def connection_trouble(error: Exception, purpose: Purpose, *, insecure: bool) ->
 
 
 def _probe_url(purpose: Purpose) -> str:
-    from trainyard.workspace.registry.reference import api_host, is_loopback
+    from trainyard.docker.image_reference import api_host, is_loopback
 
     scheme = "http" if is_loopback(purpose.registry) else "https"
     return f"{scheme}://{api_host(purpose.registry)}/v2/"

@@ -9,27 +9,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.engine import Engine
-from trainyard.docker.images import inspect_image
-from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardError
+from trainyard.docker.image_store import inspect_image
+from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardError, WorkspaceChangedError
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.options import option, runopts
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.errors import WorkspaceChangedError
+from trainyard.workspace.code_store import Store
 from trainyard.workspace.images.code import Code
 from trainyard.workspace.images.dockerfile import IMAGE_ARG
-from trainyard.workspace.images.imagecache import ImageCache
-from trainyard.workspace.images.making import LOCAL_REPOSITORY, Wanted, Way, make
+from trainyard.workspace.images.image_cache import ImageCache
+from trainyard.workspace.images.make_image import LOCAL_REPOSITORY, Wanted, Way, make
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import still_growing
-from trainyard.workspace.store import Store
 from trainyard.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.workspace.manifest import Manifest
-    from trainyard.workspace.progress import Progress
 
 #: How often a workspace that is being written to is read anew.
 ATTEMPTS = 3
@@ -253,8 +252,8 @@ class DockerWorkspaceMixin:
         Raises:
             TrainyardError: one could not be made.
         """
+        from trainyard.progress import Silent
         from trainyard.specs.app import AppDef
-        from trainyard.workspace.progress import Silent
 
         given = workspace if isinstance(workspace, Workspace) else Workspace.from_str(workspace)
         shipment = self.plan_shipment(AppDef("images", list(roles)), given, cfg)
@@ -276,7 +275,8 @@ class DockerWorkspaceMixin:
     def _has_image(self, image: str) -> bool:
         if "@" not in image or not self.requires_image_repo:
             return inspect_image(self.docker_engine(), image) is not None
-        from trainyard.workspace.registry import Reference, RegistryClient
+        from trainyard.docker.image_reference import Reference
+        from trainyard.image_registry.client import RegistryClient
 
         reference = Reference.parse(image)
         with RegistryClient(reference.registry) as client:
@@ -296,7 +296,7 @@ class DockerWorkspaceMixin:
                 hint="Name one that you may push to: -cfg image_repo=ghcr.io/me/jobs"
                 + (". Or ship no code: --workspace ''" if workspace else ""),
             )
-        from trainyard.workspace.registry import Reference
+        from trainyard.docker.image_reference import Reference
 
         reference = Reference.parse(given)
         if reference.tag or reference.digest:
@@ -314,7 +314,7 @@ class DockerWorkspaceMixin:
 
 def _check_image(role: Role, code: Code) -> None:
     if role.image and role.image != NO_IMAGE:
-        from trainyard.workspace.registry import image_problem
+        from trainyard.docker.image_reference import image_problem
 
         problem = image_problem(role.image)
         if problem:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainyard.workspace.registry.digests import hasher
-from trainyard.workspace.registry.errors import ContentMismatchError, RegistryError
-from trainyard.workspace.registry.refusals import Purpose, Trouble, connection_trouble
-from trainyard.workspace.registry.transport import BROKEN
+from trainyard.image_registry.digests import hasher
+from trainyard.image_registry.registry_errors import (
+    ContentMismatchError,
+    Purpose,
+    RegistryError,
+    Trouble,
+    connection_trouble,
+)
+from trainyard.image_registry.transport import BROKEN
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from trainyard.workspace.registry.session import RegistrySession
-    from trainyard.workspace.registry.transport import Answer
+    from trainyard.image_registry.session import RegistrySession
+    from trainyard.image_registry.transport import Answer
 
 BLOCK = 1 << 18
 

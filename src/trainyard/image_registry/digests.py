@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from trainyard.workspace.registry.errors import RegistryError
+from trainyard.image_registry.registry_errors import RegistryError
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -27,7 +27,9 @@ DEFAULT_TLS_PORT = 2376
 _EXAMPLES = "Examples: unix:///var/run/docker.sock, tcp://10.0.0.5:2376, ssh://me@host."
 
 
-class Endpoint(namedtuple("Endpoint", "scheme address port user tls origin", defaults=(0, "", None, ""))):
+class DaemonAddress(
+    namedtuple("DaemonAddress", "scheme address port user tls origin", defaults=(0, "", None, ""))
+):
     """An address of a daemon.
 
     ``scheme`` is ``unix``, ``tcp`` or ``ssh``; ``address`` a path or a host; ``port`` 0 where ssh's own
@@ -63,7 +65,7 @@ class Tls(namedtuple("Tls", "directory verify")):
     verify: bool
 
 
-def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
+def find_daemon(environ: Mapping[str, str] | None = None) -> DaemonAddress:
     """Return where the daemon is. Contacts nothing.
 
     Raises:
@@ -72,7 +74,7 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
     env = os.environ if environ is None else environ
     host = env.get("DOCKER_HOST", "")
     if host:
-        return parse_host(host, _tls_of_environment(env), "DOCKER_HOST")
+        return parse_address(host, _tls_of_environment(env), "DOCKER_HOST")
     name, origin = env.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     directory = docker_config_dir(env)
     if not name:
@@ -80,7 +82,7 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
         name = str(_read_json(origin).get("currentContext") or "")
     if name and name != DEFAULT_CONTEXT:
         return _context(directory, name, origin)
-    return Endpoint("unix", _first_socket(env), tls=None, origin="default")
+    return DaemonAddress("unix", _first_socket(env), tls=None, origin="default")
 
 
 def docker_config_dir(environ: Mapping[str, str]) -> str:
@@ -88,7 +90,7 @@ def docker_config_dir(environ: Mapping[str, str]) -> str:
     return environ.get("DOCKER_CONFIG") or os.path.join(home(environ), ".docker")
 
 
-def parse_host(text: str, tls: Tls | None = None, origin: str = "") -> Endpoint:
+def parse_address(text: str, tls: Tls | None = None, origin: str = "") -> DaemonAddress:
     """Read an address as ``DOCKER_HOST`` holds it.
 
     Raises:
@@ -99,7 +101,7 @@ def parse_host(text: str, tls: Tls | None = None, origin: str = "") -> Endpoint:
         scheme, rest = "tcp", text
     where = f" ({origin})" if origin else ""
     if scheme == "unix":
-        return Endpoint("unix", rest or SYSTEM_SOCKET, origin=origin)
+        return DaemonAddress("unix", rest or SYSTEM_SOCKET, origin=origin)
     if scheme not in ("tcp", "http", "https", "ssh"):
         raise ConfigError(f"{text!r}{where} is no address of a Docker daemon", hint=_EXAMPLES)
     if scheme == "https" and tls is None:
@@ -112,8 +114,8 @@ def parse_host(text: str, tls: Tls | None = None, origin: str = "") -> Endpoint:
     if scheme == "ssh":
         if host.startswith("-") or user.startswith("-"):  # ssh would take it for an option
             raise ConfigError(f"{text!r}{where} is no address of a Docker daemon", hint=_EXAMPLES)
-        return Endpoint("ssh", host, port, user, None, origin)
-    return Endpoint("tcp", host, port or (DEFAULT_TLS_PORT if tls else DEFAULT_PORT), "", tls, origin)
+        return DaemonAddress("ssh", host, port, user, None, origin)
+    return DaemonAddress("tcp", host, port or (DEFAULT_TLS_PORT if tls else DEFAULT_PORT), "", tls, origin)
 
 
 def _split_port(place: str) -> tuple[str, int | None]:
@@ -135,7 +137,7 @@ def _tls_of_environment(env: Mapping[str, str]) -> Tls | None:
     return Tls(env.get("DOCKER_CERT_PATH") or docker_config_dir(env), verify)
 
 
-def _context(directory: str, name: str, origin: str) -> Endpoint:
+def _context(directory: str, name: str, origin: str) -> DaemonAddress:
     import hashlib
 
     digest = hashlib.sha256(name.encode()).hexdigest()
@@ -150,7 +152,7 @@ def _context(directory: str, name: str, origin: str) -> Endpoint:
     certificates = os.path.join(directory, "contexts", "tls", digest, "docker")
     has_tls = os.path.isdir(certificates) or bool(docker.get("SkipTLSVerify"))
     tls = Tls(certificates, not docker.get("SkipTLSVerify")) if has_tls else None
-    return parse_host(host, tls, f"the Docker context {name!r}")
+    return parse_address(host, tls, f"the Docker context {name!r}")
 
 
 def _first_socket(env: Mapping[str, str]) -> str:

@@ -14,8 +14,8 @@ from trainyard.workspace.images.placement import Found
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from trainyard.docker.engine import Stream
-    from trainyard.workspace.images.imagecache import ImageCache
+    from trainyard.docker.engine import DaemonAnswer
+    from trainyard.workspace.images.image_cache import ImageCache
 
 #: Marks the containers that are made to look into images, should one be left over.
 LOOKING_LABEL = "trainyard.looking"
@@ -134,7 +134,7 @@ def found(member: tarfile.TarInfo) -> Found:
 class _Reader(io.RawIOBase):
     """The body of an answer as a file, of which `tarfile` takes the first blocks only."""
 
-    def __init__(self, answer: Stream) -> None:
+    def __init__(self, answer: DaemonAnswer) -> None:
         self._answer = answer
 
     def readable(self) -> bool:

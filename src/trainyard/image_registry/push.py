@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.progress import Silent
-from trainyard.workspace.registry.client import RegistryClient, push_scopes
-from trainyard.workspace.registry.digests import digest_of
-from trainyard.workspace.registry.errors import CancelledError
-from trainyard.workspace.registry.image import read_image
-from trainyard.workspace.registry.media import OCI_MANIFEST, is_foreign, layer_type
-from trainyard.workspace.registry.session import DEFAULT_PATIENCE
+from trainyard.image_registry.client import RegistryClient, push_scopes
+from trainyard.image_registry.digests import digest_of
+from trainyard.image_registry.image_manifest import read_image
+from trainyard.image_registry.media import OCI_MANIFEST, is_foreign, layer_type
+from trainyard.image_registry.registry_errors import CancelledError
+from trainyard.image_registry.session import DEFAULT_PATIENCE
+from trainyard.progress import Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainyard.workspace.progress import Progress
-    from trainyard.workspace.registry.image import RegistryImage
-    from trainyard.workspace.registry.reference import Reference
+    from trainyard.docker.image_reference import Reference
+    from trainyard.image_registry.image_manifest import RegistryImage
+    from trainyard.progress import Progress
 
 THREADS = 4
 BASE_NAME = "org.opencontainers.image.base.name"

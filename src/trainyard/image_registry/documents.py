@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trainyard.workspace.registry.digests import is_digest
-from trainyard.workspace.registry.errors import RegistryError
+from trainyard.image_registry.digests import is_digest
+from trainyard.image_registry.registry_errors import RegistryError
 
 #: More layers than any runtime takes; Docker's own limit is 127.
 MOST_LAYERS = 1000

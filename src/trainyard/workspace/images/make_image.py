@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.engine import Engine, EngineUnavailableError
-from trainyard.docker.images import inspect_image, tag
+from trainyard.docker.image_store import inspect_image, tag
 from trainyard.errors import ConfigError
-from trainyard.workspace.images.image import LABEL_BASE, LABEL_BASE_DIGEST, LABEL_BASE_NAME, LABEL_FINGERPRINT
+from trainyard.workspace.images.image_config import (
+    LABEL_BASE,
+    LABEL_BASE_DIGEST,
+    LABEL_BASE_NAME,
+    LABEL_FINGERPRINT,
+)
 
 if TYPE_CHECKING:
+    from trainyard.docker.image_reference import Reference
+    from trainyard.progress import Progress
     from trainyard.workspace.images.code import Code
     from trainyard.workspace.images.context import Context
-    from trainyard.workspace.images.imagecache import ImageCache
-    from trainyard.workspace.progress import Progress
-    from trainyard.workspace.registry import Reference
+    from trainyard.workspace.images.image_cache import ImageCache
 
 #: Repository of patched images in a daemon.
 LOCAL_REPOSITORY = "trainyard/workspace"
@@ -125,7 +130,7 @@ class _Making:
         found = inspect_image(engine, self._local_name)
         if found is not None and _has_labels(found, labels):
             return str(found["Id"])
-        from trainyard.workspace.images.daemon import Order, patch
+        from trainyard.workspace.images.patch_in_daemon import Order, patch
 
         roots = self._code.roots(with_toolkit=self._wanted.toolkit)
         order = Order(base, cargo, self._local_name, labels, roots)
@@ -134,7 +139,7 @@ class _Making:
         return image
 
     def _by_dockerfile(self, context: Context) -> tuple[Engine, str]:
-        from trainyard.workspace.images import custom
+        from trainyard.workspace.images import docker_build
 
         engine = self._way.engine()
         try:
@@ -145,7 +150,7 @@ class _Making:
                 hint=f"{error.hint} Or ship the files alone: rename {context.dockerfile}.",
             ) from error
         name = f"{self._local_name}-built" if self._wanted.toolkit else self._local_name
-        built = custom.build(
+        built = docker_build.build(
             engine,
             context,
             name,
@@ -167,8 +172,8 @@ class _Making:
         """Push an image of the daemon, if it is to be pushed and is not there."""
         if not self._way.repository:
             return image
+        from trainyard.docker.image_reference import Reference
         from trainyard.workspace.images.transfer import push_image
-        from trainyard.workspace.registry import Reference
 
         name = f"{self._way.repository}:{self._tag}"
         target = Reference.parse(name)
@@ -182,8 +187,9 @@ class _Making:
 
     def _pushed_digest(self, target: Reference, image: str) -> str:
         """Return the digest of what the registry has under the name, if that is this image; else ""."""
-        from trainyard.workspace.registry import RegistryClient, RegistryError
-        from trainyard.workspace.registry.documents import parse_object
+        from trainyard.image_registry.client import RegistryClient
+        from trainyard.image_registry.documents import parse_object
+        from trainyard.image_registry.registry_errors import RegistryError
 
         try:
             with RegistryClient(target.registry, patience=0) as client:
@@ -196,8 +202,8 @@ class _Making:
         return document.digest if isinstance(config, dict) and config.get("digest") == image else ""
 
     def _in_registry(self) -> str:
-        from trainyard.workspace.images.remote import RemoteOrder, patch_remotely
-        from trainyard.workspace.registry import Reference
+        from trainyard.docker.image_reference import Reference
+        from trainyard.workspace.images.patch_in_registry import RemoteOrder, patch_remotely
 
         code = self._code
         order = RemoteOrder(
@@ -224,7 +230,7 @@ def _has_labels(image: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def _is_known_as(engine: Engine, image: str, target: Reference, digest: str) -> bool:
     """Tell whether the daemon itself knows that an image has this digest in the repository."""
-    from trainyard.workspace.registry import Reference
+    from trainyard.docker.image_reference import Reference
 
     known = inspect_image(engine, image)
     return any(

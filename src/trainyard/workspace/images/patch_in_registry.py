@@ -10,34 +10,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from trainyard.docker.image_reference import Reference
 from trainyard.errors import BackendError
-from trainyard.workspace.images.content import Cargo
+from trainyard.image_registry.client import RegistryClient
+from trainyard.image_registry.documents import check_config, check_manifest, parse_object
+from trainyard.image_registry.image_manifest import LONGEST_CONFIG, RegistryImage, read_image
+from trainyard.image_registry.media import IMAGES
+from trainyard.image_registry.push import LayerFile, append_layer
+from trainyard.image_registry.registry_errors import RegistryError
 from trainyard.workspace.images.delta import LARGEST_PART, difference
-from trainyard.workspace.images.image import (
+from trainyard.workspace.images.image_config import (
     DEFAULT_WORKING_DIR,
     LABEL_BASE,
     LABEL_FINGERPRINT,
     add_layers,
     working_dir,
 )
+from trainyard.workspace.images.image_content import Cargo
 from trainyard.workspace.images.layer import LayerContent, LayerDigests, tar_size, write_gzip
 from trainyard.workspace.images.remotefiles import RemoteFiles
-from trainyard.workspace.registry import (
-    LayerFile,
-    Reference,
-    RegistryClient,
-    RegistryError,
-    RegistryImage,
-    append_layer,
-    read_image,
-)
-from trainyard.workspace.registry.documents import check_config, check_manifest, parse_object
-from trainyard.workspace.registry.image import LONGEST_CONFIG
-from trainyard.workspace.registry.media import IMAGES
 
 if TYPE_CHECKING:
-    from trainyard.workspace.images.imagecache import ImageCache
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
+    from trainyard.workspace.images.image_cache import ImageCache
 
 _LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 #: Directories that images have with root as owner and mode 0755, or not at all: not searched for.

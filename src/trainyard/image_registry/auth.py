@@ -12,15 +12,20 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from trainyard.workspace.registry.errors import RegistryAuthError, RegistryError
-from trainyard.workspace.registry.refusals import Purpose, Trouble, connection_trouble
-from trainyard.workspace.registry.transport import BROKEN
+from trainyard.image_registry.registry_errors import (
+    Purpose,
+    RegistryAuthError,
+    RegistryError,
+    Trouble,
+    connection_trouble,
+)
+from trainyard.image_registry.transport import BROKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainyard.docker.credentials import Credentials
-    from trainyard.workspace.registry.transport import Transport
+    from trainyard.image_registry.transport import Transport
 
 _CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
 _SEPARATORS = re.compile(r"[\s,]*")

@@ -14,15 +14,15 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from trainyard.workspace.registry.errors import RegistryError
-from trainyard.workspace.registry.proxies import proxy_for
-from trainyard.workspace.registry.tls import tls_context
+from trainyard.image_registry.proxies import proxy_for
+from trainyard.image_registry.registry_errors import RegistryError
+from trainyard.image_registry.tls import tls_context
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable, Mapping
 
-    from trainyard.workspace.registry.proxies import Proxy
+    from trainyard.image_registry.proxies import Proxy
 
 CONNECT_TIMEOUT = 15.0
 #: Seconds for which the other side may be silent.

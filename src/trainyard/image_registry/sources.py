@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry.errors import RegistryError
+from trainyard.image_registry.registry_errors import RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
