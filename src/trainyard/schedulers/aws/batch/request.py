@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import re
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.batch import names
 from trainyard.schedulers.aws.batch.options import FARGATE, RETRY_SPOT, AWSBatchOpts
@@ -21,7 +21,7 @@ from trainyard.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
 from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.workspace.registry import image_problem
+from trainyard.system.identity import user_name
 
 DIGEST_LENGTH = 16
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
@@ -195,22 +195,12 @@ def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
         **(opts.tags or {}),
         names.TAG_VERSION: __version__,
         names.TAG_APP_NAME: _tag_value(app.name),
-        names.TAG_USER: _tag_value(opts.user or current_user()),
+        names.TAG_USER: _tag_value(opts.user or user_name()),
     }
 
 
 def _tag_value(text: str) -> str:
     return _NOT_IN_TAGS.sub("-", text)[:256]
-
-
-def current_user() -> str:
-    """Return the name of the user who runs this."""
-    import os
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 def _shown(value: Any, key: str = "") -> Any:

@@ -30,14 +30,14 @@ from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.reasons import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.patch import ImageMaker
-    from trainyard.workspace.progress import Progress
+    from trainyard.workspace.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -89,7 +89,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def _images(self) -> ImageMaker:
         """Return what puts code into images; not a base class, since reading commands never need it."""
 
-        from trainyard.workspace.patch import ImageMaker
+        from trainyard.workspace.image_shipment import ImageMaker
 
         if self._made_images is None:
             self._made_images = ImageMaker(self.backend, self._docker_client)
@@ -328,9 +328,9 @@ def _image_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cancelled_by() -> str:
     from trainyard.schedulers.aws.batch.reasons import CANCELLED_BY
-    from trainyard.schedulers.aws.batch.request import current_user
+    from trainyard.system.identity import user_name
 
-    return CANCELLED_BY.format(user=current_user())
+    return CANCELLED_BY.format(user=user_name())
 
 
 def create_scheduler(
