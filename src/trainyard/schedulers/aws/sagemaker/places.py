@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trainyard.schedulers.aws import s3
 from trainyard.schedulers.aws.looks import ECR_IMAGE, partition_and_account
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.configs import config_of
@@ -115,7 +116,7 @@ def places_of(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> Place
 
 
 def _prefix(uri: str) -> str:
-    return "/".join(part for part in names.split_s3(uri) if part)
+    return "/".join(part for part in s3.split_uri(uri) if part)
 
 
 def _key(places: Places, given: str | None) -> str:
