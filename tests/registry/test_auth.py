@@ -14,9 +14,13 @@ from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config,
 from tests.registry.tokens import Certificate, TokenServer
 from trainyard.docker.credentials import Credentials
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry import RegistryAuthError, RegistryError, RegistryUnavailableError
-from trainyard.workspace.registry.auth import Challenge, parse_challenges
-from trainyard.workspace.registry.transport import Transport
+from trainyard.image_registry.auth import Challenge, parse_challenges
+from trainyard.image_registry.registry_errors import (
+    RegistryAuthError,
+    RegistryError,
+    RegistryUnavailableError,
+)
+from trainyard.image_registry.transport import Transport
 
 # What a header asks for
 

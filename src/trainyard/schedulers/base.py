@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
+    from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -183,7 +183,7 @@ class Scheduler(ABC, Generic[T]):
         """
         if info.shipment is None:
             return
-        from trainyard.workspace.progress import Silent
+        from trainyard.progress import Silent
         from trainyard.workspace.shipment import replace_references
 
         progress = progress or Silent()

@@ -10,8 +10,8 @@ from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.session import AwsSession
-    from trainyard.workspace.progress import Progress
 
 #: Larger objects go in parts, some of them at a time.
 PART_BYTES = 16 << 20

@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.schedulers.docker.code import LocalImages
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.exec.container.inventory import Job
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 

@@ -250,7 +250,7 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
     if manifest is not None:
         searched = path.startswith(cwd + os.pathsep) and os.sep not in program
         if searched or (os.sep in program and not os.path.isabs(program)):
-            from trainyard.workspace.directory import program_problem
+            from trainyard.workspace.directory_shipment import program_problem
 
             problem = program_problem(manifest, program)
             if not problem:
@@ -281,7 +281,7 @@ def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
     if not script:
         return []
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
-        from trainyard.workspace.directory import script_problem
+        from trainyard.workspace.directory_shipment import script_problem
 
         problem = script_problem(manifest, script)
         return [f"role {role.name!r}: {problem}"] if problem else []

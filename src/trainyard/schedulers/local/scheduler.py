@@ -78,7 +78,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
         if not workspace:
             return None
-        from trainyard.workspace.directory import DirectoryShipment
+        from trainyard.workspace.directory_shipment import DirectoryShipment
 
         return DirectoryShipment(workspace)
 
@@ -235,7 +235,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
     """Make the job's working directory and start it; without a job there is no directory left."""
     from trainyard.schedulers.local.submission import submit
-    from trainyard.workspace.directory import DirectoryShipment, make_view, remove_view
+    from trainyard.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")

@@ -143,7 +143,7 @@ def launch(
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    from trainyard.schedulers.aws.sagemaker.command import without_secrets
+    from trainyard.schedulers.aws.sagemaker.container import without_secrets
 
     redacted = without_secrets(request)
     # Redaction looks at texts too; what describes the job but is no secret stays as it is.

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainyard.docker.engine import Engine, Stream
+    from trainyard.docker.engine import DaemonAnswer, Engine
 
 #: The daemon starts to listen for us a moment after it says so; events of the last seconds are asked for too.
 OVERLAP_SECONDS = 5
@@ -39,7 +39,7 @@ class Events:
         self._condition = threading.Condition()
         self._count = 0
         self._closed = threading.Event()
-        self._stream: Stream | None = None
+        self._stream: DaemonAnswer | None = None
         self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
         self._listening = threading.Event()
         self._attended: socket.socket | None = None

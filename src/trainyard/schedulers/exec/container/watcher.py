@@ -104,7 +104,7 @@ def _do(engine: Engine, job: Job, step: Step) -> bool:
 
 def _has_network(engine: Engine, job: Job) -> bool:
     """Make the network of a job that waits for it; returns False if there are no addresses for it yet."""
-    from trainyard.docker.errors import NoSubnetLeftError
+    from trainyard.docker.engine import NoSubnetLeftError
     from trainyard.schedulers.exec.container.submission import make_job_network
 
     if networks_of_jobs(engine, job.app_id):

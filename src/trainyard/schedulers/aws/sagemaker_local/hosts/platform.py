@@ -127,7 +127,7 @@ class Platform:
         """
         if self.cluster is None or self.cluster.network:
             return ""
-        from trainyard.docker.errors import NoSubnetLeftError
+        from trainyard.docker.engine import NoSubnetLeftError
 
         try:
             self.cluster.join_network(hosts)
