@@ -18,12 +18,12 @@ from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.system.processes import JOB_VARIABLE, find_program
 
 if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest

@@ -39,6 +39,7 @@ from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
 from trainyard.schedulers.aws.sagemaker.training_script import script_of
 from trainyard.specs.app import AppDef
+from trainyard.system.identity import user_name
 
 DEFAULT_MODEL_CHANNEL = "model"
 
@@ -289,7 +290,7 @@ class _Builder:
         if self.opts.batch_queue:
             tags[names.TAG_QUEUED] = self.app_id
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        user = names.current_user() if self.opts.user is None else self.opts.user
+        user = user_name() if self.opts.user is None else self.opts.user
         if user:
             tags[names.TAG_USER] = names.tag_value(user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]

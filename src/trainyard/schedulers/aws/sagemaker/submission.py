@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard import system
 from trainyard.errors import ConfigError, WorkspaceChangedError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.roles import find_role
@@ -208,8 +209,8 @@ def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:
     progress.step(f"uploading the code to {uri}")
     for name in missing:
         # without a name in the file system it cannot be left behind, however this process ends
-        with tempfile.TemporaryFile() as file:
-            path = Path(f"/proc/self/fd/{file.fileno()}")
+        with system.unnamed_file() as file:
+            path = Path(system.path_of_open_file(file))
             try:
                 code.write_file(name, path)
             except OSError as error:
