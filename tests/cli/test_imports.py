@@ -33,7 +33,7 @@ SLOW = frozenset(
 )
 COUNT = """
 import sys
-from trainyard.cli import main
+from trainyard.cli import command_line
 code = main(sys.argv[1:])
 modules = sorted(sys.modules)
 import json

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runner.fake_scheduler import FakeOpts
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.runner.config import Config, Setting, check_keys, effective_options, load_config
-from trainyard.runner.config_sources import read_ini, read_toml
+from trainyard.runner.config_files import read_ini, read_toml
 from trainyard.specs import option, runopts
 
 OPTS = runopts.from_dataclass(FakeOpts)

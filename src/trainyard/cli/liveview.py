@@ -6,7 +6,7 @@ import sys
 import time
 
 from trainyard.cli.console import is_terminal, note, paint, paint_state, terminal_size
-from trainyard.cli.times import format_duration
+from trainyard.cli.units import format_duration
 from trainyard.specs.status import NONE
 from trainyard.terminal import clean, render
 

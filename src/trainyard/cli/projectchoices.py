@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from trainyard.runner.config_sources import Setting
+    from trainyard.runner.config_files import Setting
     from trainyard.specs.options import runopts
 
 #: Parameters of components that name data of this machine.

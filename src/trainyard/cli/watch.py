@@ -6,8 +6,8 @@ import sys
 import time
 
 from trainyard.cli.console import is_terminal, out
-from trainyard.cli.follow import FIRST_POLL, LOCAL_STEP, LONGEST_POLL, wait_locally
-from trainyard.cli.jobs import check_not_gone, job_json, status_of
+from trainyard.cli.watching import FIRST_POLL, LOCAL_STEP, LONGEST_POLL, wait_locally
+from trainyard.cli.jobstatus import check_not_gone, job_json, status_of
 from trainyard.cli.liveview import Screen, changes
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from trainyard.components.help import read_docstring
+from trainyard.components.component_help import read_docstring
 from trainyard.components.lint import ComponentFunctionValidator, LinterMessage, lint_component
 from trainyard.components.validators import ArgTypeValidator, ReturnTypeValidator
 

@@ -151,7 +151,7 @@ def get_builtin_source(name: str) -> str:
     """Return the source of a component, with the imports and helpers that it needs, to change it."""
     import inspect
 
-    from trainyard.components.extraction import standalone_source
+    from trainyard.components.builtin_source import standalone_source
 
     fn = inspect.unwrap(get_component(name).fn)
     return standalone_source(inspect.getsource(inspect.getmodule(fn) or fn), fn.__name__)
@@ -171,24 +171,26 @@ def _builtin(name: str) -> Component:
 
 
 def _from_file(name: str, path: str, fn_name: str) -> Component:
-    from trainyard.components import lint, loading
+    from trainyard.components import lint
+    from trainyard.components import user_code
 
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         raise _no_file(path)
     lint.require_clean(path, fn_name)
-    return _from_namespace(name, loading.load_file(path), fn_name, os.path.abspath(path))
+    return _from_namespace(name, user_code.load_file(path), fn_name, os.path.abspath(path))
 
 
 def _from_module(name: str, module_name: str, fn_name: str) -> Component:
-    from trainyard.components import lint, loading
+    from trainyard.components import lint
+    from trainyard.components import user_code
 
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ComponentNotFoundException(
             f"{name!r} names no component: {module_name!r} is neither a file nor a module",
             hint="Write path/to/file.py:function or package.module:function.",
         )
-    module = loading.load_module(module_name)
+    module = user_code.load_module(module_name)
     path = getattr(module, "__file__", None)
     if path and path.endswith(".py"):
         lint.require_clean(path, fn_name)
@@ -298,7 +300,7 @@ def _look_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
 
 
 def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
-    from trainyard.components.loading import guarded
+    from trainyard.components.user_code import guarded
 
     with guarded(f"loading the plugin {point.name} failed", point.value):
         fn = point.load()
@@ -309,7 +311,7 @@ def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
 
 
 def _load(point: EntryPoint, module_name: str) -> ModuleType:
-    from trainyard.components.loading import guarded
+    from trainyard.components.user_code import guarded
     from trainyard.plugins import EntryPoint
 
     with guarded(f"loading the plugin {point.name} failed", module_name):

@@ -175,7 +175,7 @@ class DocstringValidator(ComponentFunctionValidator):
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return how the docstring differs from the signature."""
-        from trainyard.components.help import read_docstring
+        from trainyard.components.component_help import read_docstring
 
         doc = ast.get_docstring(app_specs_func_def)
         if not doc:

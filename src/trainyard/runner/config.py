@@ -12,7 +12,7 @@ import warnings
 
 from trainyard.errors import ConfigError, InvalidRunConfigException, did_you_mean
 from trainyard.paths import config_dir
-from trainyard.runner.config_sources import (
+from trainyard.runner.config_files import (
     COMMAND_LINE,
     DEFAULT,
     ENVIRONMENT,

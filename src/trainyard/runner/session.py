@@ -110,7 +110,7 @@ class Session:
 
     def _configured(self, scheduler: Scheduler[Any], name: str) -> dict[str, Any]:
         from trainyard.runner.config import effective_options
-        from trainyard.runner.config_sources import DEFAULT
+        from trainyard.runner.config_files import DEFAULT
 
         options = effective_options(self.config, name, scheduler.run_opts())
         return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.cli.console import out, print_json
-from trainyard.cli.jobs import unknown_job
+from trainyard.cli.jobstatus import unknown_job
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_OK
 

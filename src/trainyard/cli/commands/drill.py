@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.times import parse_duration
+    from trainyard.cli.units import parse_duration
     from trainyard.schedulers.aws.sagemaker_local import recovery, store
     from trainyard.schedulers.aws.sagemaker_local.endpoint import api
     from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError

@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.times import parse_duration
+    from trainyard.cli.units import parse_duration
     from trainyard.runner import get_runner
 
     older_than = parse_duration(args.older_than)
@@ -121,7 +121,7 @@ def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | 
 
 
 def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], freed: int) -> None:
-    from trainyard.cli.times import format_duration
+    from trainyard.cli.units import format_duration
 
     items = [item for group in found.values() for item in group]
     if items:

@@ -125,13 +125,13 @@ def _states(text: str | None) -> set[str] | None:
 def _since(text: str | None) -> float | None:
     if not text:
         return None
-    from trainyard.cli.times import parse_time
+    from trainyard.cli.units import parse_time
 
     return parse_time(text).timestamp()
 
 
 def _table(rows: list[Row]) -> str:
-    from trainyard.cli.times import format_duration
+    from trainyard.cli.units import format_duration
 
     now = time.time()
     lines = []
@@ -149,7 +149,7 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
 
     An id stands for its job wherever a handle does. Without a terminal everything is whole.
     """
-    from trainyard.cli.times import format_time
+    from trainyard.cli.units import format_time
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
         return [

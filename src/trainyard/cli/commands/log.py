@@ -101,7 +101,7 @@ def _query(args: Namespace) -> LogQuery:
         compile_regex(args.regex)
     since = until = None
     if args.since or args.until:
-        from trainyard.cli.times import parse_time
+        from trainyard.cli.units import parse_time
 
         since = parse_time(args.since) if args.since else None
         until = parse_time(args.until) if args.until else None

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 
-from trainyard.cli.jobs import check_exit_code_source
+from trainyard.cli.jobstatus import check_exit_code_source
 from trainyard.cli.parser import complete_with
-from trainyard.cli.submission import (
+from trainyard.cli.submitting import (
     FollowPlan,
     add_plan_options,
     add_submission_options,

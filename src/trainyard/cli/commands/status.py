@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from trainyard.cli.console import is_terminal, note, out, print_json
-from trainyard.cli.jobs import check_roles, job_json, status_of
+from trainyard.cli.jobstatus import check_roles, job_json, status_of
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_BACKEND, EXIT_INTERRUPTED, EXIT_OK
 from trainyard.specs.status import AppState

@@ -10,9 +10,9 @@ import threading
 import time
 
 from trainyard.cli.console import note, paint_state, wants_colour, warn
-from trainyard.cli.jobs import check_not_gone, status_of
+from trainyard.cli.jobstatus import check_not_gone, status_of
 from trainyard.cli.liveview import StatusLines
-from trainyard.cli.times import format_duration
+from trainyard.cli.units import format_duration
 from trainyard.errors import BackendError
 from trainyard.specs.status import NONE, AppState, is_terminal
 from trainyard.terminal import clean

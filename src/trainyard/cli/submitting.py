@@ -6,7 +6,7 @@ import contextlib
 import sys
 
 from trainyard.cli.console import OutputClosed, is_terminal, note, out, print_json
-from trainyard.cli.jobs import check_exit_code_source, exit_code_of, job_json
+from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
 from trainyard.cli.parser import add_json_option, complete_with
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
@@ -127,7 +127,7 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
         if plan.json:
             print_json(job_json(handle, runner.status(handle)))
         return EXIT_OK
-    from trainyard.cli.follow import Detached, follow
+    from trainyard.cli.watching import Detached, follow
 
     status: AppStatus | None = None
     try:
