@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import DEADLINE, Cli
 from trainyard import __version__
-from trainyard.cli import command_line
+from trainyard.cli import main
 from trainyard.cli.catalog import COMMANDS, OTHER_NAMES, load_command
 
 

@@ -33,7 +33,7 @@ SLOW = frozenset(
 )
 COUNT = """
 import sys
-from trainyard.cli import command_line
+from trainyard.cli import main
 code = main(sys.argv[1:])
 modules = sorted(sys.modules)
 import json
