@@ -86,7 +86,7 @@ def test_code_that_is_not_known_is_not_called_the_same(runner: Runner, app: AppD
     assert "neither" in Comparison(without, record(runner, app), shelf).code
     gone = Comparison(with_code, forgotten, shelf)
     assert forgotten.handle in gone.code
-    assert "not kept" in gone.code
+    assert "no longer stored" in gone.code
 
 
 def test_arguments_options_environment_and_definition(

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainyard.components.parameters import Parameter, SignatureError, read_parameters
 from trainyard.components.arguments import (
     HelpRequested,
     Options,
@@ -14,6 +13,7 @@ from trainyard.components.arguments import (
     decode_mapping,
     scan,
 )
+from trainyard.components.parameters import Parameter, SignatureError, read_parameters
 from trainyard.errors import ComponentArgumentError, ComponentValidationException
 
 if TYPE_CHECKING:

@@ -151,7 +151,7 @@ def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def _without_command(role: dict[str, Any]) -> dict[str, Any]:
-    """Return a role, its training specification without the command and replica count that the role has too."""
+    """Return a role, its training specification without the facts that the role has too."""
     spec = specification(role["metadata"])
     own = {key: spec[key] for key in spec if key not in ("program", "arguments", "host_count")}
     return {**role, "metadata": {**role["metadata"], METADATA_KEY: own}} if spec else role

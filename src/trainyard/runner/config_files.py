@@ -149,7 +149,9 @@ def _malformed(path: str, text: str, error: Exception) -> ConfigError:
     match = re.search(r" \(at line (\d+), column \d+\)$", message)
     line = int(match[1]) if match else len(text.rstrip("\n").split("\n"))
     problem = message[: match.start()] if match else message.replace(" (at end of document)", "")
-    return ConfigError(f"{path}:{line}: this is not valid TOML: {problem}", hint="Fix the line and try again.")
+    return ConfigError(
+        f"{path}:{line}: this is not valid TOML: {problem}", hint="Fix the line and try again."
+    )
 
 
 class _TomlLines:

@@ -163,7 +163,7 @@ def _explain(attempt: str, path: str, error: sqlite3.DatabaseError) -> StateStor
     elif "readonly" in text or "read-only" in text or "unable to open" in text:
         hint = f"Make {directory} writable, or set TRAINYARD_HOME to a directory that is."
     elif "not a database" in text or "malformed" in text or "no such" in text:
-        hint = f"The file is damaged. Move it away (mv {path} {path}.damaged); a new one is created. Jobs keep running."
+        hint = f"The file is damaged. Move it away (mv {path} {path}.damaged); a new one is created."
     elif "locked" in text or "busy" in text:
         hint = f"Another process has held it for {BUSY_SECONDS:.0f} s; `fuser {path}` shows which."
     else:

@@ -25,7 +25,7 @@ LOGGER = "trainyard.events"
 class Event(Record):
     """What happened in one call of the runner. Texts hold no secrets; times are in microseconds."""
 
-    api: str  # the method: run_component, run, dryrun, schedule, status, wait, cancel, describe, log_lines, ...
+    api: str  # the method: run, schedule, status, wait, cancel, log_lines, ...
     app_id: str | None  # id of the job, if there is one
     app_image: str | None  # image of the job's first role
     app_metadata: dict[str, str] | None  # the job's metadata

@@ -1,4 +1,4 @@
-"""From a job and options to a scheduler's request: the runner's variables, and the toolkit where it is wanted.
+"""From a job and options to a scheduler's request: adds the runner's variables, starts the toolkit.
 
 Roles with ``metadata["train"]`` follow the contract of ``docs/contract.md``: the toolkit is started in place
 of their script, and reads the job document from a variable. Schedulers that carry out the contract themselves

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainyard.specs.options import runopts
     from trainyard.workspace.progress import Progress
 
+
 def submit(
     scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, progress: Progress | None = None
 ) -> tuple[str, str, GitProbe | None]:

@@ -1,7 +1,7 @@
 """Try out how a job copes with a failure.
 
-`trainyard drill spot JOB` simulates a spot interruption of a job of `sagemaker_local`: SIGTERM, two minutes to
-save its state, SIGKILL. Then the job starts again on new machines, with the checkpoints that it had saved.
+`trainyard drill spot JOB` simulates a spot interruption of a job of `sagemaker_local`: SIGTERM, two minutes
+to save its state, SIGKILL. Then the job starts again on new machines, with the checkpoints that it had saved.
 """
 
 from __future__ import annotations

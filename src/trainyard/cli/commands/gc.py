@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from trainyard.cli.console import note, out, print_json, table
 from trainyard.cli.parser import add_json_option, add_scheduler_options
-from trainyard.cli.progress import format_bytes
+from trainyard.cli.units import format_bytes
 from trainyard.errors import EXIT_OK, BackendError, ConfigError
 
 TYPE_CHECKING = False
