@@ -112,7 +112,7 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
     status = runner.status("fake://sess/mine")
     assert status is not None
     assert status.msg == "its submission is in progress"
-    assert "under way" in status.msg
+    assert "in progress" in status.msg
 
 
 def test_a_dead_submission_that_cannot_be_looked_up_stays_open(
