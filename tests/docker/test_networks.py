@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.backends import need
 from trainyard.docker import networks
-from trainyard.docker.engine import Engine
-from trainyard.docker.errors import NoSubnetLeftError
+from trainyard.docker.engine import Engine, NoSubnetLeftError
 from trainyard.errors import ConfigError
 
 LABEL = "trainyard.test-networks"

@@ -151,7 +151,7 @@ def changes(before: AppStatus | None, after: AppStatus, roles: Iterable[str] | N
 
 
 class TerminalProgress:
-    """A `trainyard.workspace.progress.Progress` that writes to a stream.
+    """A `trainyard.progress.Progress` that writes to a stream.
 
     Args:
         stream: usually stderr. On a terminal the last line changes in place.

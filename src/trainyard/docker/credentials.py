@@ -14,7 +14,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from trainyard.docker.endpoint import docker_config_dir
+from trainyard.docker.daemon_address import docker_config_dir
 from trainyard.errors import ConfigError
 from trainyard.ordinary import read_ordinary
 from trainyard.paths import xdg

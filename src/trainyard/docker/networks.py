@@ -12,7 +12,8 @@ import random
 import re
 import time
 
-from trainyard.docker.errors import EngineError, NoSubnetLeftError
+from trainyard.docker.engine import NoSubnetLeftError
+from trainyard.docker.errors import EngineError
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from trainyard.git import GitProbe
+    from trainyard.progress import Progress
     from trainyard.runner.config import Config
-    from trainyard.runner.git import GitProbe
     from trainyard.runner.history import History
     from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from trainyard.specs.options import runopts
     from trainyard.specs.status import AppStatus
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
 
 DEFAULT_SESSION = "trainyard"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 
+from trainyard.backoff import Backoff
 from trainyard.errors import AccessError, BackendError, StateStoreError, TrainyardError, UnknownAppException
 from trainyard.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED
 from trainyard.specs.handles import make_app_handle, parse_app_handle
@@ -268,18 +269,14 @@ def wait_for_end(
         StateStoreError: the jobs of this machine cannot be read; waiting does not help.
         AccessError: the credentials are refused; likewise.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    delay = min(FIRST_RETRY, wait_interval)
+    backoff = Backoff(min(FIRST_RETRY, wait_interval), wait_interval, jitter=0, limit=timeout).start()
     warned = False
     while True:
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
         try:
-            return scheduler.wait(app_id, left)
+            return scheduler.wait(app_id, backoff.left())
         except (StateStoreError, AccessError):
             raise
         except (BackendError, OSError) as error:
-            if left is not None and left <= delay:
-                return error
             if not warned:
                 warnings.warn(
                     f"{scheduler.backend} cannot be reached; still waiting for {app_id}: {error}",
@@ -287,8 +284,8 @@ def wait_for_end(
                     stacklevel=4,
                 )
                 warned = True
-        time.sleep(delay)
-        delay = min(delay * 2, wait_interval)
+            if not backoff.pause():
+                return error
 
 
 # ---- what else is known of a job

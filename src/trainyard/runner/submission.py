@@ -7,8 +7,8 @@ import sys
 import warnings
 
 from trainyard.errors import TrainyardError
+from trainyard.git import GitProbe
 from trainyard.processes import myself
-from trainyard.runner.git import GitProbe
 from trainyard.runner.records import INTERRUPTED
 from trainyard.specs.handles import make_app_handle
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.redaction import Redactor
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
-    from trainyard.workspace.progress import Progress
 
 
 def submit(

@@ -13,7 +13,7 @@ from trainyard.errors import StateStoreError
 from trainyard.workspace.manifest import Entry, Manifest
 
 if TYPE_CHECKING:
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
 #: ioctl FICLONE of linux/fs.h: the new file shares its blocks with the old one until either is written to.
 FICLONE = 0x40049409
@@ -36,7 +36,7 @@ def build(store: Store, manifest: Manifest, directory: str, *, private: bool) ->
     Raises:
         StateStoreError: it could not be made; nothing of it is left.
     """
-    from trainyard.workspace.store import beside, remove_tree, store_error
+    from trainyard.workspace.code_store import beside, remove_tree, store_error
 
     partial = beside(directory)
     if os.path.lexists(directory):

@@ -81,12 +81,12 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "20")
     yield
-    from trainyard.schedulers.aws.sagemaker_local import recovery, store
+    from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
     from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 
-    for job in store.all_jobs():
+    for job in training_job.all_jobs():
         state = recovery.current_state(job)
-        if state is not None and state["status"] not in store.TERMINAL:
+        if state is not None and state["status"] not in training_job.TERMINAL:
             api.stop(job, state)
             with contextlib.suppress(ProcessLookupError, TypeError):
                 os.kill(state["runner"][0], 9)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.toolkit.image import docker
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 from .conftest import Bucket, Jobs, leftovers, unpack, until
 from .proxy import Proxy

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 from .conftest import GROUP, until
 

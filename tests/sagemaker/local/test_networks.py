@@ -23,7 +23,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import (
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 from trainyard.specs import AppState
 
 from .conftest import leftovers, until

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.docker.engine import Engine
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.docker import labels
+from trainyard.schedulers.exec.container import labels
 from trainyard.specs import AppState, BindMount, DeviceMount, Resource, VolumeMount, macros
 
 from .conftest import states, wait_until

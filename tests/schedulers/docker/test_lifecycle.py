@@ -13,11 +13,11 @@ from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.runner.history import History
-from trainyard.schedulers.docker import gc, labels
-from trainyard.schedulers.docker import jobs as docker_jobs
 from trainyard.schedulers.docker.scheduler import create_scheduler
+from trainyard.schedulers.exec.container import housekeeping, labels
+from trainyard.schedulers.exec.container import inventory as docker_jobs
 from trainyard.specs import AppState, RetryPolicy
-from trainyard.workspace.images.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
 
@@ -189,7 +189,7 @@ def test_watcher_that_is_killed_is_replaced(jobs):
 def test_two_watchers_are_one_too_many(jobs):
     app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
     wait_until(lambda: watcher_pid(app_id), "a watcher")
-    from trainyard.schedulers.docker import spawn
+    from trainyard.schedulers.exec.container import spawn
 
     done = subprocess.run([sys.executable, "-I", "-S", spawn.WATCHER, app_id], timeout=50, check=False)
     assert done.returncode == 0
@@ -308,8 +308,8 @@ def test_submitter_killed(jobs, where, count):
     assert "submission was interrupted" in response.msg
     assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.FAILED
     assert not [c for c in jobs.containers() if c["State"] == "running"]
-    items = [item for item in gc.find(0, jobs.engine) if item.app_id == app_id]
-    gc.collect(items, jobs.engine)
+    items = [item for item in housekeeping.find(0, jobs.engine) if item.app_id == app_id]
+    housekeeping.collect(items, jobs.engine)
     assert jobs.containers() == []
 
 
@@ -379,11 +379,11 @@ def test_looks_into_images_that_were_abandoned_are_found(jobs, monkeypatch):
         "/containers/create",
         json={"Image": jobs.image, "Cmd": ["true"], "Labels": {LOOKING_LABEL: "x"}},
     )
-    wanted = [item for item in gc.find(0, jobs.engine) if item.key == made["Id"]]
+    wanted = [item for item in housekeeping.find(0, jobs.engine) if item.key == made["Id"]]
     assert wanted == []  # somebody may be looking
-    monkeypatch.setattr(gc, "SUBMISSION_SECONDS", 0.0)
-    wanted = [item for item in gc.find(0, jobs.engine) if item.key == made["Id"]]
-    gc.collect(wanted, jobs.engine)
+    monkeypatch.setattr(housekeeping, "SUBMISSION_SECONDS", 0.0)
+    wanted = [item for item in housekeeping.find(0, jobs.engine) if item.key == made["Id"]]
+    housekeeping.collect(wanted, jobs.engine)
     with pytest.raises(EngineError, match="No such container"):
         jobs.engine.request("GET", f"/containers/{made['Id']}/json")
 
@@ -400,16 +400,18 @@ def test_gc_finds_ended_jobs_and_images_with_code(jobs):
     running = jobs.submit(jobs.role("sleep 600", image=f"{repo}:1"))
 
     def found():
-        mine = [i for i in gc.find(0, jobs.engine) if i.app_id in (ended, running) or repo in i.path]
+        mine = [
+            i for i in housekeeping.find(0, jobs.engine) if i.app_id in (ended, running) or repo in i.path
+        ]
         return {item.app_id or item.path for item in mine}, mine
 
-    assert not [i for i in gc.find(3600, jobs.engine) if i.app_id == ended]
+    assert not [i for i in housekeeping.find(3600, jobs.engine) if i.app_id == ended]
     assert found()[0] == {ended}
     jobs.scheduler.cancel(running)
     jobs.end_of(running)
     names, mine = found()
     assert names == {ended, running, f"image {repo}:1"}
-    gc.collect(mine, jobs.engine)
+    housekeeping.collect(mine, jobs.engine)
     assert found()[0] == set()
     assert jobs.containers() == []
 

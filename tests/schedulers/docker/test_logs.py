@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from trainyard.schedulers.base import LogQuery, Stream
-from trainyard.schedulers.docker.logs import Window, open_log, read_timed
+from trainyard.schedulers.exec.container.logs import Window, open_log, read_timed
 from trainyard.specs import AppState
 
 from .conftest import wait_until

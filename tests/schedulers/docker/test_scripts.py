@@ -11,8 +11,8 @@ from tests.toolkit.image import docker
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.docker import results
-from trainyard.schedulers.docker.gc import find
+from trainyard.schedulers.exec.container import results
+from trainyard.schedulers.exec.container.housekeeping import find
 from trainyard.specs import AppState
 
 WRITE = """

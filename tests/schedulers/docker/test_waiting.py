@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from trainyard.docker.networks import VARIABLE
-from trainyard.schedulers.docker import gc
+from trainyard.schedulers.exec.container import housekeeping
 from trainyard.specs import AppState
 
 from .conftest import kill_watcher, states, wait_until, watcher_pid
@@ -80,7 +80,7 @@ def test_a_job_that_waits_is_cancelled_and_removed(jobs, one_network):
     assert jobs.scheduler.describe(first).state == AppState.RUNNING
     jobs.scheduler.delete(second)
     assert jobs.networks(second) == []
-    assert second not in {item.app_id for item in gc.find(0.0)}
+    assert second not in {item.app_id for item in housekeeping.find(0.0)}
 
 
 @pytest.mark.slow

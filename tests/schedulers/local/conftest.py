@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.schedulers.local.store import JobDir
 from trainyard.schedulers.machine import processes
 from trainyard.specs import AppDef, AppState, Role, is_terminal
 

@@ -13,8 +13,8 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.processes import identify
-from trainyard.schedulers.local.store import JobDir
-from trainyard.schedulers.machine import documents
+from trainyard.schedulers.exec.process import documents
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.specs import NONE, AppState, RetryPolicy
 
 from .conftest import members, role, wait_until

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogQuery, Stream
-from trainyard.schedulers.local.logindex import COUNTED, SETTLED, IndexReader, make_record
-from trainyard.schedulers.local.logmerge import Merger
-from trainyard.schedulers.local.logs import ReplicaLog
-from trainyard.schedulers.local.recorder import LogRecorder, ReplicaRecorder
+from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
+from trainyard.schedulers.exec.process.log_merge import Merger
+from trainyard.schedulers.exec.process.log_reader import ReplicaLog
+from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.machine import linux
 
 from .conftest import role, wait_until

@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.errors import StateStoreError
 from trainyard.runner import get_runner
-from trainyard.schedulers.local import gc
-from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.local import housekeeping
 from trainyard.specs import AppState
 
 from .conftest import role, wait_until
@@ -112,15 +112,15 @@ def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
     running = jobs.submit(role("exec sleep 300"))
     job = JobDir.of(old)
     job.write_state({**job.read_state(), "ended_at": time.time() - 1000})
-    found = gc.find(500)
+    found = housekeeping.find(500)
     assert [item.app_id for item in found] == [old]
     assert found[0].size > 100_000
     assert found[0].age > 999
     assert jobs.scheduler.exists(old), "finding removes nothing"
-    assert gc.collect(found) == found[0].size
+    assert housekeeping.collect(found) == found[0].size
     assert not (tmp_path / "logs" / old).exists()
     assert {row.app_id for row in jobs.scheduler.list()} == {new, running}
-    assert {item.app_id for item in gc.find(0)} == {new}
+    assert {item.app_id for item in housekeeping.find(0)} == {new}
 
 
 def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
@@ -129,4 +129,4 @@ def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
         path = JobDir.of(name).path
         os.mkdir(path)
         os.utime(path, (time.time() - age,) * 2)
-    assert {item.app_id for item in gc.find(0)} == {app_id, "old-x"}
+    assert {item.app_id for item in housekeeping.find(0)} == {app_id, "old-x"}

@@ -7,24 +7,29 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError
-from trainyard.schedulers.docker import labels, results
 from trainyard.schedulers.docker.options import DockerOpts
+from trainyard.schedulers.exec.container import labels
+from trainyard.schedulers.exec.container.results import IN_CONTAINERS, directory_of
+from trainyard.schedulers.exec.container.submission import HOST_PREFIX, DockerRequest, ReplicaRequest
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import METADATA_KEY, grace_variables, script_of
-from trainyard.workspace.registry import image_problem
+from trainyard.specs.training import (
+    METADATA_KEY,
+    grace_variables,
+    local_path,
+    output_of,
+    script_of,
+    specification,
+)
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
-#: SageMaker's names of hosts begin with it.
-HOST_PREFIX = "algo-"
 #: How many hosts of a job have addresses in one loopback network.
 LOOPBACK_HOSTS = 250
 IMAGE_ENV = "TORCHX_IMAGE"
@@ -39,84 +44,8 @@ _DEVICE_FILES = {
 }
 
 
-@dataclass
-class ReplicaRequest:
-    """One container. ``body`` is the API's, without what stands beside it here."""
-
-    name: str
-    role: str
-    replica: int
-    image: str
-    env: dict[str, str]
-    body: dict[str, Any]
-    #: The script that its program reads, from the working directory; "" if nobody can tell.
-    script: str = ""
-
-    def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:
-        """Return what is sent to the daemon."""
-        return {
-            **self.body,
-            "Image": self.image,
-            "Env": [f"{name}={value}" for name, value in self.env.items()],
-            "Labels": {**self.body["Labels"], **more_labels},
-        }
-
-
-@dataclass
-class DockerRequest:
-    """Everything that the daemon is asked for.
-
-    ``network`` is the name of a network to be made for the job, which is the job's id, or "".
-    """
-
-    app_id: str
-    containers: list[ReplicaRequest]
-    network: str = ""
-    platform: str | None = None
-    watched: bool = False
-    #: Directories of this machine to be made if they do not exist: where results are sent to.
-    folders: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return json.dumps(self.shown(), indent=2)
-
-    def shown(self) -> dict[str, Any]:
-        """Return the request as JSON values for people, secrets masked."""
-        from trainyard.redaction import Redactor
-
-        redactor = Redactor()
-        containers = []
-        for container in self.containers:
-            shown = redactor.json({**vars(container), "env": {}})
-            shown["env"] = {name: redactor.value(name, value) for name, value in container.env.items()}
-            shown["body"]["Labels"] = {
-                name: _shown_label(redactor, value) for name, value in container.body["Labels"].items()
-            }
-            containers.append(shown)
-        return {**vars(self), "containers": containers}
-
-    def place_hosts(self, addresses: Iterator[str]) -> None:
-        """Give the containers addresses of their job's network, and let hosts of a training job know theirs.
-
-        The names that the daemon itself gives come with a container's start and go with its end; these stay.
-        """
-        known: dict[str, list[str]] = {}
-        for container, address in zip(self.containers, addresses, strict=False):
-            endpoint = container.body["NetworkingConfig"]["EndpointsConfig"][self.network]
-            endpoint["IPAMConfig"] = {"IPv4Address": address}
-            hosts = known.setdefault(container.role, [])
-            hosts += [f"{alias}:{address}" for alias in endpoint["Aliases"] if alias.startswith(HOST_PREFIX)]
-        for container in self.containers:
-            if known[container.role]:
-                container.body["HostConfig"]["ExtraHosts"] = known[container.role]
-
-
-def _shown_label(redactor: Any, value: str) -> str:
-    try:
-        return json.dumps(redactor.json(json.loads(value)))
-    except ValueError:
-        return str(redactor.text(value))
+_PARTS = ("model", "output", "checkpoints", "input/config")
+_DATA = "input/data"  # only with channels: images may bring data of their own
 
 
 def make_request(
@@ -147,7 +76,7 @@ def make_request(
         network=network,
         platform=opts.platform,
         watched=watched,
-        folders=results.folders_of(app) if shares_files else [],
+        folders=folders_of(app) if shares_files else [],
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
 
@@ -242,7 +171,7 @@ class _Plan:
             "retries": {role.name: [role.retry_policy.value, role.max_retries] for role in self.app.roles},
         }
         layout = [[role.name, role.num_replicas] for role in self.app.roles]
-        place = results.place_of(self.app, self.app_id, kept_here=self.shares_files)
+        place = place_of(self.app, self.app_id, kept_here=self.shares_files)
         return {
             labels.APP_ID: self.app_id,
             labels.OLD_APP_ID: self.app_id,
@@ -264,7 +193,7 @@ class _Plan:
             "NetworkMode": self.network or "default",
             "Mounts": [
                 *(_mount(mount) for mount in role.mounts if not isinstance(mount, DeviceMount)),
-                *(results.mounts_of(role, k, self.app_id) if self.shares_files else ()),
+                *(mounts_of(role, k, self.app_id) if self.shares_files else ()),
             ],
             "Devices": _devices(role),
             "RestartPolicy": self._restart_policy(role),
@@ -423,3 +352,57 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
     if opts.publish and opts.network in ("host", "none"):
         problems.append(f"publish: with network={opts.network} nothing is published")
     return problems
+
+
+# ---- results
+
+
+def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
+    """Return where the results of a job will be, in words for people; "" if it has none.
+
+    Args:
+        app: the job.
+        app_id: its id.
+        kept_here: whether they are kept on this machine.
+    """
+    trained = [role for role in app.roles if specification(role.metadata)]
+    if not trained:
+        return ""
+    sent = output_of(specification(trained[0].metadata), app_id)
+    if sent:
+        return sent
+    if not kept_here:
+        return IN_CONTAINERS
+    if len(trained) == trained[0].num_replicas == 1:
+        return os.path.join(directory_of(app_id), f"{trained[0].name}-0")
+    return directory_of(app_id)
+
+
+def mounts_of(role: Role, replica: int, app_id: str) -> list[dict[str, Any]]:
+    """Return the mounts by which a replica's results reach this machine; those of the user come first."""
+    spec = specification(role.metadata)
+    if not spec:
+        return []
+    base = role.env.get("SAGEMAKER_BASE_DIR", "/opt/ml")
+    own = os.path.join(directory_of(app_id), f"{role.name}-{replica}")
+    parts = [*_PARTS, *([_DATA] if spec.get("channels") else [])]
+    wanted = {os.path.join(base, part): os.path.join(own, part) for part in parts}
+    taken = [mount.dst_path.rstrip("/") + "/" for mount in role.mounts]
+    return [
+        {"Type": "bind", "Source": source, "Target": target, "ReadOnly": False}
+        for target, source in wanted.items()
+        if not any(f"{target}/".startswith(path) for path in taken)
+    ]
+
+
+def folders_of(app: AppDef) -> list[str]:
+    """Return the directories of this machine that results and checkpoints are to be sent to."""
+    found = []
+    for role in app.roles:
+        spec = specification(role.metadata)
+        sources = {getattr(mount, "src_path", None) for mount in role.mounts}
+        for section in ("output", "checkpoints"):
+            path = local_path((spec.get(section) or {}).get("uri") or "")
+            if path in sources:
+                found.append(path)
+    return found

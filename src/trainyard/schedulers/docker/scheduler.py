@@ -19,24 +19,24 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
-from trainyard.schedulers.docker import jobs, labels
-from trainyard.schedulers.docker.judge import Verdict, judge, ports_of, submitter_is_alive
+from trainyard.schedulers.exec.container import inventory, labels
+from trainyard.schedulers.exec.container.judge import Verdict, judge, ports_of, submitter_is_alive
 from trainyard.specs.status import NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.schedulers.docker.code import LocalImages
-    from trainyard.schedulers.docker.jobs import Job
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
-    from trainyard.schedulers.docker.request import DockerRequest
+    from trainyard.schedulers.exec.container.inventory import Job
+    from trainyard.schedulers.exec.container.submission import DockerRequest
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class DockerScheduler(Scheduler["DockerOpts"]):
@@ -133,8 +133,8 @@ class DockerScheduler(Scheduler["DockerOpts"]):
             BackendError: the daemon refused; the message says what and why.
             EngineUnavailableError: no daemon answers.
         """
-        from trainyard.schedulers.docker.spawn import ensure_watcher
-        from trainyard.schedulers.docker.submit import submit
+        from trainyard.schedulers.exec.container.spawn import ensure_watcher
+        from trainyard.schedulers.exec.container.submission import submit
 
         return submit(self.engine, dryrun_info.request, lambda app_id: ensure_watcher(self.engine, app_id))
 
@@ -151,7 +151,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe jobs: two requests for all of them, and one for each container."""
         wanted = list(app_ids)
-        found = jobs.load_jobs(self.engine, wanted)
+        found = inventory.load_jobs(self.engine, wanted)
         return {app_id: self._describe(found[app_id]) if app_id in found else None for app_id in wanted}
 
     def _describe(self, job: Job) -> DescribeAppResponse:
@@ -177,14 +177,14 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         """Judge a job, and see to it that somebody does what is to be done for it."""
         verdict = judge(job, submitter_is_alive)
         if not verdict.is_over and (job.is_watched or verdict.steps) and _was_submitted_here(job):
-            from trainyard.schedulers.docker.spawn import ensure_watcher
+            from trainyard.schedulers.exec.container.spawn import ensure_watcher
 
             ensure_watcher(self.engine, job.app_id)
         return verdict
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of the daemon, the oldest first, also those of trainyard's predecessor."""
-        found = jobs.load_jobs(self.engine, details=False).values()
+        found = inventory.load_jobs(self.engine, details=False).values()
         return [
             ListAppResponse(job.app_id, self._judge(job).state, name=job.name)
             for job in sorted(found, key=lambda job: job.submitted_at)
@@ -192,11 +192,11 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether the daemon has anything of this job."""
-        return bool(jobs.load_jobs(self.engine, [app_id], details=False))
+        return bool(inventory.load_jobs(self.engine, [app_id], details=False))
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the daemon notifies, nothing is asked for again and again."""
-        from trainyard.schedulers.docker.events import wait_until
+        from trainyard.schedulers.exec.container.events import wait_until
         from trainyard.specs.status import is_terminal
 
         response = self.describe(app_id)
@@ -214,22 +214,22 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL after the grace period. Does not wait for it."""
-        job = jobs.load_job(self.engine, app_id)
+        job = inventory.load_job(self.engine, app_id)
         if job is None or judge(job, submitter_is_alive).is_over:
             return
         import time
 
-        from trainyard.schedulers.docker.spawn import ensure_watcher
+        from trainyard.schedulers.exec.container.spawn import ensure_watcher
 
         facts = {"by": _user(), "at": time.time_ns()}
-        jobs.make_marker(self.engine, app_id, jobs.CANCELLED, jobs.CANCELLED, facts)
+        inventory.make_marker(self.engine, app_id, inventory.CANCELLED, inventory.CANCELLED, facts)
         ensure_watcher(self.engine, app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        from trainyard.schedulers.docker import results
-        from trainyard.schedulers.docker.remove import remove_job
+        from trainyard.schedulers.exec.container import results
+        from trainyard.schedulers.exec.container.remove import remove_job
 
-        job = jobs.load_job(self.engine, app_id)
+        job = inventory.load_job(self.engine, app_id)
         if job is None:
             return
         verdict = judge(job, submitter_is_alive)
@@ -242,9 +242,9 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, what belongs to none, and images that none needs."""
-        from trainyard.schedulers.docker import gc
+        from trainyard.schedulers.exec.container import housekeeping
 
-        found = gc.find(older_than, self.engine)
+        found = housekeeping.find(older_than, self.engine)
         return [
             Leftover(
                 item.key,
@@ -261,10 +261,12 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
-        from trainyard.schedulers.docker import gc
+        from trainyard.schedulers.exec.container import housekeeping
 
-        items = [gc.Garbage(item.name, item.app_id, item.size, item.age, item.id) for item in leftovers]
-        return gc.collect(items, self.engine)
+        items = [
+            housekeeping.Garbage(item.name, item.app_id, item.size, item.age, item.id) for item in leftovers
+        ]
+        return housekeeping.collect(items, self.engine)
 
     # ---- logs
 
@@ -275,17 +277,17 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
         Times are exact; the order between a replica's two streams is that in which the daemon read them.
         """
-        from trainyard.schedulers.docker.logs import Window, read_many
+        from trainyard.schedulers.exec.container.logs import Window, read_many
         from trainyard.schedulers.lines import check_replicas
 
-        job = jobs.load_jobs(self.engine, [app_id], details=False).get(app_id)
+        job = inventory.load_jobs(self.engine, [app_id], details=False).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
         known = [(role, index) for role, count in job.layout for index in range(count)]
         check_replicas(app_id, replicas, known)
         window = Window(query)
         if query.should_tail:
-            from trainyard.schedulers.docker.follow import follow
+            from trainyard.schedulers.exec.container.follow import follow
 
             return follow(self.engine, app_id, builtins.list(replicas), window, self._judge)
         containers = job.by_replica()

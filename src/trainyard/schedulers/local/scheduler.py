@@ -21,8 +21,8 @@ from trainyard.schedulers.base import (
     Scheduler,
     Stream,
 )
-from trainyard.schedulers.local import status, store
-from trainyard.schedulers.local.store import JobDir
+from trainyard.schedulers.exec.process import job_directory, recovery
+from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
-    from trainyard.schedulers.local.plan import LocalRequest
-    from trainyard.schedulers.local.submit import Launcher
+    from trainyard.schedulers.local.request import LocalRequest
+    from trainyard.schedulers.local.submission import Launcher
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -66,7 +66,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def expect_submission(self) -> None:
         """Start a supervisor ahead of its job, so that it comes up while the job is being made."""
-        from trainyard.schedulers.local.submit import Launcher
+        from trainyard.schedulers.local.submission import Launcher
 
         if self._launcher is None:
             try:
@@ -78,14 +78,14 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
         if not workspace:
             return None
-        from trainyard.workspace.directory import DirectoryShipment
+        from trainyard.workspace.directory_shipment import DirectoryShipment
 
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica has a base directory."""
         from trainyard.specs.substitution import macros
-        from trainyard.workspace.toolkit import ToolkitPlace, local_command
+        from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
         base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: what a project wants installed there is theirs to decide.
@@ -100,7 +100,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[LocalRequest]:
         from trainyard.schedulers.ids import make_unique
-        from trainyard.schedulers.local.plan import make_request
+        from trainyard.schedulers.local.request import make_request
         from trainyard.specs.dryrun import AppDryRunInfo
 
         app_id = make_unique(app.name)
@@ -116,11 +116,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             StateStoreError: the state directory cannot be written.
             BackendError: the supervisor could not be started.
         """
-        from trainyard.schedulers.local.submit import submit
+        from trainyard.schedulers.local.submission import submit
 
         launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any("train" in role.metadata for role in dryrun_info.app.roles):
-            from trainyard.workspace.toolkit import put_toolkit
+            from trainyard.workspace.toolkit_files import put_toolkit
 
             put_toolkit()
         if dryrun_info.shipment is None:
@@ -132,13 +132,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what is known of a job; ends it as FAILED if its supervisor is gone."""
         job = _job_dir(app_id)
-        return None if job is None else status.describe_job(job)
+        return None if job is None else recovery.describe_job(job)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
         rows = []
-        for job in store.all_jobs():
-            document, state = job.read_job(), status.current_state(job)
+        for job in job_directory.all_jobs():
+            document, state = job.read_job(), recovery.current_state(job)
             if document is not None and state is not None:
                 row = ListAppResponse(job.app_id, AppState[state["state"]], name=document["app"]["name"])
                 rows.append((document["created_at"], row))
@@ -150,7 +150,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the system notifies, nothing is asked for again and again."""
-        from trainyard.schedulers.local.watch import wait_for_end
+        from trainyard.schedulers.exec.process.job_watch import wait_for_end
 
         job = _job_dir(app_id)
         if job is None:
@@ -162,7 +162,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def _cancel_existing(self, app_id: str) -> None:
         job = JobDir.of(app_id)
-        state = status.current_state(job)
+        state = recovery.current_state(job)
         if state is None or is_terminal(AppState[state["state"]]):
             return
         if AppState[state["state"]] == AppState.UNREACHABLE:
@@ -184,10 +184,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             processes.send_signal(supervisor, signum)
 
     def _delete_existing(self, app_id: str) -> None:
-        from trainyard.schedulers.local.gc import remove_job
+        from trainyard.schedulers.local.housekeeping import remove_job
 
         job = JobDir.of(app_id)
-        state = status.current_state(job)
+        state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
             raise ConfigError(
                 f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
@@ -196,18 +196,20 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, and what interrupted submissions left."""
-        from trainyard.schedulers.local import gc
+        from trainyard.schedulers.local import housekeeping
 
         return [
             Leftover(item.app_id, item.path, item.age, item.size, item.app_id, item.results)
-            for item in gc.find(older_than)
+            for item in housekeeping.find(older_than)
         ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
-        from trainyard.schedulers.local import gc
+        from trainyard.schedulers.local import housekeeping
 
-        return gc.collect([gc.Garbage(item.name, item.app_id, item.size, item.age) for item in leftovers])
+        return housekeeping.collect(
+            [housekeeping.Garbage(item.name, item.app_id, item.size, item.age) for item in leftovers]
+        )
 
     # ---- logs
 
@@ -215,8 +217,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time, which is kept to a quarter of a second."""
+        from trainyard.schedulers.exec.process.log_reader import ReplicaLog
         from trainyard.schedulers.lines import check_replicas, compile_regex
-        from trainyard.schedulers.local.logs import ReplicaLog
 
         job = _job_dir(app_id)
         if job is None:
@@ -224,7 +226,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         if query.regex is not None:
             compile_regex(query.regex)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        log_dirs = {(role, index): log_dir for role, index, log_dir in status.replica_layout(job)}
+        log_dirs = {(role, index): log_dir for role, index, log_dir in recovery.replica_layout(job)}
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
@@ -232,8 +234,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
     """Make the job's working directory and start it; without a job there is no directory left."""
-    from trainyard.schedulers.local.submit import submit
-    from trainyard.workspace.directory import DirectoryShipment, make_view, remove_view
+    from trainyard.schedulers.local.submission import submit
+    from trainyard.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
@@ -250,12 +252,12 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher
 
 
 def _read(job: JobDir, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
-    from trainyard.schedulers.local.logs import follow_logs, read_logs
-    from trainyard.schedulers.local.watch import JobWatch
+    from trainyard.schedulers.exec.process.job_watch import JobWatch
+    from trainyard.schedulers.exec.process.log_reader import follow_logs, read_logs
 
     try:
         if not query.should_tail:
-            status.current_state(job)  # as any look at a job, it ends one that nobody keeps any more
+            recovery.current_state(job)  # as any look at a job, it ends one that nobody keeps any more
             yield from read_logs(logs, query)
             return
         watch = JobWatch(job, [log.index_path for log in logs.values()])
@@ -281,7 +283,7 @@ def _job_dir(app_id: str) -> JobDir | None:
 
 
 def _is_over(job: JobDir) -> bool:
-    state = status.current_state(job)
+    state = recovery.current_state(job)
     # Of a damaged state (UNKNOWN) no more will ever be known: waiting would have no end.
     return state is None or is_terminal(AppState[state["state"]]) or state["state"] == AppState.UNKNOWN.name
 

@@ -13,15 +13,19 @@ from trainyard.schedulers.aws.sagemaker_local.data import checkpoints
 from trainyard.schedulers.aws.sagemaker_local.data.channels import Channels
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Place, StoreFailure, in_parallel
 from trainyard.schedulers.aws.sagemaker_local.data.pipes import PipeFeeder
-from trainyard.schedulers.aws.sagemaker_local.hosts.configs import Situation, documents, output_directories
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
+from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
+    Situation,
+    documents,
+    output_directories,
+)
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, Tree, hosts_of
+from trainyard.schedulers.aws.sagemaker_local.job_status import LONGEST_REASON
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
-from trainyard.schedulers.aws.sagemaker_local.transitions import LONGEST_REASON
-from trainyard.schedulers.machine.documents import is_full_disk
+from trainyard.schedulers.exec.process.documents import is_full_disk
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
+    from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
 
 NOT_FOUND = 127
 LAST_LINES = 10

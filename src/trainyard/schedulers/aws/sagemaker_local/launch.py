@@ -14,12 +14,12 @@ import trainyard
 from trainyard.errors import BackendError, ConfigError
 from trainyard.processes import myself
 from trainyard.redaction import Redactor
-from trainyard.schedulers.aws.sagemaker_local import feasible, store
+from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
-from trainyard.schedulers.aws.sagemaker_local.transitions import first_state
-from trainyard.schedulers.machine.documents import machine
+from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.exec.process.documents import machine
 from trainyard.schedulers.machine.processes import JOB_VARIABLE
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
@@ -103,7 +103,7 @@ def launch(
         BackendError: the runner could not be started; nothing is left of the job.
     """
     settings = settings or Settings.from_env()
-    feasible.check(request, settings.docker, settings.file_systems)
+    rules.check(request, settings.docker, settings.file_systems)
     region = region or region_of_environment()
     name = request["TrainingJobName"]
     now = time.time()
@@ -121,7 +121,7 @@ def launch(
         {"name": host.name, "group": host.group, "index": host.index} for host in layout.hosts_of(request)
     ]
     tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or ()}
-    job = store.create(name, document, first_state(hosts, now), tags)
+    job = training_job.create(name, document, first_state(hosts, now), tags)
     plan = {
         "job_dir": job.path,
         "request": request,
@@ -143,7 +143,7 @@ def launch(
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    from trainyard.schedulers.aws.sagemaker.command import without_secrets
+    from trainyard.schedulers.aws.sagemaker.container import without_secrets
 
     redacted = without_secrets(request)
     # Redaction looks at texts too; what describes the job but is no secret stays as it is.

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 _PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.

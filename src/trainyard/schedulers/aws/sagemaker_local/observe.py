@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.schedulers.aws.sagemaker import observe as remote
 from trainyard.schedulers.aws.sagemaker_local import recovery
 from trainyard.schedulers.aws.sagemaker_local.endpoint import api
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
     Key = tuple[str, int]
     State = dict[str, Any]

@@ -7,10 +7,10 @@ import os
 import shutil
 import time
 
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.aws.sagemaker_local.transitions import finish
+from trainyard.schedulers.aws.sagemaker_local.job_status import finish
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.exec.process.documents import machine
 from trainyard.schedulers.machine import processes
-from trainyard.schedulers.machine.documents import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, UnknownAppException
-from trainyard.schedulers.aws.sagemaker_local import recovery, store
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 from trainyard.schedulers.base import (
     DescribeAppResponse,
     ListAppResponse,
@@ -20,13 +20,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
     from trainyard.schedulers.base import Check, Leftover
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
 
 BACKEND = "sagemaker_local"
@@ -58,14 +58,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as a channel of the job, from a directory of this machine."""
-        from trainyard.schedulers.aws.sagemaker.code import plan_code
+        from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 
         return plan_code(app, workspace, self.opts_class(**cfg), local=True)
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -80,9 +80,9 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Put the code where the job finds it: into a directory named by its content."""
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.progress import Silent
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
-        from trainyard.workspace.progress import Silent
 
         quiet = progress is None or info.cfg.get("quiet")
         told = Silent() if quiet or progress is None else progress
@@ -111,7 +111,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         """Return what is known of a job: state, why, every host, results, times and final metrics."""
         from trainyard.schedulers.aws.sagemaker_local import observe
 
-        job = store.find(app_id)
+        job = training_job.find(app_id)
         state = None if job is None else recovery.current_state(job)
         return None if job is None or state is None else observe.describe(job, state)
 
@@ -120,7 +120,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker_local import observe
 
         rows = []
-        for job in store.all_jobs():
+        for job in training_job.all_jobs():
             state = recovery.current_state(job)
             if state is not None:
                 rows.append(observe.listed(job, state))
@@ -128,13 +128,13 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this name."""
-        return store.find(app_id) is not None
+        return training_job.find(app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends: until its runner does."""
         from trainyard.schedulers.aws.sagemaker_local.observe import wait_for_end
 
-        job = store.find(app_id)
+        job = training_job.find(app_id)
         if job is None:
             return None
         wait_for_end(job, timeout)
@@ -146,7 +146,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         """Ask the job to stop: SIGTERM, and SIGKILL 120 seconds later. What it has saved is kept."""
         from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 
-        job = store.find(app_id)
+        job = training_job.find(app_id)
         state = None if job is None else recovery.current_state(job)
         if job is not None and state is not None and state["status"] not in TERMINAL:
             api.stop(job, state)
@@ -156,7 +156,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker_local.endpoint import api
         from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 
-        job = store.find(app_id)
+        job = training_job.find(app_id)
         state = None if job is None else recovery.current_state(job)
         if job is None or state is None:
             raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
@@ -210,7 +210,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.lines import check_combined, check_replicas
 
         check_combined(query, BACKEND, "SageMaker keeps stdout and stderr as one stream, and so does this.")
-        job = store.find(app_id)
+        job = training_job.find(app_id)
         if job is None:
             raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
         known = {(role, index): host for role, index, host in observe.layout(job)}

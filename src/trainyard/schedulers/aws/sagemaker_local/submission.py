@@ -12,10 +12,10 @@ from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
-from trainyard.schedulers.aws.sagemaker.rules import check_options
-from trainyard.schedulers.aws.sagemaker_local import feasible, store
+from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
@@ -24,10 +24,10 @@ from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker.code import CodePackage
+    from trainyard.progress import Progress
+    from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.workspace.progress import Progress
 
 NO_IMAGE = "<NONE>"
 PROCESS_IMAGE = "this-machine"
@@ -98,7 +98,7 @@ def _uses_docker(app: AppDef) -> bool:
     """Tell whether hosts will be containers. The daemon is asked only if that matters: without an image."""
     settings = Settings.from_env()
     if settings.docker == "auto" and any(role.image in ("", NO_IMAGE) for role in app.roles):
-        return feasible.uses_containers(settings.docker)
+        return rules.uses_containers(settings.docker)
     return settings.docker != "never"
 
 
@@ -165,7 +165,7 @@ def settings_of(file_systems: dict[str, str] | None, request: dict[str, Any]) ->
 def _check(request: dict[str, Any], settings: Settings) -> None:
     try:
         validation.check_request(request)
-        feasible.check(request, settings.docker, settings.file_systems)
+        rules.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
         from trainyard.redaction import redact_text
 
@@ -179,7 +179,7 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
         StateStoreError: it cannot be written.
         WorkspaceChangedError: the files are changed again and again.
     """
-    from trainyard.workspace.errors import WorkspaceChangedError
+    from trainyard.errors import WorkspaceChangedError
 
     uri = job.needs.code_uri
     if not uri:
@@ -235,6 +235,6 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",
-            hint=f"It is in {store.JobDir.of(job.job_name).path}.",
+            hint=f"It is in {training_job.JobDir.of(job.job_name).path}.",
         ) from None
     return job.job_name

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from trainyard.processes import Process
 from trainyard.schedulers.aws.sagemaker_local import recovery
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
-from trainyard.schedulers.machine import keeping
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.exec.process import guard
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 SENTINEL = f'read -r _; exec "$PYTHON" -P -m {MODULE} --orphaned "$JOB"'
@@ -30,15 +30,15 @@ def main() -> NoReturn:
     """Detach a runner for the job of standard input, and end when it is ready."""
     plan = json.loads(sys.stdin.buffer.read())
     job = JobDir(plan["job_dir"])
-    keeping.detach(job.file("runner.log"), lambda ready: _guard(job, plan, ready), "runner")
+    guard.detach(job.file("runner.log"), lambda ready: _guard(job, plan, ready), "runner")
 
 
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     for signum in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: None)  # not SIG_IGN, which hosts would inherit
-    keeping.guard(
+    guard.guard(
         f"trainyard: guard of {job.name}",
-        lambda guard: _run(job, plan, guard, ready),
+        lambda identity: _run(job, plan, identity, ready),
         ready,
         (SENTINEL, {**os.environ, "PYTHON": sys.executable, "JOB": job.path}),
         started=plan.clear,
@@ -50,13 +50,13 @@ def _end_orphan(job: JobDir) -> None:
     recovery.end_orphan(job, by_guard=True)
 
 
-def _run(job: JobDir, plan: dict[str, Any], guard: Process, ready: int) -> NoReturn:
+def _run(job: JobDir, plan: dict[str, Any], guarded_by: Process, ready: int) -> NoReturn:
     def prepare() -> Callable[[], None]:
-        from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
+        from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
 
-        return TrainingRun(job, plan, guard).run
+        return TrainingRun(job, plan, guarded_by).run
 
-    keeping.keep(f"trainyard: runner of {job.name}", prepare, ready, job.path)
+    guard.keep(f"trainyard: runner of {job.name}", prepare, ready, job.path)
 
 
 def _is_over(job: JobDir) -> bool:
@@ -66,6 +66,6 @@ def _is_over(job: JobDir) -> bool:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--orphaned"]:
-        keeping.wait_until_ended(lambda: _is_over(JobDir(sys.argv[2])), pause=0.2)
+        guard.wait_until_ended(lambda: _is_over(JobDir(sys.argv[2])), pause=0.2)
     else:
         main()

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
 from trainyard.schedulers.aws.localfiles import files_below
-from trainyard.schedulers.machine.documents import is_full_disk
+from trainyard.schedulers.exec.process.documents import is_full_disk
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from trainyard.schedulers.aws.sagemaker_local.data import artifacts
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Place, StoreFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, log_path
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
-from trainyard.schedulers.machine.documents import is_full_disk
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.exec.process.documents import is_full_disk
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker_local.runner import TrainingRun
+    from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
 
 
 @dataclass(frozen=True)

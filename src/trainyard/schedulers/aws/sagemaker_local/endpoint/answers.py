@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from trainyard.schedulers.aws.sagemaker_local import store
+from trainyard.schedulers.aws.sagemaker_local import training_job
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import selected
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ def document_of(job: JobDir) -> dict[str, Any]:
 
 def jobs_of(region: str) -> Iterator[JobDir]:
     """Yield the jobs of a region; of all with ""."""
-    return (job for job in store.all_jobs() if _is_in(job, region))
+    return (job for job in training_job.all_jobs() if _is_in(job, region))
 
 
 def find_job(name: str, region: str) -> JobDir | None:
     """Return a job of a region, or of any with "": elsewhere it is not known."""
-    job = store.find(name)
+    job = training_job.find(name)
     return job if job is not None and _is_in(job, region) else None
 
 

@@ -27,9 +27,9 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, invalid, not_found
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.machine import processes
-from trainyard.schedulers.machine.documents import is_full_disk
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50

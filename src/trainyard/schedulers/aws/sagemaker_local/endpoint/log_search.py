@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.logs import Event, Log, log_path
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 MOST_EVENTS = 10_000
 MOST_BYTES = 1 << 20

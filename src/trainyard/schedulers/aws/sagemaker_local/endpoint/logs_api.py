@@ -25,7 +25,7 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.log_search import (
 from trainyard.schedulers.aws.sagemaker_local.endpoint.patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.logs import Event
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.store import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster, remove_container
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
@@ -196,7 +197,7 @@ class ContainerHost:
         return Exit(code, reason, was_killed)
 
     def _wait_state(self) -> dict[str, Any]:
-        deadline = 0.0
+        backoff = self._outage()
         while True:
             try:
                 # The connection stays silent for as long as the container runs.
@@ -212,12 +213,14 @@ class ContainerHost:
                     raise PlatformFailure(f"the container of {self.plan.name} was removed") from error
                 raise PlatformFailure(error.message) from error
             except EngineUnavailableError as error:
-                deadline = deadline or time.monotonic() + self._cluster.patience
-                if time.monotonic() > deadline:
+                if not backoff.pause():
                     raise PlatformFailure(error.message) from error
-                time.sleep(0.2)
             else:
-                deadline = 0.0
+                backoff.reset()
+
+    def _outage(self) -> Backoff:
+        """Return the delays while the daemon cannot be reached."""
+        return Backoff(0.2, jitter=0, limit=self._cluster.patience)
 
     def _see_who_ended_it(self, code: int) -> None:
         """Find out whether something else than the program is to blame for a signal that nobody here sent.
@@ -328,17 +331,15 @@ class ContainerHost:
 
     def _copy_log(self, writer: LineWriter, *, follow: bool) -> None:
         """Copy what has not been copied yet; begins anew after a broken connection."""
-        deadline = 0.0
+        backoff = self._outage()
         while True:
             try:
                 self._copy_once(writer, follow=follow)
             except EngineError:
                 return
             except EngineUnavailableError:
-                deadline = deadline or time.monotonic() + self._cluster.patience
-                if time.monotonic() > deadline:
+                if not backoff.pause():
                     return
-                time.sleep(0.2)
             else:
                 return
 

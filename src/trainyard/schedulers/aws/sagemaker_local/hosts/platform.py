@@ -33,7 +33,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.store import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Platform:
         """
         if self.cluster is None or self.cluster.network:
             return ""
-        from trainyard.docker.errors import NoSubnetLeftError
+        from trainyard.docker.engine import NoSubnetLeftError
 
         try:
             self.cluster.join_network(hosts)

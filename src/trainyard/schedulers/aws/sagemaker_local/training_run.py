@@ -1,0 +1,287 @@
+"""The runner of one job: it takes the job through its steps, and keeps the state.
+
+Two threads share the work. The main one waits for signals, deadlines and ends of hosts, and decides when the
+hosts have to end. The other one does what takes time: fetching, starting, waiting, sending.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.processes import Process
+from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
+from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Objects
+from trainyard.schedulers.aws.sagemaker_local.data.results import final_metrics, send_results
+from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
+from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
+from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.exec.process.guard import note_fault
+
+#: Why hosts are made to end. A later reason counts only if it is stronger.
+STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
+LONGEST_WAIT = 3600.0
+#: Between two attempts to write the state while the disk is full.
+SECONDS_BETWEEN_WRITES = 0.5
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ends."""
+
+    status: str
+    secondary: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class TrainingRun:
+    """Carries out one request.
+
+    Args:
+        job: the job's directory.
+        plan: ``request``, ``arn``, ``region``, ``settings``.
+        guard: the process that ends the job should this one be killed.
+
+    Raises:
+        OSError: the state cannot be written.
+    """
+
+    def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
+        self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
+        self._hear_signals()  # before anybody can know which process to send them to
+        self.job = job
+        self.request: dict[str, Any] = plan["request"]
+        self.arn: str = plan["arn"]
+        self.settings = Settings(**plan["settings"])
+        self.journal = Journal(job, guard, on_delay=self.look_at_the_clock)
+        self.cancelled = threading.Event()
+        self.objects = Objects(self.cancelled, self.settings.patience, plan["region"])
+        self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
+        self.ending = ""
+        self.attempt: Attempt | None = None
+        self._lock = threading.RLock()
+        self._kill_at = 0.0
+        self._is_concluding = False
+
+    def _hear_signals(self) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: self._events.put(("stop", None)))
+        signal.signal(signal.SIGUSR1, lambda *_: self._events.put(("interrupt", None)))
+        # SIGIO comes when somebody writes to a file that is looked at. Hosts would inherit SIG_IGN.
+        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
+            signal.signal(signum, lambda *_: None)
+
+    def _be_woken_by_signals(self) -> None:
+        """Have every signal end the main thread's wait.
+
+        One that comes just before it begins to wait, or to another thread, does not by itself: Python would
+        call its handler once the wait is over, which may be in an hour.
+        """
+        heard, noted = os.pipe()
+        os.set_blocking(noted, False)
+        signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
+
+        def wake() -> None:
+            while os.read(heard, 512):
+                self._events.put(("", None))
+
+        threading.Thread(target=wake, name="signals", daemon=True).start()
+
+    # ---- the main thread
+
+    def run(self) -> None:
+        """Run the job to its end."""
+        self._be_woken_by_signals()
+        if self.job.wish("stop"):
+            self._events.put(("stop", None))
+        worker = threading.Thread(target=self._work, name="work")
+        worker.start()
+        while True:
+            try:
+                event, attempt = self._events.get(timeout=self._seconds_left())
+            except queue.Empty:
+                event, attempt = "", None
+            if event == "done":
+                break
+            if event and attempt in (None, self.attempt):
+                self._request_end(event)
+            self.journal.catch_up()
+            self._check_deadlines()
+        worker.join()
+
+    def _seconds_left(self) -> float:
+        times = [moment for moment, _ in self._deadlines()]
+        if self._kill_at:
+            times.append(self._kill_at)
+        if self.journal.is_behind:
+            times.append(time.time() + SECONDS_BETWEEN_WRITES)
+        return max(0.0, min([*times, time.time() + LONGEST_WAIT]) - time.time())
+
+    def _deadlines(self) -> list[tuple[float, str]]:
+        if self.ending and STRENGTH[self.ending] >= STRENGTH["max_run"]:
+            return []
+        condition = self.request.get("StoppingCondition") or {}
+        found = []
+        attempt = self.attempt
+        if attempt is not None and attempt.started_at and attempt.ended_at is None:
+            left = condition.get("MaxRuntimeInSeconds", 86400) - self.journal.state["training_seconds"]
+            found.append((attempt.started_at + left, "max_run"))
+        if "MaxWaitTimeInSeconds" in condition:
+            created = self.journal.state["created_at"]
+            found.append((created + condition["MaxWaitTimeInSeconds"], "max_wait"))
+        return found
+
+    def _check_deadlines(self) -> None:
+        now = time.time()
+        for moment, kind in self._deadlines():
+            if moment <= now:
+                self._request_end(kind)
+        if self._kill_at and self._kill_at <= now:
+            self._kill_at = 0.0
+            attempt = self.attempt
+            if attempt is not None:
+                attempt.kill()
+
+    def _request_end(self, kind: str) -> None:
+        """Have the hosts end."""
+        with self._lock:
+            if self._is_concluding or (self.ending and STRENGTH[kind] <= STRENGTH[self.ending]):
+                return
+            if kind == "interrupt" and (self.attempt is None or self.attempt.ended_at is not None):
+                self.job.forget("interrupt")  # there is nothing that could be taken away
+                return
+            self.ending = kind
+            self.cancelled.set()
+            attempt = self.attempt
+        if kind == "stop":
+            self.journal.move("Stopping", status="Stopping")
+        elif kind == "interrupt":
+            self.journal.move("Interrupted")
+        if attempt is not None:
+            attempt.terminate()
+            self._kill_at = self._kill_at or time.time() + self.settings.grace
+
+    # ---- the thread that works
+
+    def _work(self) -> None:
+        try:
+            try:
+                end = self._conclude(self._attempts())
+            except Exception:
+                note_fault()
+                last = traceback.format_exc().strip().splitlines()[-1]
+                end = End("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
+            self._close(end)
+        finally:
+            self._events.put(("done", None))
+
+    def _attempts(self) -> Outcome:
+        """Make attempts until one of them counts."""
+        retries = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
+        while True:
+            with self._lock:
+                if self.ending:
+                    return Outcome("ended")
+                attempt = self.attempt = Attempt(self)
+            outcome = attempt.run()
+            before = self.journal.state["training_seconds"]
+            self.journal.set(training_seconds=before + attempt.seconds, attempt_start=None)
+            if self._begin_anew("interrupt"):
+                self._wait_for_machines(attempt)
+            elif outcome.kind == "internal" and retries > 0 and self._begin_anew("", "host_failed"):
+                retries -= 1
+                attempt.remove()
+                self.journal.await_machines()
+                self.journal.move("Restarting", outcome.reason)
+                self.journal.set(restarts=self.journal.state["restarts"] + 1)
+            else:
+                return outcome
+
+    def _begin_anew(self, *endings: str) -> bool:
+        """Forget why the hosts had to end, if it was for one of these reasons; returns whether it was."""
+        with self._lock:
+            if self.ending not in endings:
+                return False
+            self.attempt, self.ending, self._kill_at = None, "", 0.0
+            self.cancelled.clear()
+            return True
+
+    def _wait_for_machines(self, attempt: Attempt) -> None:
+        wish = self.job.wish("interrupt") or {}
+        self.job.forget("interrupt")
+        attempt.remove()
+        self.journal.await_machines()
+        self.journal.set(restarts=self.journal.state["restarts"] + 1)
+        self.cancelled.wait(float(wish.get("absence") or 0.0))
+        with self._lock:
+            if not self.ending:
+                self.journal.move("Starting")
+
+    def _conclude(self, outcome: Outcome) -> End:
+        """Send what the job leaves behind, and decide how it ends."""
+        with self._lock:
+            self._is_concluding = True
+        if self.ending in ("stop", "max_run", "max_wait"):
+            end = {
+                "stop": End("Stopped"),
+                "max_run": End("Stopped", "MaxRuntimeExceeded"),
+                "max_wait": End("Stopped", "MaxWaitTimeExceeded"),
+            }[self.ending]
+        elif outcome.kind == "completed":
+            end = End("Completed")
+        else:
+            end = End("Failed", reason=outcome.reason)
+        attempt = self.attempt
+        if attempt is None or not attempt.started_at:
+            return end
+        unsent = send_results(self, attempt.trees, with_model=end.status != "Failed")
+        if unsent is None or end.status == "Failed":
+            return end
+        if self.ending == "stop" and unsent.is_disk_full:  # which may be why it was stopped
+            return End(
+                "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
+            )
+        return End("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
+
+    def _close(self, end: End) -> None:
+        """Remove what was needed to run, and end the job."""
+        attempt = self.attempt
+        metrics: list[dict[str, Any]] = []
+        try:
+            metrics = final_metrics(self.job, self.request, self.journal.state)
+            if attempt is not None:
+                attempt.remove()
+        except Exception:
+            note_fault()
+        try:
+            self.platform.close()
+        except Exception:
+            note_fault()
+            self.journal.set(metrics=metrics)
+            # whoever looks at the job next tries again
+            self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)
+            return
+        self.journal.set(metrics=metrics)
+        self.journal.end(end.status, secondary=end.secondary, reason=end.reason, message=end.message)
+
+    # ---- for attempts
+
+    def host_failed(self, attempt: Attempt) -> None:
+        """Have the other hosts end too."""
+        self._events.put(("host_failed", attempt))
+
+    def look_at_the_clock(self) -> None:
+        """Have the deadlines looked at anew: there may be another one."""
+        self._events.put(("", None))
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the job is to end."""
+        if self.cancelled.is_set():
+            raise Cancelled

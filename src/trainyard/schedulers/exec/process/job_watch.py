@@ -1,0 +1,104 @@
+"""Waiting for something to happen to a job, without asking again and again."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.machine import linux, processes
+from trainyard.specs.status import AppState, is_terminal
+
+#: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
+POLL_SECONDS = 0.05
+LONGEST_WAIT = 86400.0
+
+
+class JobWatch:
+    """Wakes up when a job's state, or one of the files named, changes, or its supervisor ends.
+
+    The files need not exist yet, but their directories must; otherwise it looks from time to time.
+    """
+
+    def __init__(self, job: JobDir, paths: list[str]) -> None:
+        self._job = job
+        self._paths = set(paths)
+        self._poller = select.poll()
+        self._supervisor = -1
+        self._inotify = linux.Inotify.open()
+        self.changed: set[str] = set(paths)
+        self._directories: dict[int, str] = {}
+        self._blind = self._inotify is None
+        if self._inotify is not None:
+            directories = {os.path.dirname(path): linux.IN_MODIFY | linux.IN_CREATE for path in paths}
+            directories[job.path] = linux.IN_MOVED_TO
+            watches = {path: self._inotify.add(path, mask) for path, mask in directories.items()}
+            self._directories = {watch: path for path, watch in watches.items() if watch is not None}
+            self._blind = None in watches.values()
+            self._poller.register(self._inotify.fileno(), select.POLLIN)
+        self._watch_supervisor()
+
+    def wait(self, timeout: float | None) -> None:
+        """Block until something has happened, or ``timeout`` seconds have passed.
+
+        ``changed`` holds the files that have grown; all of them where that is not known.
+        """
+        if self._supervisor < 0:
+            self._watch_supervisor()
+        limit = None if timeout is None else min(timeout, LONGEST_WAIT)  # the kernel counts in an int
+        if self._blind or self._supervisor < 0:
+            limit = POLL_SECONDS if timeout is None else min(timeout, POLL_SECONDS)
+        ready = [fd for fd, _ in self._poller.poll(None if limit is None else max(0.0, limit) * 1000)]
+        if self._supervisor in ready:
+            self._poller.unregister(self._supervisor)
+            os.close(self._supervisor)
+            self._supervisor = -1
+        changes = [] if self._inotify is None else self._inotify.read_names()
+        if self._blind or any(watch < 0 for watch, _ in changes):
+            self.changed = self._paths
+        else:
+            entries = {
+                (self._directories[watch], name) for watch, name in changes if watch in self._directories
+            }
+            self.changed = {os.path.join(*entry) for entry in entries} & self._paths
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._inotify is not None:
+            self._inotify.close()
+        if self._supervisor >= 0:
+            os.close(self._supervisor)
+            self._supervisor = -1
+
+    def _watch_supervisor(self) -> None:
+        state = self._job.read_state()
+        if state is None or is_terminal(AppState[state["state"]]):
+            return
+        supervisor = processes.from_json(state["supervisor"])
+        if supervisor is None:
+            return
+        try:
+            handle = os.pidfd_open(supervisor.pid)
+        except (AttributeError, OSError):
+            return
+        if supervisor.is_alive():
+            self._supervisor = handle
+            self._poller.register(handle, select.POLLIN)
+        else:
+            os.close(handle)
+
+
+def wait_for_end(job: JobDir, is_over: Callable[[], bool], timeout: float | None) -> None:
+    """Block until ``is_over()`` is true or ``timeout`` seconds have passed."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    watch = JobWatch(job, [])
+    try:
+        while not is_over():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            watch.wait(left)
+    finally:
+        watch.close()

@@ -1,0 +1,374 @@
+"""The supervisor of one job: it starts the replicas, applies the retry policies, and keeps the state.
+
+It is a process of its own, single-threaded, waiting in one `poll` for everything: ends of processes,
+growth of logs, signals, deadlines. It imports little, since it starts anew for every job.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from trainyard.processes import Process, myself
+from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec.process.documents import machine
+from trainyard.schedulers.exec.process.job_directory import STATE_RESERVE, JobDir
+from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
+from trainyard.schedulers.exec.process.out_of_memory import OomWatch
+from trainyard.schedulers.exec.process.replica import Replica
+from trainyard.schedulers.machine import processes
+from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: State changes closer together than this are written as one.
+WRITE_INTERVAL = 0.02
+LEFTOVER_GRACE = 1.0
+#: `poll` takes no more than 24 days; a job may.
+LONGEST_WAIT = 86400.0
+RESERVE_PER_REPLICA = 512
+#: Files that the supervisor itself and its libraries may have open.
+OTHER_FILES = 64
+
+
+class Supervisor:
+    """Runs one job to its end.
+
+    Args:
+        job: its directory.
+        plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
+            ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
+            seconds, ``fail_fast``.
+        guard: the process that ends the replicas should this one be killed.
+    """
+
+    def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
+        self.job = job
+        self.plan = plan
+        self.guard = guard
+        self.roles: dict[str, dict[str, Any]] = {role["name"]: role for role in plan["roles"]}
+        self.replicas = [
+            Replica(role["name"], index, {**replica, "env": {**plan["env"], **replica["env"]}})
+            for role in plan["roles"]
+            for index, replica in enumerate(role["replicas"])
+        ]
+        self.grace: float = plan["grace_period"]
+        self.started_at = time.time()
+        self.app_restarts = 0
+        self.role_restarts = dict.fromkeys(self.roles, 0)
+        self.stopping: tuple[str, str] | None = None
+        self._restarting: set[str] = set()
+        self._orphans: set[int] = set()
+        self._oom = OomWatch()
+        self._recorder = LogRecorder()
+        self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
+        self._dirty = True
+        self._last_write = 0.0
+        self._signals_in, self._signals_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    # ---- life
+
+    def prepare(self) -> None:
+        """Make directories and logs, and write the first state.
+
+        Raises:
+            OSError: the state or log directory cannot be written.
+        """
+        signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(signum, lambda *_: None)
+        for signum in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        os.chdir(self.plan["cwd"])
+        _allow_open_files(len(self.replicas) * ReplicaRecorder.FILES + OTHER_FILES)
+        for role in self.roles:
+            os.makedirs(os.path.dirname(self.job.index_path(role, 0)), exist_ok=True)
+        for replica in self.replicas:
+            os.makedirs(replica.log_dir, exist_ok=True)
+            index_path = self.job.index_path(replica.role, replica.index)
+            replica.recorder = ReplicaRecorder(replica.log_paths, index_path)
+            self._recorder.add(replica.recorder)
+        self.job.reserve_final_state(STATE_RESERVE + RESERVE_PER_REPLICA * len(self.replicas))
+        self.job.write_state(self._document(AppState.PENDING))
+
+    def run(self) -> None:
+        """Run the job to its end."""
+        if self.plan["timeout"] is not None:
+            limit = f"{self.plan['timeout']:g}"
+            self._after(self.plan["timeout"], lambda: self._stop_all(reasons.TIMEOUT, limit))
+        if self.job.cancel_request() is not None:
+            self._cancel()
+        else:
+            for replica in self.replicas:
+                self._start(replica)
+        poller = select.poll()
+        poller.register(self._signals_in, select.POLLIN)
+        while not self._is_over():
+            self._turn(poller)
+        self._finish()
+
+    def _turn(self, poller: select.poll) -> None:
+        """Wait for something to happen, and handle it."""
+        self._write_state_if_due()
+        watched = self._recorder.fileno()
+        if watched is not None:
+            poller.register(watched, select.POLLIN)
+        ready = [fd for fd, _ in poller.poll(self._poll_timeout())]
+        if watched is not None:
+            poller.unregister(watched)
+        wait = self._recorder.seconds_to_wait()
+        if watched in ready or (wait is not None and wait <= 0):
+            self._recorder.look()
+        if self._signals_in in ready:
+            self._handle_signals()
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            heapq.heappop(self._deadlines)[2]()
+
+    def _poll_timeout(self) -> float | None:
+        """Return how long to wait at most, in milliseconds; None for ever."""
+        now = time.monotonic()
+        waits = [] if not self._deadlines else [self._deadlines[0][0] - now]
+        recorder = self._recorder.seconds_to_wait()
+        if recorder is not None:
+            waits.append(recorder)
+        if self._dirty:
+            waits.append(self._last_write + WRITE_INTERVAL - now)
+        return max(0.0, min([*waits, LONGEST_WAIT]) * 1000 + 0.5) if waits else None
+
+    def _is_over(self) -> bool:
+        if self._restarting or self._orphans:
+            return False
+        return all(is_terminal(replica.state) and not replica.has_leftovers for replica in self.replicas)
+
+    def _finish(self) -> None:
+        """Make an end of everything and write the final state."""
+        for replica in self.replicas:
+            if replica.recorder is not None:
+                self._recorder.finish(replica.recorder)
+        self._recorder.close()
+        processes.kill_descendants()
+        self.job.write_final_state(self._document(self._final_state()))
+
+    def _final_state(self) -> AppState:
+        if self.stopping is not None:
+            return reasons.state_of(self.stopping[0])
+        failed = any(replica.state == AppState.FAILED for replica in self.replicas)
+        return AppState.FAILED if failed else AppState.SUCCEEDED
+
+    # ---- what happens
+
+    def _handle_signals(self) -> None:
+        received = os.read(self._signals_in, 4096)
+        if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
+            self._cancel()
+        if signal.SIGTERM in received:
+            if self.job.cancel_request() is not None:
+                self._cancel()
+            else:
+                self._stop_all(reasons.SHUTDOWN, "", signal.SIGTERM)
+        if signal.SIGCHLD in received:
+            self._reap()
+
+    def _reap(self) -> None:
+        by_pid = {replica.pid: replica for replica in self.replicas if replica.is_running}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            replica = by_pid.get(pid)
+            if replica is not None:
+                self._replica_ended(replica, status)
+        for replica in self.replicas:
+            if replica.has_leftovers:
+                replica.has_leftovers = processes.signal_group(replica.pid, 0)
+        self._end_orphans()
+        self._restart_if_ready()
+
+    def _end_orphans(self) -> None:
+        """End what stopped replicas have left behind outside their process groups.
+
+        It had no SIGTERM from us, since its parent may have passed one on. Now that the parent has ended, it
+        gets one, once, and the rest of the grace period. One that has left the session may belong to any
+        replica, so it is asked to end with the last of them.
+        """
+        stopped = {r.pid: r for r in self.replicas if r.was_stopped and not r.is_running}
+        told, self._orphans = self._orphans, set()
+        if not stopped:
+            return
+        all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
+        running = {replica.pid for replica in self.replicas if replica.is_running}
+        groups = {replica.pid for replica in self.replicas}
+        for pid, group, session in processes.children(running):
+            replica = stopped.get(session)
+            if group in groups or (replica is None and not all_stop):
+                continue
+            if replica is not None:
+                replica.has_leftovers = True
+            if (replica or min(stopped.values(), key=lambda r: r.grace_is_over)).grace_is_over:
+                processes.send_to(pid, signal.SIGKILL)
+            elif pid not in told:
+                processes.send_to(pid, signal.SIGTERM)
+            self._orphans.add(pid)
+
+    def _start(self, replica: Replica) -> None:
+        self._dirty = True
+        try:
+            replica.start()
+        except OSError as error:
+            replica.never_ran(f"{replica.argv[0]}: {error.strerror or error}")
+            self._failed(replica, may_retry=False)
+
+    def _replica_ended(self, replica: Replica, status: int) -> None:
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        evidence = self._oom.evidence(replica.pid) if killed and replica.ended_by is None else ""
+        reason = replica.ended(status, evidence)
+        self._dirty = True
+        if replica.has_leftovers and not replica.was_stopped:
+            self._after(min(self.grace, LEFTOVER_GRACE), lambda: self._kill_leftovers(replica))
+        if reasons.state_of(reason) == AppState.FAILED and self.stopping is None:
+            self._failed(replica)
+
+    def _kill_leftovers(self, replica: Replica) -> None:
+        if replica.has_leftovers:
+            replica.kill()
+
+    # ---- retries
+
+    def _failed(self, replica: Replica, *, may_retry: bool = True) -> None:
+        """Apply the retry policy of a replica's role to its failure."""
+        if replica.name in self._restarting:
+            return
+        role = self.roles[replica.role]
+        limit = role["max_retries"] if may_retry else 0
+        policy = role["retry_policy"]
+        if policy == "REPLICA" and replica.restarts < limit:
+            self._restart([replica], replica)
+        elif policy == "ROLE" and self.role_restarts[replica.role] < limit:
+            self.role_restarts[replica.role] += 1
+            self._restart([peer for peer in self.replicas if peer.role == replica.role], replica)
+        elif policy == "APPLICATION" and self.app_restarts < limit:
+            self.app_restarts += 1
+            self._restart(self.replicas, replica)
+        elif self.plan["fail_fast"]:
+            self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
+
+    def _restart(self, group: Iterable[Replica], culprit: Replica) -> None:
+        """Stop what still runs of a group; all of it is started again when it has ended."""
+        members = list(group)
+        self._restarting |= {replica.name for replica in members}
+        self._stop(members, reasons.PEER_FAILED, culprit.name)
+
+    def _restart_if_ready(self) -> None:
+        waiting = [replica for replica in self.replicas if replica.name in self._restarting]
+        if self.stopping is not None:
+            self._restarting.clear()
+        elif waiting and all(is_terminal(r.state) and not r.has_leftovers for r in waiting):
+            self._restarting.clear()
+            for replica in waiting:
+                replica.restarts += 1
+                self._start(replica)
+
+    # ---- stopping
+
+    def _cancel(self) -> None:
+        by = (self.job.cancel_request() or {}).get("by", "")
+        self._stop_all(reasons.CANCELLED, f" by {by}" if by else "")
+
+    def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
+        if self.stopping is not None:
+            return
+        self.stopping = (reason, reasons.describe(reason, signum=signum, detail=detail))
+        self._restarting.clear()
+        for replica in self.replicas:
+            if replica.pid == 0 and not is_terminal(replica.state):
+                replica.state = reasons.state_of(reason)
+                replica.reason = self.stopping[1]
+        self._stop(self.replicas, reason, detail)
+
+    def _stop(self, group: Iterable[Replica], reason: str, detail: str) -> None:
+        """SIGTERM to all that run, once, and SIGKILL after the grace period to what is left of them."""
+        running = [replica for replica in group if replica.is_running and not replica.was_stopped]
+        for replica in running:
+            replica.stop(reason, detail)
+        attempts = [(replica, replica.pid) for replica in running]
+
+        def kill() -> None:
+            for replica, pid in attempts:
+                if replica.pid == pid:
+                    replica.grace_is_over = True
+                    if replica.is_running or replica.has_leftovers:
+                        replica.kill()
+            self._end_orphans()
+
+        if running:
+            self._after(self.grace, kill)
+        self._dirty = True
+
+    def _after(self, seconds: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._deadlines, (time.monotonic() + seconds, id(action), action))  # type: ignore[misc]
+
+    # ---- state
+
+    def _write_state_if_due(self) -> None:
+        now = time.monotonic()
+        if not self._dirty or now - self._last_write < WRITE_INTERVAL:
+            return
+        self._last_write = now
+        try:
+            self.job.write_state(self._document(AppState.RUNNING))
+            self._dirty = False
+        except OSError:  # a full disk, say: the next turn tries again
+            pass
+
+    def _document(self, state: AppState) -> dict[str, Any]:
+        final = is_terminal(state)
+        return {
+            "app_id": self.plan["app_id"],
+            "state": state.name,
+            "reason": self.stopping[0] if self.stopping else "",
+            "msg": self._message() if final else "",
+            "num_restarts": max([self.app_restarts, *self.role_restarts.values(), *self._replica_restarts()]),
+            "started_at": self.started_at,
+            "ended_at": time.time() if final else None,
+            **machine(),
+            "supervisor": myself(),
+            "guard": self.guard,
+            "roles": [
+                {"role": name, "replicas": [r.to_json() for r in self.replicas if r.role == name]}
+                for name in self.roles
+            ],
+        }
+
+    def _replica_restarts(self) -> list[int]:
+        return [replica.restarts for replica in self.replicas]
+
+    def _message(self) -> str:
+        """Return why the job ended, in words."""
+        if self.stopping is not None:
+            return self.stopping[1]
+        failed = [replica for replica in self.replicas if replica.state == AppState.FAILED]
+        if not failed:
+            return ""
+        first = min(failed, key=lambda replica: replica.ended_at or 0.0)
+        others = f" (and {len(failed) - 1} more replicas failed)" if len(failed) > 1 else ""
+        return f"{first.name}: {first.reason}{others}"
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the limit of open files as far as that is needed and allowed."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

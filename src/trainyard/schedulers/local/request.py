@@ -1,0 +1,313 @@
+"""From a job to what its supervisor is told: one program, environment and directory per replica.
+
+Making a plan touches nothing, so that a dry run can.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigError
+from trainyard.paths import view_dir
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.local.devices import place_gpus, visible_gpus
+from trainyard.schedulers.local.options import LocalOpts
+from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.limits import MOST_SECONDS
+from trainyard.specs.resources import Resource
+from trainyard.specs.substitution import macros
+from trainyard.specs.training import grace_variables, script_of, specification
+
+if TYPE_CHECKING:
+    from trainyard.workspace.manifest import Manifest
+
+RANK0_ENV = "TORCHX_RANK0_HOST"
+#: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
+LONGEST_LOG_DIR = 3500
+#: Of the toolkit, where the hosts of a distribution come together.
+_PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
+#: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
+_MEETING_PORTS = range(12000, 20000)
+#: What says which job a process belongs to: set by the launcher, and by torchrun for its workers.
+_OF_A_JOB = frozenset(
+    {
+        *("TORCHX_JOB_ID", "TORCHX_ROLE_IDX", "TORCHX_ROLE_NAME", "TORCHX_REPLICA_IDX", "TORCHX_IMAGE"),
+        *("TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", RANK0_ENV, "PET_LOG_DIR"),
+        *("TORCHX_TRACKING_EXPERIMENT_NAME", "TORCHX_TRACKING_RUN_NAME"),
+    }
+)
+
+
+@dataclass
+class ReplicaPlan:
+    """One process. ``env`` holds only what differs from the environment that the job is started in."""
+
+    program: str
+    argv: list[str]
+    env: dict[str, str]
+    log_dir: str
+
+
+@dataclass
+class RolePlan:
+    """The processes of one role, and what to do when they fail."""
+
+    name: str
+    max_retries: int
+    retry_policy: str
+    replicas: list[ReplicaPlan]
+
+
+@dataclass
+class LocalRequest:
+    """Everything that a supervisor is told."""
+
+    app_id: str
+    job_dir: str
+    roles: list[RolePlan]
+    timeout: float | None
+    grace_period: float
+    fail_fast: bool
+    cwd: str
+    path: str
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return json.dumps(self.shown(), indent=2)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values for people, secrets masked."""
+        from trainyard.redaction import Redactor
+
+        redactor = Redactor()
+        roles = [
+            {
+                "name": role.name,
+                "max_retries": role.max_retries,
+                "retry_policy": role.retry_policy,
+                "replicas": [redactor.json(vars(replica)) for replica in role.replicas],
+            }
+            for role in self.roles
+        ]
+        return {**vars(self), "roles": roles}
+
+
+def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest | None = None) -> LocalRequest:
+    """Plan a job.
+
+    Args:
+        app: the job.
+        opts: the scheduler's options.
+        app_id: its id.
+        manifest: what will be in its working directory, which will be made; None for the current directory.
+
+    Raises:
+        ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
+    """
+    _check_options(opts)
+    job = JobDir.of(app_id)
+    log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
+    cwd = os.getcwd() if manifest is None else view_dir(app_id)
+    path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
+    roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
+    if opts.auto_set_cuda_visible_devices:
+        _place_gpus(app, roles)
+    problems = [problem for role in roles for problem in _find_program(role, cwd, path, manifest)]
+    problems += [problem for role in app.roles for problem in _find_script(role, cwd, manifest)]
+    if problems:
+        raise ConfigError(
+            "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
+            hint="Programs are searched in PATH, scripts and other paths from "
+            f"{cwd if manifest is None else 'the workspace'}.",
+        )
+    return LocalRequest(
+        app_id=app_id,
+        job_dir=job.path,
+        roles=roles,
+        timeout=opts.timeout,
+        grace_period=opts.grace_period,
+        fail_fast=opts.fail_fast,
+        cwd=cwd,
+        path=path,
+        warnings=[warning for role in app.roles for warning in _ignored(role)],
+    )
+
+
+def inherited_environ(request: LocalRequest, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what all replicas have in their environment, when the job is started from ``environ``."""
+    return {**without_enclosing_job(environ), "PATH": request.path}
+
+
+def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what describes the job that this process itself runs in, if it does."""
+    in_job = "TORCHX_JOB_ID" in environ
+    in_torchrun = in_job or "TORCHELASTIC_RUN_ID" in environ
+    return {
+        key: value
+        for key, value in environ.items()
+        if not (
+            key.startswith("TRAINYARD_LOCAL_")
+            or (in_job and key in _OF_A_JOB)
+            or (in_torchrun and key.startswith("TORCHELASTIC_"))
+        )
+    }
+
+
+def _plan_role(
+    role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str, grace: float
+) -> RolePlan:
+    if role.name in (".", ".."):
+        raise ConfigError(
+            f"a role cannot be named {role.name!r} here", hint="Its logs need a directory name."
+        )
+    is_distributed = role.num_replicas > 1 and specification(role.metadata).get("distribution")
+    ports = _meeting_ports(f"{app_id}/{role.name}") if is_distributed else {}
+    replicas = []
+    for index in range(role.num_replicas):
+        log_dir = os.path.join(log_root, role.name, str(index))
+        values = macros.Values(img_root=cwd, app_id=app_id, replica_id=str(index), rank0_env=RANK0_ENV)
+        applied_env = {key: values.substitute(value) for key, value in role.env.items()}
+        arguments = [values.substitute(argument) for argument in role.args]
+        env = {
+            "PYTHONUNBUFFERED": "1",
+            RANK0_ENV: "localhost",
+            "TORCHELASTIC_ERROR_FILE": os.path.join(log_dir, "error.json"),
+            "PET_LOG_DIR": os.path.join(log_dir, "torchelastic"),
+            **ports,
+            **applied_env,
+            **grace_variables(applied_env, grace),
+            JOB_VARIABLE: job.path,
+        }
+        if "PATH" in applied_env and path.startswith(cwd + os.pathsep):
+            env["PATH"] = cwd + os.pathsep + applied_env["PATH"]
+        replicas.append(ReplicaPlan("", [role.entrypoint, *arguments], env, log_dir))
+    return RolePlan(role.name, role.max_retries, role.retry_policy.value, replicas)
+
+
+def _meeting_ports(name: str) -> dict[str, str]:
+    """Return where the toolkits of a role's hosts meet: jobs share this machine's ports.
+
+    Free ports are searched from one that depends on the name, so that jobs made together differ.
+    """
+    import binascii
+    import socket
+
+    found: list[int] = []
+    start = binascii.crc32(name.encode("utf-8", "surrogateescape"))
+    for step in range(len(_MEETING_PORTS)):
+        port = _MEETING_PORTS[(start + step) % len(_MEETING_PORTS)]
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:  # taken
+            continue
+        found.append(port)
+        if len(found) == len(_PORT_VARIABLES):
+            return dict(zip(_PORT_VARIABLES, map(str, found), strict=True))
+    raise ConfigError(
+        f"no two ports of {_MEETING_PORTS.start} to {_MEETING_PORTS.stop - 1} are free on this machine"
+    )
+
+
+def _check_options(opts: LocalOpts) -> None:
+    if opts.log_dir and len(os.fsencode(os.path.abspath(opts.log_dir))) > LONGEST_LOG_DIR:
+        raise ConfigError(f"log_dir is too long: it may have {LONGEST_LOG_DIR} bytes")
+    for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
+        if seconds is not None and not math.isfinite(seconds):
+            raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
+        if seconds is not None and seconds > MOST_SECONDS:
+            raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
+    if opts.timeout is not None and opts.timeout <= 0:
+        raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    if opts.grace_period < 0:
+        raise ConfigError(f"grace_period is {opts.grace_period:g} s, it must not be negative")
+
+
+def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
+    """Return PATH for the replicas.
+
+    Where no environment is activated, the one that trainyard runs in comes first, so that ``python``
+    means the Python that has the user's packages beside trainyard.
+    """
+    parts = [os.environ.get("PATH", os.defpath)]
+    activated = any(os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+    if sys.prefix != sys.base_prefix and not activated:
+        parts.insert(0, os.path.join(sys.prefix, "bin"))
+    if prepend_cwd:
+        parts.insert(0, cwd)
+    return os.pathsep.join(parts)
+
+
+def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> list[str]:
+    """Find the program of a role's replicas; returns what is wrong with it, before anything is started."""
+    program = role.replicas[0].argv[0]
+    if manifest is not None:
+        searched = path.startswith(cwd + os.pathsep) and os.sep not in program
+        if searched or (os.sep in program and not os.path.isabs(program)):
+            from trainyard.workspace.directory_shipment import program_problem
+
+            problem = program_problem(manifest, program)
+            if not problem:
+                for replica in role.replicas:
+                    replica.program = os.path.join(cwd, program)
+                return []
+            if not searched:
+                return [f"role {role.name!r}: {problem}"]
+    searched_path = role.replicas[0].env.get("PATH", path)
+    found = find_program(program, searched_path)
+    if found is None and program == "python":  # many systems call it python3 alone
+        found = find_program("python3", searched_path)
+    if found is not None:
+        for replica in role.replicas:
+            replica.program = os.path.join(cwd, found)
+        return []
+    located = os.path.join(cwd, program)
+    if os.sep in program and os.path.isdir(located):
+        return [f"role {role.name!r}: {program} is a directory"]
+    if os.sep in program and os.path.exists(located):
+        return [f"role {role.name!r}: {program} is not executable (chmod +x?)"]
+    return [f"role {role.name!r}: there is no program {program!r}"]
+
+
+def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
+    """Return what is wrong with the script that a role's program is to read."""
+    script = script_of(role.args, role.metadata)
+    if not script:
+        return []
+    if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
+        from trainyard.workspace.directory_shipment import script_problem
+
+        problem = script_problem(manifest, script)
+        return [f"role {role.name!r}: {problem}"] if problem else []
+    located = os.path.join(cwd, script)
+    if os.path.isdir(located):
+        return [f"role {role.name!r}: {script} is a directory"]
+    return [] if os.path.exists(located) else [f"role {role.name!r}: there is no script {script}"]
+
+
+def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
+    wanted = [role.resource.gpu for role in app.roles for _ in range(role.num_replicas)]
+    placed = place_gpus(wanted, visible_gpus())
+    replicas = [replica for role in roles for replica in role.replicas]
+    for replica, devices in zip(replicas, placed, strict=True):
+        if devices is not None:
+            replica.env["CUDA_VISIBLE_DEVICES"] = devices
+
+
+def _ignored(role: Role) -> list[str]:
+    """Return which fields of a role mean nothing here, in words."""
+    ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
+    if role.image not in ("", NO_IMAGE):
+        ignored.insert(0, f"the image {role.image}")
+    if role.min_replicas is not None:
+        ignored.append("min_replicas")
+    limits = Resource(cpu=-1, gpu=-1, memMB=-1)
+    if role.resource.devices and role.resource != limits:
+        ignored.append("resource.devices")
+    return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]

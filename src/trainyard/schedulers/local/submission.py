@@ -1,0 +1,156 @@
+"""Starting a local job: its directory first, then its supervisor, which takes it from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import BackendError
+from trainyard.paths import make_private_dir, state_error
+from trainyard.processes import myself
+from trainyard.redaction import Redactor
+from trainyard.schedulers.exec.process import documents
+from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.local.request import LocalRequest, inherited_environ
+from trainyard.schedulers.machine import processes
+from trainyard.specs.serialize import to_json
+
+if TYPE_CHECKING:
+    from trainyard.specs.dryrun import AppDryRunInfo
+
+SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../exec/process/supervise.py"))
+#: What the process list shows beside the program until there is a job; long enough for a job's title.
+WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
+
+
+class Launcher:
+    """The process that starts a job's supervisor. It may be started before there is a job.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self) -> None:
+        # Isolated and without `site`, it starts in half the time; it uses the standard library only.
+        command = [sys.executable, "-I", "-S", SUPERVISE, WAITING]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={key: value for key, value in os.environ.items() if key != processes.JOB_VARIABLE},
+        )
+
+    def is_waiting(self) -> bool:
+        """Tell whether it is still there."""
+        return self._process.poll() is None
+
+    def launch(self, plan: dict[str, Any]) -> str:
+        """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
+        _, problem = self._process.communicate(json.dumps(plan).encode("utf-8", "surrogateescape"))
+        if self._process.returncode == 0:
+            return ""
+        return problem.decode("utf-8", "replace").strip() or "its supervisor ended before it was ready"
+
+    def discard(self) -> None:
+        """End it without a job."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.communicate()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):
+            self.discard()
+
+
+def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
+    """Write the job's directory and start its supervisor; returns the id.
+
+    Args:
+        info: the request.
+        launcher: a process started for this ahead of time.
+
+    Raises:
+        StateStoreError: the state directory cannot be written.
+        BackendError: the supervisor could not be started.
+    """
+    request = info.request
+    for warning in request.warnings:
+        warnings.warn(warning, RuntimeWarning, stacklevel=4)
+    job = JobDir(request.job_dir)
+    make_private_dir(os.path.dirname(job.path))
+    try:
+        os.mkdir(job.path, 0o700)
+        documents.write_json(job.file("job.json"), _document(info))
+    except FileExistsError:
+        raise BackendError(f"the job {request.app_id} has been submitted already") from None
+    except OSError as error:
+        _remove_empty(job)
+        raise state_error("write the job's directory", job.path, error) from error
+    _start_supervisor(request, job, launcher)
+    return request.app_id
+
+
+def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
+    """Return what is kept of the submission. Secrets are not."""
+    request = info.request
+    redactor = Redactor()
+    return {
+        "app_id": request.app_id,
+        "app": redactor.json(to_json(info.app)),
+        "cfg": redactor.json(dict(info.cfg)),
+        "cwd": os.getcwd(),
+        "created_at": time.time(),
+        "submitter": myself(),
+        "submitted_from": documents.machine(),
+        "layout": [
+            [role.name, index, replica.log_dir]
+            for role in request.roles
+            for index, replica in enumerate(role.replicas)
+        ],
+    }
+
+
+def _start_supervisor(request: LocalRequest, job: JobDir, launcher: Launcher | None) -> None:
+    plan = {
+        "app_id": request.app_id,
+        "job_dir": job.path,
+        "timeout": request.timeout,
+        "grace_period": request.grace_period,
+        "fail_fast": request.fail_fast,
+        "cwd": request.cwd,
+        "env": inherited_environ(request, os.environ),
+        "roles": [
+            {
+                "name": role.name,
+                "max_retries": role.max_retries,
+                "retry_policy": role.retry_policy,
+                "replicas": [vars(replica) for replica in role.replicas],
+            }
+            for role in request.roles
+        ],
+    }
+    try:
+        ready = launcher if launcher is not None and launcher.is_waiting() else Launcher()
+        problem = ready.launch(plan)
+    except OSError as error:
+        _remove_empty(job)
+        raise BackendError(f"cannot start the job's supervisor: {error}") from error
+    if problem:
+        _remove_empty(job)
+        raise BackendError(
+            f"the job {request.app_id} was not started: {problem}",
+            hint="Nothing of it runs. Mend the cause and submit it again.",
+        )
+
+
+def _remove_empty(job: JobDir) -> None:
+    """Remove the directory of a job that never started."""
+    import shutil
+
+    shutil.rmtree(job.path, ignore_errors=True)
