@@ -175,14 +175,15 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
 
 def shown_request(info: AppDryRunInfo[Any]) -> Any:
     """Return the scheduler's request as JSON values if it can be, otherwise as text."""
-    import dataclasses
-
+    from trainyard.lazy_dataclass import is_dataclass
     from trainyard.redaction import Redactor
 
     request = info.request
     if hasattr(request, "shown"):  # it hides its secrets itself
         return request.shown()
-    if dataclasses.is_dataclass(request) and not isinstance(request, type):
+    if is_dataclass(request) and not isinstance(request, type):
+        import dataclasses
+
         request = dataclasses.asdict(request)
     if isinstance(request, (dict, list)):
         return Redactor().json(request)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.paths import xdg
+from trainyard.system.identity import home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,8 +41,7 @@ def tls_context(
 
 def default_certs_dirs(environ: Mapping[str, str]) -> list[str]:
     """Return where certificates for registries are kept."""
-    home = environ.get("HOME") or os.path.expanduser("~")
-    config = xdg("XDG_CONFIG_HOME", environ) or os.path.join(home, ".config")
+    config = xdg("XDG_CONFIG_HOME", environ) or os.path.join(home(environ), ".config")
     return [
         "/etc/docker/certs.d",
         os.path.join(config, "docker", "certs.d"),

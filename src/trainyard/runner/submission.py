@@ -8,9 +8,9 @@ import warnings
 
 from trainyard.errors import TrainyardError
 from trainyard.git import GitProbe
-from trainyard.processes import myself
 from trainyard.runner.records import INTERRUPTED
 from trainyard.specs.handles import make_app_handle
+from trainyard.system.identity import host_name, myself, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def describe_submission(
         "images": record.get("images"),
         "cwd": directory,
         "argv": redactor.args(sys.argv),
-        "user": _user(),
-        "host": os.uname().nodename,
+        "user": user_name(),
+        "host": host_name(),
         "submitter": str(myself()),
         "rerun_of": record.get("rerun_of"),
         "parent_run_id": record.get("parent_run_id"),
@@ -202,12 +202,3 @@ def _record(write: Any, *args: Any, **columns: Any) -> None:
         write(*args, **columns)
     except StateStoreError as error:
         warnings.warn(f"the job's history is not up to date: {error}", RuntimeWarning, stacklevel=4)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return os.environ.get("USER") or str(os.getuid())

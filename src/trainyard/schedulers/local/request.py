@@ -10,22 +10,24 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.system.processes import JOB_VARIABLE, find_program
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"

@@ -7,7 +7,6 @@ everything else reads and writes the job's directory.
 from __future__ import annotations
 
 import builtins
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
@@ -23,8 +22,9 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.exec.process import job_directory, recovery
 from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,10 +171,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             )
         import signal
 
-        supervisor = processes.from_json(state.get("supervisor"))
+        supervisor = Process.from_json(state.get("supervisor"))
         signum = signal.SIGTERM
         try:
-            job.request_cancel(by=_user())
+            job.request_cancel(by=user_name())
         except OSError as error:
             # a full disk, say, which is when a job that fills it must be stopped: the signal alone says it
             signum = signal.SIGUSR1
@@ -286,15 +286,6 @@ def _is_over(job: JobDir) -> bool:
     state = recovery.current_state(job)
     # Of a damaged state (UNKNOWN) no more will ever be known: waiting would have no end.
     return state is None or is_terminal(AppState[state["state"]]) or state["state"] == AppState.UNKNOWN.name
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:

@@ -324,9 +324,9 @@ def _brief(app_id: str, job: Job) -> DescribeAppResponse:
 
 def _cancelled_by() -> str:
     from trainyard.schedulers.aws.batch.reasons import CANCELLED_BY
-    from trainyard.schedulers.aws.batch.request import current_user
+    from trainyard.system.identity import user_name
 
-    return CANCELLED_BY.format(user=current_user())
+    return CANCELLED_BY.format(user=user_name())
 
 
 def create_scheduler(

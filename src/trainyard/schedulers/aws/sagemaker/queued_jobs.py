@@ -26,6 +26,7 @@ from trainyard.schedulers.aws.sagemaker.reasons import CANCELLED, STATE_OF_REASO
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, LogBlock, LogQuery
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import user_name
 
 Job = dict[str, Any]
 
@@ -139,7 +140,7 @@ class QueuedJobs:
             return
         job_id = self._id(app_id)
         if service is not None or (job_id and self._is_fresh(app_id)):
-            reason = CANCELLED_BY.format(user=names.current_user())
+            reason = CANCELLED_BY.format(user=user_name())
             terminate(self._session_of(app_id), job_id, reason)
 
     def delete(self, app_id: str) -> None:

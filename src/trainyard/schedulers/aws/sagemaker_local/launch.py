@@ -12,15 +12,14 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import BackendError, ConfigError
-from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
-from trainyard.schedulers.exec.process.documents import machine
-from trainyard.schedulers.machine.processes import JOB_VARIABLE
+from trainyard.system.identity import machine, myself
+from trainyard.system.processes import JOB_VARIABLE
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 ACCOUNT = "000000000000"

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import time
 
-from trainyard.processes import Process, identify, stat_fields
+from trainyard import system
+from trainyard.system.identity import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Any
+
+    from trainyard.system.interface import ProcessFacts
 
 
 #: In the environment of every replica: the job's directory. It marks all that a replica starts.
 JOB_VARIABLE = "TRAINYARD_LOCAL_JOB"
-
-
-def hostname() -> str:
-    """Return this machine's name."""
-    return os.uname().nodename
+#: How often to look where the system cannot notify.
+POLL_SECONDS = 0.05
 
 
 def send_signal(process: Process, signum: int) -> bool:
-    """Signal this very process, never one that has its pid now. Returns False if it is gone.
+    """Signal this very process, never another one that has its pid now. Returns False if it has ended.
 
-    One that is stopped (SIGSTOP) is continued, since it could not act on the signal otherwise.
+    A process that is stopped (SIGSTOP) is continued, since it could not act on the signal otherwise.
     """
-    try:
-        handle = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        handle = -1
+    handle = system.open_process(process.pid)
     try:
         if not process.is_alive():
             return False
-        _send(process.pid, handle, signum)
+        system.signal_process(process.pid, handle, signum)
     except ProcessLookupError:
         return False
     else:
         try:
-            _send(process.pid, handle, signal.SIGCONT)
+            system.signal_process(process.pid, handle, signal.SIGCONT)
         except ProcessLookupError:
             pass
     finally:
@@ -48,17 +46,31 @@ def send_signal(process: Process, signum: int) -> bool:
     return True
 
 
-def _send(pid: int, handle: int, signum: int) -> None:
-    if handle >= 0:
-        signal.pidfd_send_signal(handle, signum)
-    else:
-        os.kill(pid, signum)
+def wait_for_end(process: Process, seconds: float | None = None) -> bool:
+    """Wait until a process ends, at most for some seconds. Returns whether it has ended."""
+    handle = system.open_process(process.pid)
+    try:
+        if not process.is_alive():
+            return True
+        if handle >= 0:
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            return bool(poll.poll(None if seconds is None else seconds * 1000))
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while deadline is None or time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            if not process.is_alive():
+                return True
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def is_stopped(process: Process) -> bool:
     """Tell whether a process has been stopped by a signal (SIGSTOP), so that it does nothing."""
-    fields = stat_fields(process.pid)
-    return fields is not None and fields[0] in "Tt" and process.is_alive()
+    facts = system.process_facts(process.pid)
+    return facts is not None and facts.status == "stopped" and process.is_alive()
 
 
 def is_kept(keeper: Process | None, guard: Process | None) -> bool:
@@ -103,39 +115,34 @@ def send_to(pid: int, signum: int) -> None:
 
 def group_lives(pgid: int) -> bool:
     """Tell whether a process group has members that have not ended."""
-    for pid in _pids():
-        fields = stat_fields(pid)
-        if fields is not None and int(fields[2]) == pgid and fields[0] not in "ZX":
-            return True
-    return False
+    return any(facts.group == pgid for facts in system.all_processes())
 
 
-def children(known: Collection[int] = ()) -> list[tuple[int, int, int]]:
-    """Return pid, process group and session of the living children of this process that are not known."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            pids = [int(pid) for pid in file.read().split()]
-    except OSError:  # a kernel without this list
-        pids = _pids()
-    found = []
-    for pid in pids:
-        fields = None if pid in known else stat_fields(pid)
-        if fields is not None and fields[0] not in "ZX" and int(fields[1]) == os.getpid():
-            found.append((pid, int(fields[2]), int(fields[3])))
-    return found
+def orphans(known: Collection[int], sessions: Collection[int]) -> list[ProcessFacts]:
+    """Return the living processes that children of this process have left behind.
+
+    Without a subreaper, these are the processes of their sessions whose parent has ended.
+
+    Args:
+        known: children of this process that are not meant.
+        sessions: the sessions that children of this process lead.
+    """
+    if system.HAS_SUBREAPER:
+        return [facts for facts in system.children_of(os.getpid()) if facts.pid not in known]
+    members = [facts for facts in system.all_processes() if facts.session in sessions]
+    pids = {os.getpid(), *(facts.pid for facts in members)}
+    return [facts for facts in members if facts.pid not in known and facts.parent not in pids]
 
 
-def children_of(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     """Return the pids of all descendants of a process."""
-    parents: dict[int, list[int]] = {}
-    for other in _pids():
-        fields = stat_fields(other)
-        if fields is not None:
-            parents.setdefault(int(fields[1]), []).append(other)
+    children: dict[int, list[int]] = {}
+    for facts in system.all_processes():
+        children.setdefault(facts.parent, []).append(facts.pid)
     found: list[int] = []
     frontier = [pid]
     while frontier:
-        descendants = parents.get(frontier.pop(), [])
+        descendants = children.get(frontier.pop(), [])
         found += descendants
         frontier += descendants
     return found
@@ -153,7 +160,7 @@ def kill_descendants(spared: int = 0) -> None:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:  # no child, so no descendant: /proc need not be searched
         return
-    while victims := [pid for pid in children_of(os.getpid()) if pid != spared]:
+    while victims := [pid for pid in descendants_of(os.getpid()) if pid != spared]:
         for pid in victims:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -167,54 +174,34 @@ def kill_descendants(spared: int = 0) -> None:
             return
 
 
-def members_of_job(job_dir: str) -> list[Process]:
+def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process]:
     """Return the processes that a job's replicas have started.
 
     They are found by the mark in their environment. Those without it (``env -i``) are found by what they
     share with one that has it: its session, or that it started them; or because they write to the job's logs.
     What has left all of that behind is not found.
+
+    Args:
+        job_dir: the job's directory.
+        sessions: sessions of the job, where they are known for certain.
     """
-    mark = os.fsencode(f"{JOB_VARIABLE}={job_dir}") + b"\0"
-    parents, sessions, found = {}, {}, set()
-    for pid in _pids():
-        fields = stat_fields(pid)
-        if fields is None or fields[0] in "ZX":
-            continue
-        parents[pid], sessions[pid] = int(fields[1]), int(fields[3])
-        if mark in _environ(pid) or _writes_below(pid, os.path.join(job_dir, "logs")):
-            found.add(pid)
-    found |= {pid for pid, session in sessions.items() if session in {sessions[member] for member in found}}
+    running = {facts.pid: facts for facts in system.all_processes()}
+    mark = f"{JOB_VARIABLE}={job_dir}"
+    found = system.has_mark(list(running), mark, os.path.join(job_dir, "logs"))
+    sessions = {*sessions, *(running[pid].session for pid in found)}
+    found |= {pid for pid, facts in running.items() if facts.session in sessions}
     frontier = found
     while frontier:
-        frontier = {pid for pid, parent in parents.items() if parent in frontier and pid not in found}
+        frontier = {pid for pid, facts in running.items() if facts.parent in frontier and pid not in found}
         found |= frontier
-    members = [identify(pid) for pid in sorted(found)]
-    return [member for member in members if member is not None]
+    boot = system.boot_id()
+    return [Process(pid, running[pid].start, boot) for pid in sorted(found)]
 
 
-def _environ(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read() + b"\0"
-    except OSError:
-        return b""
-
-
-def _writes_below(pid: int, directory: str) -> bool:
-    """Tell whether the standard output or error of a process is a file below a directory."""
-    for fd in (1, 2):
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(f"{directory}/"):
-                return True
-        except OSError:
-            continue
-    return False
-
-
-def kill_members_of_job(job_dir: str) -> int:
-    """Kill what is left of a job whose supervisor is gone. Returns how many processes there were."""
+def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:
+    """Kill what is left of a job whose supervisor is gone (`members_of_job`). Returns how many there were."""
     killed = 0
-    while members := [process for process in members_of_job(job_dir) if process.pid != os.getpid()]:
+    while members := [process for process in members_of_job(job_dir, sessions) if process.pid != os.getpid()]:
         hit = [process for process in members if send_signal(process, signal.SIGKILL)]
         killed += len(hit)
         if not hit:
@@ -238,11 +225,6 @@ def signal_name(signum: int) -> str:
         return f"signal {signum}"
 
 
-def from_json(data: Any) -> Process | None:
-    """Rebuild a process's identity, which is a list in JSON."""
-    return None if data is None else Process(*data)
-
-
 def find_program(name: str, path: str) -> str | None:
     """Return the path of a program, searched in ``path`` unless it names a directory; None without one.
 
@@ -254,10 +236,3 @@ def find_program(name: str, path: str) -> str | None:
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return candidate
     return None
-
-
-def _pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
