@@ -151,6 +151,22 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         if job is not None and state is not None and state["status"] not in TERMINAL:
             api.stop(job, state)
 
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: SIGTERM, SIGKILL two minutes later, then a restart on new hosts."""
+        from trainyard.schedulers.aws.sagemaker_local.endpoint import api
+        from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+
+        job = training_job.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        try:
+            api.interrupt(job, state, absence)
+        except ApiError as error:
+            raise ConfigError(error.message) from error
+        except OSError as error:
+            raise BackendError(f"cannot interrupt {app_id}: {error}") from error
+
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
