@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainyard.cli.console import note
 from trainyard.cli.parser import add_handle_argument
-from trainyard.errors import EXIT_OK, BackendError, ConfigError, UnknownAppException
+from trainyard.errors import EXIT_OK, BackendError, UnknownAppException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,20 +32,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Run the command."""
     from trainyard.cli.times import parse_duration
-    from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
-    from trainyard.schedulers.aws.sagemaker_local.endpoint import api
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+    from trainyard.schedulers.exec.process.recovery import current_state
 
     absence = parse_duration(args.absence)
     name = _app_id(args.handle)
-    job = training_job.find(name)
-    state = None if job is None else recovery.current_state(job)
+    job = TrainingJob.find(name)
+    state = None if job is None else current_state(job)
     if job is None or state is None:
         raise UnknownAppException(f"{SCHEDULER} knows no job {name!r}")
     try:
-        api.interrupt(job, state, absence)
-    except ApiError as error:
-        raise ConfigError(error.message) from error
+        job.interrupt(state, absence)
     except OSError as error:
         raise BackendError(f"cannot interrupt {job.name}: {error}") from error
     note(f"{job.name}: its machines are taken away")
@@ -57,15 +54,15 @@ def _app_id(text: str | None) -> str:
 
     The latest job is that of this scheduler, also one that came in through its API and is in no history.
     """
-    from trainyard.schedulers.aws.sagemaker_local import training_job
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
     if text in (None, "", "-"):
-        states = [(job.read_state(), job.name) for job in training_job.all_jobs()]
+        states = [(job.read_state(), job.name) for job in TrainingJob.all()]
         latest = max(((state["created_at"], name) for state, name in states if state), default=None)
         if latest is None:
             raise UnknownAppException(f"{SCHEDULER} has no jobs, so there is no latest one")
         return latest[1]
-    if text and training_job.find(text) is not None:
+    if text and TrainingJob.find(text) is not None:
         return text
     from trainyard.runner import get_runner
 
