@@ -10,11 +10,12 @@ import pytest
 
 from tests.aws.fake import FakeAws
 from tests.aws.logtools import GROUP, Rig
+from trainyard.backoff import Clock
 from trainyard.errors import BackendError
-from trainyard.schedulers.aws import cloudwatch, livetail, logreplica
+from trainyard.schedulers.aws import cloudwatch, livetail, logcalls, logreplica
 from trainyard.schedulers.aws.livetail import LiveTail
 from trainyard.schedulers.aws.logcalls import LogCalls
-from trainyard.schedulers.aws.pace import Clock, Pace
+from trainyard.schedulers.aws.pace import Pace
 
 HOUR = 3600.0
 LINES = 30
@@ -22,7 +23,8 @@ LINES = 30
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(livetail, "pause_after", lambda failures: 0.01)
+    monkeypatch.setattr(logcalls, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(logcalls, "LONGEST_DELAY", 0.01)
     monkeypatch.setattr(cloudwatch, "FIRST_REFRESH", 0.02)
     monkeypatch.setattr(cloudwatch, "LONGEST_REFRESH", 0.02)
     # What has been read is all there is: coming in late is not at issue here.

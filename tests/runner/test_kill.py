@@ -93,7 +93,7 @@ def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: b
 
 
 def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeScheduler, home: Path) -> None:
-    from trainyard.processes import identify
+    from trainyard.system.identity import myself
 
     columns = {
         "scheduler": "fake",
@@ -106,7 +106,7 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
         "user": "u",
         "host": os.uname().nodename,
     }
-    runner.history.add_intent(**columns, submitter=str(identify()), app_id="mine", handle="fake://sess/mine")
+    runner.history.add_intent(**columns, submitter=str(myself()), app_id="mine", handle="fake://sess/mine")
     (job,) = runner.jobs()
     assert (job.phase, job.state) == ("intent", AppState.UNSUBMITTED)
     status = runner.status("fake://sess/mine")

@@ -14,7 +14,7 @@ from trainyard.runner import Runner
 from trainyard.runner.training import start_toolkits
 from trainyard.schedulers.base import Scheduler
 from trainyard.specs import AppDef, BindMount, Role
-from trainyard.workspace.toolkit import ToolkitPlace
+from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class Containers(FakeScheduler):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from trainyard.backoff import polling
 from trainyard.cli.console import note, paint_state, wants_colour, warn
 from trainyard.cli.jobs import check_not_gone, status_of
 from trainyard.cli.liveview import StatusLines
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 LOCAL_STEP = 1.0
 LONGEST_REQUEST = 10.0
-FIRST_POLL, LONGEST_POLL = 1.0, 10.0
 
 
 class Detached(KeyboardInterrupt):
@@ -156,12 +156,11 @@ def wait_for_end(
     Not seeing the job for a while is no end: it goes on asking, less and less often.
     """
     scheduler = runner.scheduler(handle.partition("://")[0])
-    deadline = None if timeout is None else time.monotonic() + timeout
-    delay, warned = FIRST_POLL, False
+    polls, warned = polling(timeout), False
     while True:
         status = status_of(runner, handle, refusal_is_final=True)
-        left = None if deadline is None else deadline - time.monotonic()
-        if is_terminal(status.state) or (left is not None and left <= 0):
+        left = polls.left()
+        if is_terminal(status.state) or left == 0:
             if lines is not None:
                 lines.end(status)
             return status
@@ -179,8 +178,7 @@ def wait_for_end(
                 )
             wait_locally(runner, handle, LOCAL_STEP if left is None else min(LOCAL_STEP, left))
         else:
-            time.sleep(delay if left is None else min(delay, left))
-            delay = min(delay * 1.5, LONGEST_POLL)
+            polls.pause()
 
 
 def wait_locally(runner: Runner, handle: str, seconds: float) -> None:

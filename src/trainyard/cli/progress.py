@@ -20,7 +20,7 @@ _PATIENCE = 0.3
 
 
 class TerminalProgress:
-    """A `trainyard.workspace.progress.Progress` that writes to a stream.
+    """A `trainyard.progress.Progress` that writes to a stream.
 
     Args:
         stream: usually stderr. On a terminal the last line changes in place.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
+from trainyard.backoff import polling
 from trainyard.cli.console import is_terminal, out
-from trainyard.cli.follow import FIRST_POLL, LOCAL_STEP, LONGEST_POLL, wait_locally
+from trainyard.cli.follow import LOCAL_STEP, wait_locally
 from trainyard.cli.jobs import check_not_gone, job_json, status_of
 from trainyard.cli.liveview import Screen, changes
 
@@ -20,7 +21,7 @@ def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = 
     """Show a job's status until it has ended; return the last one."""
     is_local = runner.scheduler(handle.partition("://")[0]).is_local
     view = View(handle, roles, as_json)
-    delay = FIRST_POLL
+    polls = polling()
     while True:
         status = status_of(runner, handle, refusal_is_final=True)
         view.show(status)
@@ -30,8 +31,7 @@ def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = 
         if is_local:
             wait_locally(runner, handle, LOCAL_STEP)
         else:
-            time.sleep(delay)
-            delay = min(delay * 1.5, LONGEST_POLL)
+            polls.pause()
 
 
 class View:

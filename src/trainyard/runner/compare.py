@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
 
     class CodeStore(Protocol):
-        """Where the code of earlier jobs is kept; see `trainyard.workspace.store.Store`."""
+        """Where the code of earlier jobs is kept; see `trainyard.workspace.code_store.Store`."""
 
         def manifest(self, fingerprint: str) -> Manifest | None:
             """Return what a workspace held; None if that is not known any more."""

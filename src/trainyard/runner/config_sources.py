@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from trainyard import system
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -258,7 +259,7 @@ def _read(path: str, *, special: bool) -> str | None:
 
     try:
         # a shell's <(...) is a pipe below /dev or /proc, and meant so
-        return read_ordinary(path, special=special and path.startswith(("/dev/", "/proc/"))).decode("utf-8")
+        return read_ordinary(path, special=special and system.is_pipe_path(path)).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:

@@ -164,11 +164,9 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
 
 
 def _submitter_is_gone(record: JobRecord) -> bool:
-    import os
+    from trainyard.system.identity import Process, host_name
 
-    from trainyard.processes import Process
-
-    if record.host != os.uname().nodename:
+    if record.host != host_name():
         return time.time() - record.created_at > LONGEST_REMOTE_SUBMISSION
     submitter = Process.parse(record.submitter)
     return submitter is None or not submitter.is_alive()

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from trainyard.git import GitProbe
+    from trainyard.progress import Progress
     from trainyard.runner.config import Config
-    from trainyard.runner.git import GitProbe
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.options import runopts
-    from trainyard.workspace.progress import Progress
 
 DEFAULT_SESSION = "trainyard"
 

@@ -7,21 +7,21 @@ import sys
 import warnings
 
 from trainyard.errors import TrainyardError
-from trainyard.processes import myself
-from trainyard.runner.git import GitProbe
+from trainyard.git import GitProbe
 from trainyard.specs.handles import make_app_handle
+from trainyard.system.identity import host_name, myself, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.redaction import Redactor
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
-    from trainyard.workspace.progress import Progress
 
 #: Reason of a job whose submitter died before the scheduler had answered.
 INTERRUPTED = "the submission was interrupted"
@@ -139,8 +139,8 @@ def describe_submission(
         "images": record.get("images"),
         "cwd": directory,
         "argv": redactor.args(sys.argv),
-        "user": _user(),
-        "host": os.uname().nodename,
+        "user": user_name(),
+        "host": host_name(),
         "submitter": str(myself()),
         "rerun_of": record.get("rerun_of"),
         "parent_run_id": record.get("parent_run_id"),
@@ -211,12 +211,3 @@ def _record(write: Any, *args: Any, **columns: Any) -> None:
         write(*args, **columns)
     except StateStoreError as error:
         warnings.warn(f"the job's history is not up to date: {error}", RuntimeWarning, stacklevel=4)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return os.environ.get("USER") or str(os.getuid())

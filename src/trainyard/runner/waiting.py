@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 
+from trainyard.backoff import Backoff
 from trainyard.errors import AccessError, BackendError, StateStoreError
 
 TYPE_CHECKING = False
@@ -28,18 +28,14 @@ def wait(
         StateStoreError: the jobs of this machine cannot be read, which does not pass by itself.
         AccessError: the credentials are refused, nor does that.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    delay = min(FIRST_RETRY, wait_interval)
+    backoff = Backoff(min(FIRST_RETRY, wait_interval), wait_interval, jitter=0, limit=timeout).start()
     warned = False
     while True:
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
         try:
-            return scheduler.wait(app_id, left)
+            return scheduler.wait(app_id, backoff.left())
         except (StateStoreError, AccessError):
             raise
         except (BackendError, OSError) as error:
-            if left is not None and left <= delay:
-                return error
             if not warned:
                 warnings.warn(
                     f"{scheduler.backend} cannot be reached; still waiting for {app_id}: {error}",
@@ -47,5 +43,5 @@ def wait(
                     stacklevel=4,
                 )
                 warned = True
-        time.sleep(delay)
-        delay = min(delay * 2, wait_interval)
+            if not backoff.pause():
+                return error

@@ -14,6 +14,7 @@ from tests.sagemaker.remote.proxy import DROP, PASS, Proxy, between
 from tests.sagemaker.remote.test_jobs import options
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws import session
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker import datasets
@@ -22,7 +23,6 @@ from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
 from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local_scheduler
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.workspace.progress import Silent
 
 LARGE = PART_BYTES + 1000
 

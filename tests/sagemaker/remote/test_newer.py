@@ -14,15 +14,15 @@ from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import model, options, submit
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws import validate
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
-from trainyard.schedulers.aws.sagemaker.side_effects import extend_plan
+from trainyard.schedulers.aws.sagemaker.submission import extend_plan
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
-from trainyard.workspace.progress import Silent
 
 PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
 MLFLOW = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one"

@@ -14,12 +14,12 @@ from tests.sagemaker.remote.iam import SIMULATE, Iam
 from trainyard.cli.apptext import request_json
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws.errors import AwsCredentialsError
-from trainyard.schedulers.aws.sagemaker.rights import services, trust_problem
+from trainyard.schedulers.aws.sagemaker.permissions import services, trust_problem
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.specs.status import AppState
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.progress import Silent
 
 pytestmark = pytest.mark.usefixtures("iam")
 

@@ -17,7 +17,7 @@ from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import housekeeping, labels
 from trainyard.schedulers.exec.container import inventory as docker_jobs
 from trainyard.specs import AppState, RetryPolicy
-from trainyard.workspace.images.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
 

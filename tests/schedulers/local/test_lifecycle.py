@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.processes import identify
 from trainyard.schedulers.exec.process import documents, job_directory
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs import NONE, AppState, RetryPolicy
+from trainyard.system.identity import identify
 
 from .conftest import members, role, wait_until
 

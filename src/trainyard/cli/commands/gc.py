@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainyard.runner import Runner
     from trainyard.schedulers.base import Leftover
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
 # Whose leftovers are on this machine.
 LOCAL_SCHEDULERS = ("local_cwd", "local_docker", "sagemaker_local")
@@ -97,7 +97,7 @@ def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -
 
 
 def _store() -> Store:
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
     return Store()
 

@@ -17,9 +17,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Protocol
 
+from trainyard.backoff import Clock
 from trainyard.schedulers.aws.logcalls import Event, LogCalls, MissingGroupError, untranslated, verdict
 from trainyard.schedulers.aws.logreplica import ReplicaLog
-from trainyard.schedulers.aws.pace import Clock, Pace, StoppedError, pause_after
+from trainyard.schedulers.aws.pace import Pace, StoppedError
 from trainyard.schedulers.aws.workers import Workers, ahead
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.lines import compile_regex, iter_lines
@@ -200,8 +201,7 @@ class _Reading:
         self._tails: dict[Key, deque[bytes]] = {}
         self._refresh_due = 0.0
         self._refresh_delay = FIRST_REFRESH
-        self._refresh_failures = 0
-        self._refreshed = clock.monotonic()
+        self._refresh_failures = calls.backoff(REFRESH_PATIENCE)
 
     def blocks(self) -> Iterator[LogBlock]:
         """Yield everything."""
@@ -328,16 +328,13 @@ class _Reading:
         try:
             found = self._job.refresh()
         except Exception as error:
-            self._refresh_failures += 1
-            is_late = self._clock.monotonic() - self._refreshed > REFRESH_PATIENCE
-            if verdict(error) in ("final", "expired") or is_late:
+            if verdict(error) in ("final", "expired") or self._refresh_failures.left() == 0:
                 raise
-            self._refresh_due = self._clock.monotonic() + max(
-                FIRST_REFRESH, pause_after(self._refresh_failures)
-            )
+            delay = max(FIRST_REFRESH, self._refresh_failures.delay())
+            self._refresh_due = self._clock.monotonic() + delay
             return
-        self._refresh_failures = 0
-        self._refreshed = self._clock.monotonic()
+        self._refresh_failures.reset()
+        self._refresh_failures.start()
         self._schedule_refresh(changed=self._take(found))
 
     def _take(self, found: Mapping[Key, Attempts]) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 
+from trainyard.backoff import Clock
 from trainyard.schedulers.aws.logcalls import LogCalls, error_code, verdict
-from trainyard.schedulers.aws.pace import Clock, pause_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,21 +79,20 @@ class LiveTail:
         self._is_off = True
 
     def _run(self, session: int, names: list[str]) -> None:
-        failures = 0
+        backoff = self._calls.backoff()
         while session == self._session and not self._is_off:
-            failures += 1
             try:
                 if self._listen(session, names):
-                    failures = 1
+                    backoff.reset()
             except Exception as error:
                 timed_out = error_code(error) == "SessionTimeoutException"
                 if timed_out:
                     continue
-                if verdict(error) not in ("passing", "throttled") or failures >= FAILURES:
+                if verdict(error) not in ("passing", "throttled") or backoff.failures + 1 >= FAILURES:
                     self._is_off = session == self._session or self._is_off
                     return
             if session == self._session:
-                self._clock.wait(self._calls.stop, pause_after(failures))
+                backoff.pause()
 
     def _listen(self, session: int, names: list[str]) -> bool:
         """Hold a session until it ends; returns whether it had begun."""

@@ -7,8 +7,9 @@ from collections import namedtuple
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
+from trainyard.backoff import Backoff, Clock
 from trainyard.errors import BackendError
-from trainyard.schedulers.aws.pace import Clock, Pace, StoppedError, pause_after
+from trainyard.schedulers.aws.pace import Pace, StoppedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 #: For so many seconds a service that answered before may fail in a row, and one that never has.
 PATIENCE = 600.0
 FIRST_PATIENCE = 30.0
+#: The first delay after a call that failed, and the longest, in seconds.
+FIRST_DELAY, LONGEST_DELAY = 0.5, 20.0
 #: Clocks that differ by less (s) are taken to agree.
 LEAST_OFFSET = 3.0
 #: A list of streams whose pages repeat is given up after so many.
@@ -255,8 +258,7 @@ class LogCalls:
             params: the request.
             patience: for so many seconds calls may fail.
         """
-        failures = 0
-        since = self._clock.monotonic()
+        backoff = self.backoff(patience)
         while True:
             self._pace.take(self.stop)
             client = self.client
@@ -266,9 +268,7 @@ class LogCalls:
                 if any(member not in answer for member in members):
                     raise BrokenAnswerError(f"{method}: an answer without {' or '.join(members)}")
             except Exception as error:
-                failures += 1
-                is_late = self._clock.monotonic() - since > self._patience(error, patience)
-                self._judge(error, method, client, failures, is_late=is_late)
+                self._wait_or_raise(error, method, client, backoff)
             else:
                 self._was_answered = True
                 self._read_clock(answer)
@@ -282,28 +282,32 @@ class LogCalls:
             # The header has whole seconds, and the answer took its time.
             self._offset = offset if abs(offset) > LEAST_OFFSET else 0.0
 
-    def _patience(self, error: Exception, patience: float) -> float:
-        """Return for how many seconds calls may fail: not long if there has never been any answer."""
-        self._was_answered |= verdict(error) == "throttled"
-        return patience if self._was_answered else min(patience, FIRST_PATIENCE)
+    def backoff(self, patience: float | None = None) -> Backoff:
+        """Return the delays after failures, for so many seconds from now on."""
+        clock = self._clock
+        return Backoff(FIRST_DELAY, LONGEST_DELAY, limit=patience, stop=self.stop, clock=clock).start()
 
-    def _judge(self, error: Exception, method: str, client: Any, failures: int, *, is_late: bool) -> None:
-        """Raise what ends the attempts, or wait."""
+    def _wait_or_raise(self, error: Exception, method: str, client: Any, backoff: Backoff) -> None:
+        """Wait before the next attempt, or raise what ends the attempts."""
         code, text = error_code(error), str(error)
         if code == "ResourceNotFoundException":
             raise (MissingGroupError if "group" in text else MissingStreamError)(text) from error
         if code == "InvalidParameterException" and "token" in text.lower():
             raise StaleTokenError(text) from error
         found = verdict(error)
-        if found == "expired" and self._renew is not None and failures <= 2:
+        if found == "expired" and self._renew is not None and backoff.failures < 2:
+            backoff.failures += 1
             if self.client is client:
                 self.client = self._renew()
             return
-        if found in ("final", "expired") or is_late:
-            raise self._translate(error, _operation(method)) from error
         if found == "throttled":
+            self._was_answered = True
             self._pace.throttled()
-        if self._clock.wait(self.stop, pause_after(failures)):
+        if not self._was_answered:
+            backoff.limit = min(backoff.limit or 0.0, FIRST_PATIENCE)
+        if found in ("final", "expired") or not backoff.pause():
+            raise self._translate(error, _operation(method)) from error
+        if self.stop.is_set():
             raise StoppedError
 
 

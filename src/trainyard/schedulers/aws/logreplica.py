@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from trainyard.backoff import Clock
 from trainyard.schedulers.aws.logcalls import Event, LogCalls, MissingGroupError
 from trainyard.schedulers.aws.logcursor import StreamCursor
-from trainyard.schedulers.aws.pace import Clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 
-#: The first pause after a call that failed, and the longest, in seconds.
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 20.0
+from trainyard.backoff import Clock
+
 #: However often AWS says that it is too much, calls are not made more rarely than so many a second.
 LEAST_RATE = 1.0
 #: What a throttled call and an answered one do to the rate.
@@ -17,22 +14,6 @@ SLOWER, FASTER = 0.8, 1.15
 
 class StoppedError(Exception):
     """Waiting was given up because nobody wants the result any more."""
-
-
-class Clock:
-    """Time as it is. All times are in seconds."""
-
-    def time(self) -> float:
-        """Return the time since the epoch."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return a time that never goes back."""
-        return time.monotonic()
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until the event is set, but no longer than this; returns whether it is set."""
-        return event.wait(seconds)
 
 
 class Pace:
@@ -79,9 +60,3 @@ class Pace:
         if self.rate < self._most:
             with self._lock:
                 self.rate = min(self._most, self.rate * FASTER)
-
-
-def pause_after(failures: int) -> float:
-    """Return how long to wait (s) after so many failures in a row: twice as long each time, with jitter."""
-    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
-    return longest * (0.5 + random.random() / 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.workspace.patch import DockerWorkspaceMixin
+from trainyard.workspace.image_shipment import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import os
 import zlib
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.schedulers.exec.container import labels
@@ -27,7 +28,6 @@ from trainyard.specs.training import (
     script_of,
     specification,
 )
-from trainyard.workspace.registry import image_problem
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: How many hosts of a job have addresses in one loopback network.

@@ -80,7 +80,7 @@ def remove_job(job: ProcessJob) -> None:
         StateStoreError: something cannot be removed.
     """
     if os.path.lexists(view_dir(job.name)):
-        from trainyard.workspace.directory import remove_view
+        from trainyard.workspace.directory_shipment import remove_view
 
         remove_view(job.name)
     for path in dict.fromkeys([job.log_root(job.layout()), job.path]):

@@ -17,12 +17,12 @@ from trainyard.errors import ConfigError
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.system.processes import JOB_VARIABLE, find_program
 
 if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
@@ -251,7 +251,7 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
     if manifest is not None:
         searched = path.startswith(cwd + os.pathsep) and os.sep not in program
         if searched or (os.sep in program and not os.path.isabs(program)):
-            from trainyard.workspace.directory import program_problem
+            from trainyard.workspace.directory_shipment import program_problem
 
             problem = program_problem(manifest, program)
             if not problem:
@@ -282,7 +282,7 @@ def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
     if not script:
         return []
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
-        from trainyard.workspace.directory import script_problem
+        from trainyard.workspace.directory_shipment import script_problem
 
         problem = script_problem(manifest, script)
         return [f"role {role.name!r}: {problem}"] if problem else []

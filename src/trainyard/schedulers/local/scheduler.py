@@ -7,7 +7,6 @@ everything else reads and writes the job's directory.
 from __future__ import annotations
 
 import builtins
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
@@ -23,6 +22,7 @@ from trainyard.schedulers.base import (
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -76,14 +76,14 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
         if not workspace:
             return None
-        from trainyard.workspace.directory import DirectoryShipment
+        from trainyard.workspace.directory_shipment import DirectoryShipment
 
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica has a base directory."""
         from trainyard.specs.substitution import macros
-        from trainyard.workspace.toolkit import ToolkitPlace, local_command
+        from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
         base = ProcessJob.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: what a project wants installed there is theirs to decide.
@@ -118,7 +118,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
         launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any("train" in role.metadata for role in dryrun_info.app.roles):
-            from trainyard.workspace.toolkit import put_toolkit
+            from trainyard.workspace.toolkit_files import put_toolkit
 
             put_toolkit()
         if dryrun_info.shipment is None:
@@ -169,7 +169,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             raise BackendError(
                 f"cannot cancel {app_id} from here: {state['msg']}", hint=f"Cancel it on {state['host']}."
             )
-        recovery.stop(job, state, by=_user())
+        recovery.stop(job, state, by=user_name())
 
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.local.housekeeping import remove_job
@@ -218,7 +218,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
     """Make the job's working directory and start it; without a job there is no directory left."""
     from trainyard.schedulers.local.submission import submit
-    from trainyard.workspace.directory import DirectoryShipment, make_view, remove_view
+    from trainyard.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
@@ -260,15 +260,6 @@ def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) ->
 def _is_over(job: ProcessJob) -> bool:
     state = recovery.current_state(job)
     return state is None or job.is_over(state)
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:

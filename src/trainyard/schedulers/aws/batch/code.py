@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.docker.engine import Engine
-from trainyard.workspace.patch import DockerWorkspaceMixin
+from trainyard.workspace.image_shipment import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

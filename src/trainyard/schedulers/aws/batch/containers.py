@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch.mounts import container_mounts, device_mounts
 from trainyard.schedulers.aws.batch.options import FARGATE, AWSBatchOpts
@@ -12,7 +13,6 @@ from trainyard.schedulers.aws.batch.shapes import MULTINODE
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
-from trainyard.workspace.registry import image_problem
 
 _ULIMIT = re.compile(r"(?P<name>[a-z]+):(?P<soft>-1|\d+):(?P<hard>-1|\d+)")
 #: What components leave where no image is given.

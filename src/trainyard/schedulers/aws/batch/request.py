@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import re
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from trainyard.schedulers.aws.batch.shapes import ARRAY, MULTINODE, Group, layou
 from trainyard.schedulers.ids import make_unique
 from trainyard.specs.app import AppDef
 from trainyard.specs.substitution import macros
+from trainyard.system.identity import user_name
 
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
 
@@ -193,22 +193,12 @@ def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
         **(opts.tags or {}),
         names.TAG_VERSION: __version__,
         names.TAG_APP_NAME: _tag_value(app.name),
-        names.TAG_USER: _tag_value(opts.user or current_user()),
+        names.TAG_USER: _tag_value(opts.user or user_name()),
     }
 
 
 def _tag_value(text: str) -> str:
     return _NOT_IN_TAGS.sub("-", text)[:256]
-
-
-def current_user() -> str:
-    """Return the name of the user who runs this."""
-    import os
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 def _shown(value: Any, key: str = "") -> Any:

@@ -264,7 +264,7 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):
-            from trainyard.workspace.directory import script_problem
+            from trainyard.workspace.directory_shipment import script_problem
 
             problem = script_problem(manifest, script)
             if problem:

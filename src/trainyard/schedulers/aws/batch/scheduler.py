@@ -7,7 +7,6 @@ name.
 from __future__ import annotations
 
 import builtins
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,6 @@ from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.shapes import CONTAINER
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
-    FIRST_POLL,
-    LONGEST_POLL,
     Check,
     DescribeAppResponse,
     Leftover,
@@ -27,11 +24,13 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    poll_until_ended,
 )
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.batch.code import BatchImages
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.pending import QueueInspector
@@ -39,9 +38,8 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
     Job = dict[str, Any]
 
@@ -217,17 +215,8 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends. Only the job itself is asked for, not its replicas."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        delay = FIRST_POLL
-        while True:
-            response = self.describe_many([app_id])[app_id]
-            if response is None:
-                return None
-            left = delay if deadline is None else min(delay, deadline - time.monotonic())
-            if is_terminal(response.state) or left <= 0:
-                return self.describe(app_id)
-            time.sleep(left)
-            delay = min(delay * 1.5, LONGEST_POLL)
+        response = poll_until_ended(lambda: self.describe_many([app_id])[app_id], timeout)
+        return None if response is None else self.describe(app_id)
 
     # ---- ending
 
@@ -335,9 +324,9 @@ def _brief(app_id: str, job: Job) -> DescribeAppResponse:
 
 def _cancelled_by() -> str:
     from trainyard.schedulers.aws.batch.reasons import CANCELLED_BY
-    from trainyard.schedulers.aws.batch.request import current_user
+    from trainyard.system.identity import user_name
 
-    return CANCELLED_BY.format(user=current_user())
+    return CANCELLED_BY.format(user=user_name())
 
 
 def create_scheduler(

@@ -7,10 +7,9 @@ it is sent again.
 
 from __future__ import annotations
 
-import random
-import time
 from typing import Any
 
+from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch.listing import find_by_name
 from trainyard.schedulers.aws.errors import (
@@ -22,12 +21,10 @@ from trainyard.schedulers.aws.errors import (
 from trainyard.schedulers.aws.session import AwsSession
 
 ATTEMPTS = 5
-FIRST_DELAY = 0.5
+FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 #: How often a job whose answer was lost is looked for: lists lag behind.
 LOOKS = 3
 DUPLICATE = "submitted twice by trainyard: its first submission is kept"
-
-sleep = time.sleep
 
 
 def check_queue(session: AwsSession, queue: str) -> None:
@@ -61,8 +58,8 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
         AwsError: Batch refused it, or could not be reached after several attempts.
     """
     is_uncertain = False
-    delay = FIRST_DELAY
-    for attempt in range(ATTEMPTS):
+    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
+    while True:
         try:
             answer = session.call("batch", "SubmitJob", repeats=False, **request)
         except AwsError as error:
@@ -72,29 +69,24 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
                 found = _look_for(session, request)
                 if found is not None:
                     return found
-            if not may_repeat or attempt == ATTEMPTS - 1:
+            if not may_repeat or not backoff.pause():
                 raise
         else:
             return _the_first(session, request, answer) if is_uncertain else answer
-        sleep(delay * random.uniform(0.5, 1))
-        delay *= 2
-    raise AssertionError("unreachable")
 
 
 def _look_for(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
     """Return the job that a lost submission made; None if it made none, as far as can be seen."""
-    delay = FIRST_DELAY
-    for look in range(LOOKS):
-        if look:
-            sleep(delay)
-            delay *= 2
+    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, attempts=LOOKS)
+    while True:
         try:
             found = find_by_name(session, request["jobQueue"], request["jobName"])
         except AwsError:
-            continue
+            found = []
         if found:
             return _ids(found[0])
-    return None
+        if not backoff.pause():
+            return None
 
 
 def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, str]:

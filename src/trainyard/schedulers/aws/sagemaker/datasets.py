@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.localfiles import files_below
 from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage, StoredObject
-from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
+from trainyard.workspace.hashing import ChangingFileError, Index, NotAFileError, hash_file
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.
 CONCURRENCY = 16

@@ -13,10 +13,19 @@ from trainyard.schedulers.aws.looks import ECR_IMAGE, guarded, identity, image, 
 from trainyard.schedulers.aws.roles import find_role
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.places import Places, places_of
-from trainyard.schedulers.aws.sagemaker.policy import BUCKET_POLICY, Grant, caller_grants, policy, role_grants
-from trainyard.schedulers.aws.sagemaker.queue_calls import queue_problem
-from trainyard.schedulers.aws.sagemaker.rights import NO_BUCKET, bucket_doubt, trust_problem
+from trainyard.schedulers.aws.sagemaker.permissions import (
+    BUCKET_POLICY,
+    NO_BUCKET,
+    Grant,
+    Places,
+    bucket_doubt,
+    caller_grants,
+    places_of,
+    policy,
+    role_grants,
+    trust_problem,
+)
+from trainyard.schedulers.aws.sagemaker.queued_jobs import queue_problem
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.aws.simulation import Decision, simulate
 from trainyard.schedulers.base import Check

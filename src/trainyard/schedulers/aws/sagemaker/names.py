@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 
 from trainyard.schedulers.ids import random_id
@@ -58,14 +56,6 @@ def split_queued(app_id: str) -> tuple[str, str] | None:
 def tag_value(text: str) -> str:
     """Return a text as a tag can hold it: other characters become ``_``."""
     return _NO_TAG.sub("_", text)[:256]
-
-
-def current_user() -> str:
-    """Return the name of who submits."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 def default_bucket(region: str, account: str = ACCOUNT) -> str:

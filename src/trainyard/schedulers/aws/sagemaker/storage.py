@@ -14,7 +14,7 @@ from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.session import AwsSession
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 #: Larger objects go in parts, some of them at a time.
 PART_BYTES = 16 << 20

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from trainyard.processes import Process, myself
-from trainyard.schedulers.exec.process.documents import machine
+from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,15 +9,14 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import BackendError, ConfigError
-from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.schedulers.exec.process.documents import machine
 from trainyard.schedulers.exec.process.launcher import Launcher
+from trainyard.system.identity import machine, myself
 
 RUNNER = "trainyard.schedulers.aws.sagemaker_local.training_run:TrainingRun"
 ACCOUNT = "000000000000"
@@ -140,7 +139,7 @@ def launch(
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    from trainyard.schedulers.aws.sagemaker.command import without_secrets
+    from trainyard.schedulers.aws.sagemaker.container import without_secrets
 
     redacted = without_secrets(request)
     # Redaction looks at texts too; what describes the job but is no secret stays as it is.

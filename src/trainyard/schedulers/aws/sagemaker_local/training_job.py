@@ -29,7 +29,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL, finish
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.documents import read_json, write_json
 from trainyard.schedulers.exec.process.job_directory import JobDirectory
-from trainyard.schedulers.machine import processes
+from trainyard.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.schedulers.exec.container import labels
 from trainyard.schedulers.exec.container.spawn import attend
@@ -14,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainyard.docker.engine import Engine, Stream
+    from trainyard.docker.engine import DaemonAnswer, Engine
 
 #: The daemon starts to listen for us a moment after it says so; events of the last seconds are asked for too.
 OVERLAP_SECONDS = 5
@@ -38,7 +39,7 @@ class Events:
         self._condition = threading.Condition()
         self._count = 0
         self._closed = threading.Event()
-        self._stream: Stream | None = None
+        self._stream: DaemonAnswer | None = None
         self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
         self._listening = threading.Event()
         self._attended: socket.socket | None = None
@@ -103,19 +104,18 @@ class Events:
             self._condition.notify_all()
 
     def _listen(self) -> None:
-        delay = FIRST_DELAY
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, stop=self._closed)
         while not self._closed.is_set():
             try:
                 self._follow()
-                delay = FIRST_DELAY
+                backoff.reset()
             except (EngineError, EngineUnavailableError):
                 if self._closed.is_set():
                     return
             self._listening.set()
             self.wake()  # whoever waits finds out by asking that the daemon has gone
             if not self._closed.is_set():
-                self._closed.wait(delay)
-                delay = min(2 * delay, LONGEST_DELAY)
+                backoff.pause()
 
     def _follow(self) -> None:
         filters = {

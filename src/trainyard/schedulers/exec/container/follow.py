@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from trainyard.docker.engine import DaemonAnswer as Answer
     from trainyard.docker.engine import Engine
-    from trainyard.docker.engine import Stream as Answer
     from trainyard.schedulers.exec.container.inventory import Job
     from trainyard.schedulers.exec.container.judge import Verdict
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import NamedTuple
 
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.paths import state_dir
@@ -15,7 +15,7 @@ from trainyard.schedulers.exec.container import inventory, labels, results
 from trainyard.schedulers.exec.container.judge import judge, submitter_is_alive
 from trainyard.schedulers.exec.container.remove import networks_of_jobs, remove_job, remove_network
 from trainyard.schedulers.exec.container.times import parse_time
-from trainyard.workspace.images.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _engine(given: Engine | None) -> Iterator[Engine]:
 def _remove(engine: Engine, item: Garbage) -> bool:
     kind = item.path.partition(" ")[0]
     if kind == "image":
-        return images.remove(engine, item.key, force=True)
+        return image_store.remove(engine, item.key, force=True)
     if kind == "container":
         engine.request("DELETE", f"/containers/{item.key}", params={"force": True})
         return True
@@ -164,7 +164,7 @@ def _unused_images(
     used = {container["ImageID"] for container in containers if container["Id"] not in leaving}
     for image in found:
         # made reproducible, an image does not say when it was made; the daemon knows when it got its name
-        details = images.inspect_image(engine, image["Id"])
+        details = image_store.inspect_image(engine, image["Id"])
         tagged = parse_time(((details or {}).get("Metadata") or {}).get("LastTagTime") or "")
         age = time.time() - (tagged / 1e9 if tagged else image["Created"])
         if image["Id"] not in used and age >= older_than_s:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
+    from trainyard.docker.engine import DaemonAnswer as Answer
     from trainyard.docker.engine import Engine
-    from trainyard.docker.engine import Stream as Answer
     from trainyard.schedulers.base import LogQuery
 
     #: A line and when it was written, as `split_time` gives it.

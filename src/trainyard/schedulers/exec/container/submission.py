@@ -9,13 +9,13 @@ import time
 import warnings
 from dataclasses import dataclass, field
 
-from trainyard.docker import images
-from trainyard.docker.errors import EngineError, NoSubnetLeftError
+from trainyard.docker import image_store
+from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
-from trainyard.processes import myself
 from trainyard.schedulers.exec.container import inventory, labels, refusals, results
 from trainyard.schedulers.exec.container.parallel import for_all
 from trainyard.schedulers.exec.container.remove import remove_ended_networks, remove_job
+from trainyard.system.identity import host_name, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class _Submission:
         )
         self._labels = {
             labels.SUBMITTER: str(myself()),
-            labels.HOST: os.uname().nodename,
+            labels.HOST: host_name(),
             labels.SUBMITTED_AT: repr(time.time()),
         }
         if self.request.network:
@@ -215,14 +215,14 @@ class _Submission:
         for_all(self._ensure_image, needed)
 
     def _ensure_image(self, image: str) -> None:
-        found = images.inspect_image(self.engine, image)
+        found = image_store.inspect_image(self.engine, image)
         if found is not None:
             self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
             return
         if image.startswith("sha256:"):
             raise refusals.not_pulled(image, EngineError(404, "no such image"))
         try:
-            images.pull(self.engine, image, _credentials(image), platform=self.request.platform)
+            image_store.pull(self.engine, image, _credentials(image), platform=self.request.platform)
         except EngineError as error:
             raise refusals.not_pulled(image, error) from error
 
@@ -332,7 +332,7 @@ def make_job_network(engine: Engine, app_id: str, containers: int) -> Network:
 def _credentials(image: str) -> str | None:
     """Return the header with which the daemon pulls an image; None where nothing is known."""
     from trainyard.docker.credentials import credentials_for, engine_auth_header
-    from trainyard.workspace.registry import Reference
+    from trainyard.docker.image_reference import Reference
 
     found = credentials_for(Reference.parse(image).registry)
     return None if found is None else engine_auth_header(found)

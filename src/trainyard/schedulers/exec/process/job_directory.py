@@ -24,13 +24,13 @@ import sys
 
 from trainyard.paths import jobs_dir, state_error
 from trainyard.schedulers.exec.process.documents import (
-    machine,
     read_json,
     reserve,
     write_json,
     write_json_last,
 )
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

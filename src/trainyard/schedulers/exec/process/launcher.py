@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.schedulers.machine.processes import JOB_VARIABLE
+from trainyard.system.processes import JOB_VARIABLE
 
 SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervise.py")
 #: What the process list shows beside the program until there is a job; long enough for a job's title.

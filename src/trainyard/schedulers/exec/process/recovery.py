@@ -12,14 +12,13 @@ import signal
 import time
 
 from trainyard.errors import StateStoreError
-from trainyard.schedulers.exec.process.documents import machine
-from trainyard.schedulers.machine import processes
+from trainyard.system import processes
+from trainyard.system.identity import Process, machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.processes import Process
     from trainyard.schedulers.exec.process.job_directory import JobDirectory
 
 #: Why a job that nothing runs any more has ended.
@@ -77,16 +76,16 @@ def _ended(job: JobDirectory, state: dict[str, Any]) -> dict[str, Any]:
 
 def supervisor_of(job: JobDirectory, state: dict[str, Any]) -> Process | None:
     """Return the process that runs a job, or ran it; None if none has been started."""
-    return processes.from_json(state.get(job.SUPERVISOR))
+    return Process.from_json(state.get(job.SUPERVISOR))
 
 
 def _is_run(job: JobDirectory, state: dict[str, Any], boot_id: str) -> bool:
     """Tell whether a job's supervisor runs, or the process that submits it, or the guard that cleans up."""
     if state["boot_id"] != boot_id:
         return False
-    supervisor, guard = supervisor_of(job, state), processes.from_json(state.get("guard"))
+    supervisor, guard = supervisor_of(job, state), Process.from_json(state.get("guard"))
     if supervisor is None:
-        supervisor = processes.from_json((job.read_request() or {}).get("submitter"))
+        supervisor = Process.from_json((job.read_request() or {}).get("submitter"))
     if supervisor is not None and supervisor.is_alive():
         return True
     if guard is None or not guard.is_alive():

@@ -22,12 +22,13 @@ if __name__ == "__main__":  # run as a script, so that it may start without `sit
 
 import json
 import signal
-import time
 
-from trainyard.processes import Process, myself
+from trainyard import system
+from trainyard.backoff import Backoff
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import log_exception
-from trainyard.schedulers.machine import linux, processes
+from trainyard.system import processes
+from trainyard.system.identity import Process, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ def _guard(
     """Start the supervisor, wait for its end, and end the job if the supervisor was killed."""
     for signum in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: None)  # not SIG_IGN, which programs of the job would inherit
-    linux.become_subreaper()
-    linux.set_title(f"trainyard: guard of {job.name}")
+    system.become_subreaper()
+    system.set_title(f"trainyard: guard of {job.name}")
     identity = myself()
     lifeline, _kept_open = os.pipe()
     supervisor = os.fork()
@@ -161,8 +162,8 @@ def _supervise(job: JobDirectory, make_supervisor: Callable[[], Supervisor], rea
     """Make the supervisor, say that it is ready, and run the job. Reports what it cannot write."""
     code = 1
     try:
-        linux.become_subreaper()
-        linux.set_title(f"trainyard: {job.SUPERVISOR} of {job.name}")
+        system.become_subreaper()
+        system.set_title(f"trainyard: {job.SUPERVISOR} of {job.name}")
         try:
             supervisor = make_supervisor()
         except OSError as error:
@@ -182,12 +183,9 @@ def _supervise(job: JobDirectory, make_supervisor: Callable[[], Supervisor], rea
 
 def _end_orphan(job: JobDirectory) -> None:
     """End a job whose guard and supervisor are gone, or about to: they close their files first."""
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while time.monotonic() < deadline:
-        state = recovery.current_state(job)
-        if state is None or job.is_over(state):
-            return
-        time.sleep(ORPHAN_PAUSE)
+    polls = Backoff(ORPHAN_PAUSE, jitter=0, limit=ORPHAN_SECONDS).start()
+    while (state := recovery.current_state(job)) is not None and not job.is_over(state) and polls.pause():
+        pass
 
 
 if __name__ == "__main__":
