@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from typing import TYPE_CHECKING, Any
 
+from trainyard.lazy_dataclass import is_dataclass
 from trainyard.terminal import clean
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -40,7 +42,9 @@ def request_json(info: AppDryRunInfo[Any]) -> Any:
     request = info.request
     if hasattr(request, "shown"):  # it knows itself what in it is secret
         return request.shown()
-    if dataclasses.is_dataclass(request) and not isinstance(request, type):
+    if is_dataclass(request) and not isinstance(request, type):
+        import dataclasses
+
         request = dataclasses.asdict(request)
     if isinstance(request, (dict, list)):
         return Redactor().json(request)

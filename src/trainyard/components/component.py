@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from trainyard.components.parameters import Parameter, SignatureError, read_parameters
+from trainyard.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
 from trainyard.components.parser import (
     HelpRequested,
     Options,
@@ -16,7 +15,10 @@ from trainyard.components.parser import (
 )
 from trainyard.errors import ComponentArgumentError, ComponentValidationException
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.specs.app import AppDef
 
 
@@ -182,7 +184,5 @@ class Component:
 
 
 def _location(fn: Callable[..., Any]) -> str:
-    import inspect
-
-    code = getattr(inspect.unwrap(fn), "__code__", None)
+    code = getattr(unwrapped(fn), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)

@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ComponentNotFoundException, ConfigError, did_you_mean
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
+    from typing import Any
 
     from trainyard.components.component import Component
     from trainyard.components.parameters import Parameter

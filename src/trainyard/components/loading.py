@@ -14,10 +14,10 @@ import os
 import sys
 from collections.abc import Iterator
 from stat import S_ISREG
-from typing import TYPE_CHECKING
 
 from trainyard.errors import ComponentNotFoundException, ConfigError, TrainyardError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
 
 from trainyard.components.parameters import Parameter, snake_case
 from trainyard.errors import ComponentArgumentError, did_you_mean
@@ -28,6 +27,11 @@ from trainyard.specs.decode import (
     is_dict_type,
     type_name,
 )
+from trainyard.specs.typehints import get_args
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NUMBER = re.compile(r"-(\d|\.\d)")
 

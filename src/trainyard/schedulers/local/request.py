@@ -10,10 +10,9 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
@@ -24,7 +23,10 @@ from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables, script_of, specification
 from trainyard.system.processes import JOB_VARIABLE, find_program
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"

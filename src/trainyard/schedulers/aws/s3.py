@@ -1,25 +1,85 @@
-"""Objects of S3: written whole or not at all, since one appears when all of it has arrived."""
+"""S3 as the launcher uses it: addresses, buckets, and objects, which are written completely or not at all."""
 
 from __future__ import annotations
 
-import base64
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.session import AwsSession
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress
+    from trainyard.schedulers.aws.session import AwsSession
 
 #: Larger objects go in parts, some of them at a time.
 PART_BYTES = 16 << 20
 SHA256 = "SHA256"
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Return bucket and key of an ``s3://`` URI; the key without slashes around it."""
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key.strip("/")
+
+
+def join_uri(bucket: str, *parts: str) -> str:
+    """Return the ``s3://`` URI of a bucket and the parts of a key."""
+    key = "/".join(part.strip("/") for part in parts if part.strip("/"))
+    return f"s3://{bucket}/{key}" if key else f"s3://{bucket}/"
+
+
+def is_directory_bucket(uri: str) -> bool:
+    """Tell whether a URI is in a directory bucket (S3 Express One Zone), which has rules of its own."""
+    return split_uri(uri)[0].endswith("--x-s3")
+
+
+def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, Any] | None:
+    """Return what S3 says of a bucket; None if it does not exist.
+
+    Args:
+        session: who asks.
+        bucket: its name.
+        owner: number of the account that must own it.
+
+    Raises:
+        AwsForbiddenError: it is another account's, or s3:ListBucket is missing.
+    """
+    params: dict[str, Any] = {"ExpectedBucketOwner": owner} if owner else {}
+    try:
+        return session.call("s3", "HeadBucket", Bucket=bucket, **params)
+    except AwsError as error:
+        if error.code in _MISSING:
+            return None
+        raise
+
+
+def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -> None:
+    """Make the account's own bucket unless it is there.
+
+    Raises:
+        AwsError: it is another account's, or cannot be made.
+    """
+    try:
+        if find_bucket(session, bucket, account) is not None:
+            return
+    except AwsForbiddenError as error:
+        raise AwsForbiddenError(
+            f"the bucket {bucket} cannot be used: it is another account's, or s3:ListBucket is missing",
+            hint="Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
+            operation=error.operation,
+            code=error.code,
+        ) from None
+    params: dict[str, Any] = {"Bucket": bucket}
+    if region != "us-east-1":
+        params["CreateBucketConfiguration"] = {"LocationConstraint": region}
+    try:
+        session.call("s3", "CreateBucket", **params)
+    except AwsError as error:
+        if error.code != "BucketAlreadyOwnedByYou":  # another submission was faster
+            raise
 
 
 @dataclass(frozen=True)
@@ -35,11 +95,11 @@ class StoredObject:
     has_sha256: bool
 
 
-class Storage:
-    """S3, as jobs are brought to it.
+class S3:
+    """The objects of S3.
 
     Args:
-        session: whose it is.
+        session: who asks.
         kms_key: key that objects are encrypted with; None for the bucket's own encryption.
         kms_bucket: the bucket that this holds for.
     """
@@ -51,7 +111,7 @@ class Storage:
 
     def has(self, uri: str) -> bool:
         """Tell whether there is an object."""
-        bucket, key = names.split_s3(uri)
+        bucket, key = split_uri(uri)
         try:
             self._session.call("s3", "HeadObject", Bucket=bucket, Key=key)
         except AwsForbiddenError:
@@ -64,7 +124,7 @@ class Storage:
 
     def objects(self, uri: str) -> dict[str, StoredObject]:
         """Return what lies below a "directory", by names below it; nothing where listing is not allowed."""
-        bucket, directory = names.split_s3(uri)
+        bucket, directory = split_uri(uri)
         prefix = f"{directory}/"
         found: dict[str, StoredObject] = {}
         params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
@@ -82,7 +142,7 @@ class Storage:
 
     def sha256(self, uri: str) -> str:
         """Return the SHA-256 that S3 keeps of an object, in base64; of one in parts, that over its parts'."""
-        bucket, key = names.split_s3(uri)
+        bucket, key = split_uri(uri)
         found = self._session.call("s3", "HeadObject", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         return str(found.get("ChecksumSHA256", "")).partition("-")[0]  # the number of parts follows
 
@@ -94,7 +154,7 @@ class Storage:
         """
         from s3transfer.manager import TransferConfig, TransferManager
 
-        bucket, key = names.split_s3(uri)
+        bucket, key = split_uri(uri)
         size = path.stat().st_size
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES)
         advance = _Advance(progress, label or path.name, size)
@@ -119,9 +179,11 @@ class Storage:
         Raises:
             AwsError: it could not be uploaded.
         """
-        bucket, key = names.split_s3(uri)
+        bucket, key = split_uri(uri)
         params: dict[str, Any] = {"Bucket": bucket, "Key": key, "Body": content, **self._encryption(bucket)}
         if sha256:
+            import base64
+
             checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
             params |= {"ChecksumAlgorithm": SHA256, "ChecksumSHA256": checksum}
         self._session.call("s3", "PutObject", **params)
@@ -138,6 +200,8 @@ class _Advance:
     def __init__(self, progress: Progress, label: str, size: int) -> None:
         self._progress, self._label, self._size = progress, label, size
         self._done = 0
+        import threading
+
         self._lock = threading.Lock()
 
     def on_queued(self, future: Any, **kwargs: Any) -> None:
