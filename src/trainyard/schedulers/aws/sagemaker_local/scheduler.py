@@ -151,6 +151,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         if job is not None and state is not None and state["status"] not in TERMINAL:
             recovery.stop(job, state, by=os.getuid())
 
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: SIGTERM, SIGKILL two minutes later, then a restart on new hosts."""
+        job = TrainingJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        job.interrupt(state, absence)
+
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
