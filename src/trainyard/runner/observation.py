@@ -277,6 +277,8 @@ def wait_for_end(
         except (BackendError, OSError) as error:
             if backoff.left() == 0:
                 return error
+            if backoff.left() == 0:
+                return error
             if not warned:
                 warnings.warn(
                     f"{scheduler.backend} cannot be reached; still waiting for {app_id}: {error}",
@@ -284,8 +286,7 @@ def wait_for_end(
                     stacklevel=4,
                 )
                 warned = True
-            if not backoff.pause():
-                return error
+            backoff.pause()
 
 
 # ---- what else is known of a job

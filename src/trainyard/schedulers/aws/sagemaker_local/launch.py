@@ -75,7 +75,7 @@ def region_of_environment() -> str:
 
 def arn_of(name: str, region: str, role: str) -> str:
     """Return the ARN of a job, in the account of its role."""
-    from trainyard.schedulers.aws.looks import partition_and_account
+    from trainyard.schedulers.aws.doctor import partition_and_account
 
     partition, account = partition_and_account(role)
     return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
