@@ -13,6 +13,7 @@ from collections import namedtuple
 
 from trainyard.errors import ConfigError
 from trainyard.paths import xdg
+from trainyard.system.identity import home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def find_daemon(environ: Mapping[str, str] | None = None) -> DaemonAddress:
 
 def docker_config_dir(environ: Mapping[str, str]) -> str:
     """Return the directory of the Docker client's configuration."""
-    return environ.get("DOCKER_CONFIG") or os.path.join(_home(environ), ".docker")
+    return environ.get("DOCKER_CONFIG") or os.path.join(home(environ), ".docker")
 
 
 def parse_address(text: str, tls: Tls | None = None, origin: str = "") -> DaemonAddress:
@@ -158,12 +159,8 @@ def _first_socket(env: Mapping[str, str]) -> str:
     candidates = [SYSTEM_SOCKET]
     if runtime := xdg("XDG_RUNTIME_DIR", env):
         candidates.append(os.path.join(runtime, "docker.sock"))
-    candidates.append(os.path.join(_home(env), ".docker", "run", "docker.sock"))
+    candidates.append(os.path.join(home(env), ".docker", "run", "docker.sock"))
     return next((path for path in candidates if os.path.exists(path)), SYSTEM_SOCKET)
-
-
-def _home(env: Mapping[str, str]) -> str:
-    return env.get("HOME") or os.path.expanduser("~")
 
 
 def _read_json(path: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.paths import xdg
+from trainyard.system.identity import home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,8 +52,7 @@ def registry_context(
 
 
 def _certs_dirs(environ: Mapping[str, str]) -> list[str]:
-    home = environ.get("HOME") or os.path.expanduser("~")
-    config = xdg("XDG_CONFIG_HOME", environ) or os.path.join(home, ".config")
+    config = xdg("XDG_CONFIG_HOME", environ) or os.path.join(home(environ), ".config")
     return [
         os.path.join(directory, program, "certs.d")
         for program in ("docker", "containers")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard import system
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogQuery, Stream
 from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
 from trainyard.schedulers.exec.process.log_merge import Merger
 from trainyard.schedulers.exec.process.log_reader import ReplicaLog
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
-from trainyard.schedulers.machine import linux
 
 from .conftest import role, wait_until
 
@@ -83,7 +83,7 @@ def test_million_lines_are_followed_without_loss(jobs):
 
 
 def test_without_inotify_nothing_is_lost(jobs, monkeypatch):
-    monkeypatch.setattr(linux.Inotify, "open", classmethod(lambda cls: None))
+    monkeypatch.setattr(system, "open_file_events", lambda: None)
     app_id = jobs.submit(role("for i in 1 2 3; do echo $i; sleep 0.1; done"))
     assert jobs.log(app_id, should_tail=True) == ["1\n", "2\n", "3\n"]
 
@@ -228,10 +228,13 @@ def test_recorder_and_reader(tmp_path):
         os.close(fd)
 
 
-def test_what_a_running_job_has_just_written_is_there(jobs):
+def test_what_a_running_job_has_just_written_is_there(jobs, tmp_path):
     """Also before its supervisor has recorded it, and before its last line has an end."""
-    app_id = jobs.submit(role("read line < /dev/null; echo one; printf part; exec sleep 300"))
+    script = f"while ! [ -e {tmp_path}/go ]; do sleep 0.01; done; echo one; printf part; exec sleep 300"
+    app_id = jobs.submit(role(script))
+    wait_until(lambda: jobs.scheduler.describe(app_id).to_status().replicas()[0].started_at, "the replica")
     supervisor = jobs.state(app_id)["supervisor"][0]
     os.kill(supervisor, signal.SIGSTOP)
+    (tmp_path / "go").touch()
     wait_until(lambda: jobs.log(app_id) == ["one\n", "part"], "what it wrote")
     os.kill(supervisor, signal.SIGCONT)

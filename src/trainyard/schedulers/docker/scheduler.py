@@ -220,8 +220,9 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         import time
 
         from trainyard.schedulers.exec.container.spawn import ensure_watcher
+        from trainyard.system.identity import user_name
 
-        facts = {"by": _user(), "at": time.time_ns()}
+        facts = {"by": user_name(), "at": time.time_ns()}
         inventory.make_marker(self.engine, app_id, inventory.CANCELLED, inventory.CANCELLED, facts)
         ensure_watcher(self.engine, app_id)
 
@@ -296,20 +297,9 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
 
 def _was_submitted_here(job: Job) -> bool:
-    import os
+    from trainyard.system.identity import host_name
 
-    return job.labels.get(labels.HOST) == os.uname().nodename
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        import os
-
-        return str(os.getuid())
+    return job.labels.get(labels.HOST) == host_name()
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> DockerScheduler:

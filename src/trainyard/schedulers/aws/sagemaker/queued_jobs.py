@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsThrottledError
 from trainyard.schedulers.aws.sagemaker import calls, names, observe
 from trainyard.schedulers.aws.sagemaker.calls import CONCURRENCY, PAGE_SIZE
@@ -26,6 +26,7 @@ from trainyard.schedulers.aws.sagemaker.reasons import CANCELLED, STATE_OF_REASO
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, LogBlock, LogQuery
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import user_name
 
 Job = dict[str, Any]
 
@@ -139,7 +140,7 @@ class QueuedJobs:
             return
         job_id = self._id(app_id)
         if service is not None or (job_id and self._is_fresh(app_id)):
-            reason = CANCELLED_BY.format(user=names.current_user())
+            reason = CANCELLED_BY.format(user=user_name())
             terminate(self._session_of(app_id), job_id, reason)
 
     def delete(self, app_id: str) -> None:
@@ -197,7 +198,7 @@ class QueuedLogs:
         self._hosts = hosts
         self._ended: dict[str, list[Job]] = {}
 
-    def refresh(self) -> Mapping[tuple[str, int], Attempts]:
+    def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
         """Ask, and return the runs of every replica and whether the job is over.
 
         Raises:
@@ -215,12 +216,12 @@ class QueuedLogs:
         ends = _ends(service)
         result = {}
         for replica, host in self._hosts.items():
-            runs: list[Attempt] = []
+            runs: list[AttemptLog] = []
             for name, found in streams.items():
                 own = of_host(found, name, host)
-                runs += [Attempt(stream) for stream in own[:-1]]
-                runs += [Attempt(stream, ends.get(name)) for stream in own[-1:]]
-            result[replica] = Attempts(runs, over)
+                runs += [AttemptLog(stream) for stream in own[:-1]]
+                runs += [AttemptLog(stream, ends.get(name)) for stream in own[-1:]]
+            result[replica] = ReplicaAttempts(runs, over)
         return result
 
     def _streams(self, name: str, *, is_last: bool) -> list[Job]:

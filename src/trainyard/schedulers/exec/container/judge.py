@@ -351,12 +351,11 @@ def ports_of(container: Container) -> dict[str, str]:
 
 def submitter_is_alive(job: Job) -> bool:
     """Tell whether the process that submits a job still runs; a guess where it ran on another machine."""
-    import os
 
-    from trainyard.processes import Process
     from trainyard.schedulers.exec.container import labels
+    from trainyard.system.identity import Process, host_name
 
-    if job.labels.get(labels.HOST) != os.uname().nodename:
+    if job.labels.get(labels.HOST) != host_name():
         return time.time() - job.submitted_at < LONGEST_REMOTE_SUBMISSION
     process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
     return process is not None and process.is_alive()

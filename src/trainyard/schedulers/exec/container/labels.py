@@ -24,7 +24,7 @@ METADATA = "trainyard.metadata"
 PORTS = "trainyard.ports"
 #: Where the job's results are, in words.
 RESULTS = "trainyard.results"
-#: Which process submitted it, as `trainyard.processes.Process` writes it, and on which machine.
+#: Which process submitted it, as `trainyard.system.identity.Process` writes it, and on which machine.
 SUBMITTER = "trainyard.submitter"
 HOST = "trainyard.host"
 #: When the containers were made, seconds since the epoch.

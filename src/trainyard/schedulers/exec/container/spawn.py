@@ -1,27 +1,24 @@
 """Starting a job's watcher, and finding out whether there is one.
 
-A watcher listens on a socket in Linux's abstract namespace, named after the job. There can be one alone of
-that name, it vanishes with its process, and all users of the machine see it. A connection is a knock: look
-again.
+A watcher listens under a name made of the job's (`trainyard.system.claim_name`), which only one process can
+have at a time and which is free again when that process ends. A connection asks it to look at the job again.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import socket
-import struct
 import sys
 
+from trainyard import system
 from trainyard.errors import BackendError
-from trainyard.processes import stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
+
     from trainyard.docker.engine import Engine
 
-#: Flag of a process in /proc/PID/stat, see include/linux/sched.h.
-_PF_EXITING = 0x4
 ENDING_MS = 10_000
 
 WATCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
@@ -29,22 +26,15 @@ WATCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
 _DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
 
 
-def _address(app_id: str) -> str:
-    return f"\0trainyard/docker/{app_id}"
+def _name(app_id: str) -> str:
+    return f"docker/{app_id}"
 
 
 def open_door(app_id: str) -> socket.socket | None:
     """Become a job's watcher; None if it has one."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     while True:
-        try:
-            door.bind(_address(app_id))
-        except OSError:
-            if not _has_vanished(app_id):
-                door.close()
-                return None
-        else:
-            door.listen()
+        door = system.claim_name(_name(app_id))
+        if door is not None or not _has_vanished(app_id):
             return door
 
 
@@ -54,23 +44,17 @@ def _has_vanished(app_id: str) -> bool:
     if visitor is None:
         return True
     with visitor:
-        if not _is_ending(visitor):
+        if not _is_ending(app_id, visitor):
             return False
         poll = select.poll()
         poll.register(visitor, select.POLLIN)
         return bool(poll.poll(ENDING_MS))
 
 
-def _is_ending(visitor: socket.socket) -> bool:
-    """Tell whether the process at the other end is about to end: killed, its files not yet closed."""
-    fields = stat_fields(_pid_of(visitor))
-    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
-
-
-def _pid_of(visitor: socket.socket) -> int:
-    """Return the process at the other end of a connection."""
-    pid, _, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid)
+def _is_ending(app_id: str, visitor: socket.socket) -> bool:
+    """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
+    facts = system.process_facts(system.pid_of_name(_name(app_id), visitor))
+    return facts is None or facts.status == "ending"
 
 
 def knock(app_id: str) -> bool:
@@ -79,12 +63,12 @@ def knock(app_id: str) -> bool:
     if visitor is None:
         return False
     with visitor:
-        if _is_ending(visitor):
+        if _is_ending(app_id, visitor):
             return False
         from signal import SIGCONT  # late: importing it costs more than all of this
 
         try:
-            os.kill(_pid_of(visitor), SIGCONT)
+            os.kill(system.pid_of_name(_name(app_id), visitor), SIGCONT)
         except OSError:  # it has just ended, or is another user's
             pass
         return True
@@ -92,13 +76,7 @@ def knock(app_id: str) -> bool:
 
 def attend(app_id: str) -> socket.socket | None:
     """Return a connection that ends when a job's watcher does; None if it has none."""
-    visitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        visitor.connect(_address(app_id))
-    except OSError:
-        visitor.close()
-        return None
-    return visitor
+    return system.connect_to_name(_name(app_id))
 
 
 def ensure_watcher(engine: Engine, app_id: str) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from trainyard.docker import image_store
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
-from trainyard.processes import myself
 from trainyard.schedulers.exec.container import inventory, labels, refusals, results
 from trainyard.schedulers.exec.container.parallel import for_all
 from trainyard.schedulers.exec.container.remove import remove_ended_networks, remove_job
+from trainyard.system.identity import host_name, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class _Submission:
         )
         self._labels = {
             labels.SUBMITTER: str(myself()),
-            labels.HOST: os.uname().nodename,
+            labels.HOST: host_name(),
             labels.SUBMITTED_AT: repr(time.time()),
         }
         if self.request.network:

@@ -169,24 +169,16 @@ def _answer(door: socket.socket, events: Events) -> None:
 
 def _watch_submitter(job: Job, events: Events) -> None:
     """Wake up when the process that submits the job ends: if it is killed half-way, the rest is ours."""
-    from trainyard.processes import Process
     from trainyard.schedulers.exec.container import labels
+    from trainyard.system.identity import Process, host_name
+    from trainyard.system.processes import wait_for_end
 
     process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
-    if process is None or job.labels.get(labels.HOST) != os.uname().nodename or not process.is_alive():
-        return
-    try:
-        handle = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
+    if process is None or job.labels.get(labels.HOST) != host_name() or not process.is_alive():
         return
 
     def wait() -> None:
-        import select
-
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll()
-        os.close(handle)
+        wait_for_end(process)
         events.wake()
 
     threading.Thread(target=wait, daemon=True).start()
