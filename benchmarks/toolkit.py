@@ -142,7 +142,7 @@ def overhead(folder: Path, oracle: Path | None) -> None:
 
 def as_a_local_job(folder: Path) -> list[str]:
     """How `local_cwd` starts the toolkit for a script: what that takes more than the script is its cost."""
-    from trainyard.workspace.toolkit import local_command, put_toolkit
+    from trainyard.workspace.toolkit_files import local_command, put_toolkit
 
     os.environ["TRAINYARD_HOME"] = str(folder / "home")
     put_toolkit()

@@ -6,15 +6,12 @@ import json
 import os
 import re
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard import secret_rules
 from trainyard.redaction import Redactor, is_secret_name
-from trainyard_toolkit import masking
-from trainyard_toolkit import secret_rules as toolkit_rules
+from trainyard_toolkit import masking, secret_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,11 +317,6 @@ def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
         monkeypatch.delenv(name)
     side: Callable[[Any], Any] = request.param
     return side
-
-
-def test_both_halves_have_the_same_rule() -> None:
-    """To change the rule, change the launcher's file, and copy it over the toolkit's."""
-    assert Path(secret_rules.__file__).read_bytes() == Path(toolkit_rules.__file__).read_bytes()
 
 
 def test_names() -> None:

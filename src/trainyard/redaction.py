@@ -1,4 +1,4 @@
-"""Keeping secrets out of what is stored and shown. What looks like a secret is in `secret_rules`.
+"""Keeps secrets out of what is stored and shown. What looks like a secret: `secret_rules` of the toolkit.
 
 A secret is replaced by ``<redacted>``, or by ``<redacted:NAME>`` where the environment variable NAME is
 known to hold it: then `restore` can put it back later, from the environment of that time.
@@ -10,12 +10,7 @@ import os
 import re
 
 from trainyard.errors import ConfigError
-from trainyard.secret_rules import (
-    SHORTEST_URL_TOKEN,
-    LazyPattern,
-    SecretFilter,
-    is_secret_name,
-)
+from trainyard.toolkit import secret_rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +27,9 @@ __all__ = [
     "restore",
 ]
 
+SHORTEST_URL_TOKEN = secret_rules.SHORTEST_URL_TOKEN
+is_secret_name = secret_rules.is_secret_name
+
 REDACTED = "<redacted>"
 SHORTEST_KNOWN_SECRET = 8
 #: A shorter one on the command line is as likely part of another word of a message.
@@ -39,16 +37,16 @@ SHORTEST_GIVEN_SECRET = 4
 #: The variables in which `restore` looks for secrets that were given directly: with the option's name.
 PROVIDED = "TRAINYARD_SECRET_"
 
-_MARKER = LazyPattern(r"<redacted(?::(?P<name>[^<>]+))?>")
+_MARKER = secret_rules.LazyPattern(r"<redacted(?::(?P<name>[^<>]+))?>")
 #: What stands before a secret in a text: ``--password ``, ``"password": "``, ``-H "X-Api-Key: ``.
-_NAME_BEFORE = LazyPattern(
+_NAME_BEFORE = secret_rules.LazyPattern(
     r"(?P<name>[A-Za-z_][\w.\-]*)\\*[\"']?\]?(?:[ \t]*(?:=>?|:)|,)?\s*(?:bearer |basic |token )?\\*[\"']?$",
     re.I,
 )
 _LONGEST_PREFIX = 160
 
 
-class Redactor(SecretFilter):
+class Redactor(secret_rules.SecretFilter):
     """Replaces secrets in texts and in nested JSON values.
 
     Args:
@@ -91,7 +89,7 @@ def secrets_among(words: Iterable[str]) -> set[str]:
         found.add(secret)
         return ""
 
-    SecretFilter(collect).words(words)
+    secret_rules.SecretFilter(collect).words(words)
     return {secret for secret in found if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 

@@ -42,7 +42,10 @@ def why_not_trusted(path: str, directory: str) -> str:
     reason = ""
     strangers = owners - _trusted_users(os.environ)
     if strangers:
-        reason = f"it belongs to {_name(strangers.pop())}, not to you or to root"
+        from trainyard.system.identity import account_name
+
+        owner = strangers.pop()
+        reason = f"it belongs to {account_name(owner) or f'user {owner}'}, not to you or to root"
     elif (
         place.st_mode & stat.S_IWOTH
         and not place.st_mode & stat.S_ISVTX
@@ -60,28 +63,14 @@ def _trusted_users(environ: Mapping[str, str]) -> set[int]:
     return users
 
 
-def _name(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
 def _is_listed(directory: str) -> bool:
     """Tell whether the user's configuration of Git lists a directory, or the checkout around it, as safe."""
-    from trainyard.gitcommand import safe_directories
+    from trainyard.git import checkout_of, safe_directories
 
     listed = safe_directories()
     if "*" in listed:
         return True
-    path = os.path.realpath(directory)
-    tops = [path]
-    while os.path.dirname(path) != path and not os.path.lexists(os.path.join(path, ".git")):
-        path = os.path.dirname(path)
-    if os.path.lexists(os.path.join(path, ".git")):
-        tops.append(path)
+    tops = {os.path.realpath(directory), checkout_of(directory) or os.path.realpath(directory)}
     return any(top in listed or _below(top, listed) for top in tops)
 
 

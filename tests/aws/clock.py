@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from trainyard.schedulers.aws.pace import Clock
+from trainyard.backoff import Clock
 
 
 class FakeClock(Clock):
@@ -38,6 +38,9 @@ class FakeClock(Clock):
         """Do something so many seconds after the beginning."""
         with self._lock:
             heapq.heappush(self._agenda, (seconds, next(self._order), action))
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         if not event.is_set():

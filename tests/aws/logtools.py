@@ -10,8 +10,8 @@ from typing import Any
 from tests.aws.clock import FakeClock
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
+from trainyard.backoff import Clock
 from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts, LogStreams
-from trainyard.schedulers.aws.pace import Clock
 from trainyard.schedulers.base import LogBlock, LogQuery
 
 GROUP = "/aws/batch/job"

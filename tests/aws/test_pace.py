@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.aws.clock import FakeClock
-from trainyard.schedulers.aws.pace import LEAST_RATE, LONGEST_PAUSE, Pace, StoppedError, pause_after
+from trainyard.schedulers.aws.cloudwatch_calls import LEAST_RATE, Pace, StoppedError
 
 
 def seconds_for(pace: Pace, clock: FakeClock, calls: int) -> float:
@@ -53,11 +53,3 @@ def test_stopping_ends_a_wait() -> None:
     clock.at(1.5, stop.set)
     with pytest.raises(StoppedError):
         pace.take(stop)
-
-
-def test_pauses_grow_and_differ() -> None:
-    for failures in range(1, 50):
-        longest = min(LONGEST_PAUSE, 0.5 * 2 ** (failures - 1))
-        pauses = {pause_after(failures) for _ in range(20)}
-        assert len(pauses) > 1
-        assert all(longest / 2 <= pause <= longest for pause in pauses)

@@ -9,7 +9,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainyard.workspace.registry.patience import Patience
+from trainyard.backoff import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -195,7 +195,7 @@ def cutting_proxy(port: int, cuts: list[int], *, downwards: bool = False) -> Ite
         proxy.close()
 
 
-class FakeTime:
+class FakeTime(Clock):
     """Time that passes only while somebody sleeps. ``on_sleep`` is what happens meanwhile."""
 
     def __init__(self, on_sleep: Callable[[], object] = lambda: None) -> None:
@@ -209,6 +209,12 @@ class FakeTime:
         self.slept.append(seconds)
         self.on_sleep()
 
-    def patience(self, limit: float = 120.0) -> Patience:
-        """Return patience that takes no time."""
-        return Patience(limit, self.sleep, lambda: self.now, lambda: 1.0)
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.sleep(seconds)
+        return event.is_set()
+
+    def random(self) -> float:
+        return 0.0

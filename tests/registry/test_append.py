@@ -12,16 +12,13 @@ from tests.registry.images import layer_file, push_image, push_index, sha256, wi
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
+from trainyard.docker.image_reference import Reference
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry import (
-    Reference,
-    RegistryAuthError,
-    RegistryClient,
-    RegistryError,
-    append_layer,
-    own_platform,
-)
-from trainyard.workspace.registry.media import OCI_LAYER
+from trainyard.image_registry.client import RegistryClient
+from trainyard.image_registry.image_manifest import own_platform
+from trainyard.image_registry.media import OCI_LAYER
+from trainyard.image_registry.push import append_layer
+from trainyard.image_registry.registry_errors import RegistryAuthError, RegistryError
 
 KINDS = ["docker", "oci"]
 

@@ -14,9 +14,13 @@ from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config,
 from tests.registry.tokens import Certificate, TokenServer
 from trainyard.docker.credentials import Credentials
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry import RegistryAuthError, RegistryError, RegistryUnavailableError
-from trainyard.workspace.registry.auth import Challenge, parse_challenges
-from trainyard.workspace.registry.transport import Transport
+from trainyard.image_registry.auth import Challenge, parse_challenges
+from trainyard.image_registry.registry_errors import (
+    RegistryAuthError,
+    RegistryError,
+    RegistryUnavailableError,
+)
+from trainyard.image_registry.transport import Transport
 
 # What a header asks for
 
@@ -231,7 +235,7 @@ def test_token_server_that_does_not_know_the_password(guarded, connect, repo):
 def test_token_server_that_fails_is_tried_again(guarded, tokens, connect, repo):
     tokens.fault = (503, b"")
     time = FakeTime(lambda: setattr(tokens, "fault", None))
-    assert push(connect(guarded.host, Credentials("pusher", "pw-of-pusher"), pause=time.patience()), repo)
+    assert push(connect(guarded.host, Credentials("pusher", "pw-of-pusher"), clock=time), repo)
     assert len(time.slept) == 1
 
 
@@ -239,14 +243,14 @@ def test_token_server_that_is_away_is_named(guarded, tokens, connect, repo):
     tokens.close()
     server = tokens.url.removeprefix("http://").removesuffix("/token")
     with pytest.raises(RegistryUnavailableError, match=f"the token server {server}: connection refused"):
-        push(connect(guarded.host, Credentials("pusher", "p"), pause=FakeTime().patience(20)), repo)
+        push(connect(guarded.host, Credentials("pusher", "p"), clock=FakeTime(), patience=20), repo)
 
 
 @pytest.mark.parametrize("answer", [(200, b"<html>"), (200, b"{}"), (200, b"[]"), (404, b"")])
 def test_token_server_that_is_none(guarded, tokens, connect, repo, answer):
     tokens.fault = answer
     with pytest.raises(RegistryError, match=r"the token server 127\.0\.0\.1"):
-        push(connect(guarded.host, Credentials("pusher", "p"), pause=FakeTime().patience(20)), repo)
+        push(connect(guarded.host, Credentials("pusher", "p"), clock=FakeTime(), patience=20), repo)
 
 
 def test_password_goes_to_no_token_server_without_tls(registry, connect, repo):

@@ -15,7 +15,8 @@ from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
 from tests.registry.server import RegistryServer, free_port, htpasswd
 from tests.registry.test_append import ref
 from tests.registry.test_blobs import Recorder, fetched
-from trainyard.workspace.registry import RegistryError, RegistryUnavailableError, append_layer
+from trainyard.image_registry.push import append_layer
+from trainyard.image_registry.registry_errors import RegistryError, RegistryUnavailableError
 
 MIB = 1 << 20
 
@@ -65,7 +66,7 @@ def test_registry_that_dies_in_mid_upload_and_comes_back(own, connect, repo):
     source = Trap(content, 5 * MIB, kill_with_two_parts)
     time = FakeTime(own.revive)
     progress = Recorder()
-    client = connect(own.host, pause=time.patience(), progress=progress)
+    client = connect(own.host, clock=time, progress=progress)
     assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
     assert source.action is None
     assert fetched(connect(own.host), repo, sha256(content)) == content
@@ -83,7 +84,7 @@ def test_registry_that_forgets_uploads_when_it_dies(tmp_path, connect, repo):
         content = os.urandom(8 * MIB)
         source = Trap(content, 5 * MIB, server.kill)
         time = FakeTime(server.revive)
-        client = connect(server.host, pause=time.patience())
+        client = connect(server.host, clock=time)
         assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
         assert fetched(connect(server.host), repo, sha256(content)) == content
         assert source.opened.count(0) == 2
@@ -102,7 +103,7 @@ def test_registry_that_dies_and_loses_what_it_had(own, connect, repo):
 
     source = Trap(content, 5 * MIB, lose)
     time = FakeTime(own.revive)
-    client = connect(own.host, pause=time.patience())
+    client = connect(own.host, clock=time)
     assert client.upload_blob(repo, source, sha256(content), len(content), chunk_size=2 * MIB)
     assert fetched(connect(own.host), repo, sha256(content)) == content
 
@@ -125,7 +126,7 @@ def test_registry_that_dies_at_every_request_of_a_push(own, connect, repo, tmp_p
             return Fault(502) if own.process is None else None
 
         with http_proxy(own.port, die) as proxy:
-            make = lambda host: connect(host, pause=time.patience())  # noqa: E731
+            make = lambda host: connect(host, clock=time)  # noqa: E731
             pinned = append_layer(
                 ref(proxy, repo, "base"),
                 ref(proxy, f"{repo}-{number}"),
@@ -149,7 +150,7 @@ def test_registry_that_stays_away_is_given_up(own, connect, repo, tmp_path):
     own_kill = lambda seen, _: own.kill() if seen.method == "PATCH" else None  # noqa: E731
     with http_proxy(own.port, own_kill) as proxy:
         proxy.passed = _or_gateway_error(proxy)
-        make = lambda host: connect(host, pause=time.patience(90))  # noqa: E731
+        make = lambda host: connect(host, clock=time, patience=90)  # noqa: E731
         with pytest.raises(RegistryUnavailableError) as caught:
             append_layer(
                 ref(proxy, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=make
@@ -180,7 +181,7 @@ def test_connection_refused_at_once_is_given_up_sooner(connect, repo):
     time = FakeTime()
     host = f"127.0.0.1:{free_port()}"
     with pytest.raises(RegistryUnavailableError, match=f"cannot pull from {host}/{repo}: connection refused"):
-        connect(host, pause=time.patience()).manifest(repo, "v1")
+        connect(host, clock=time).manifest(repo, "v1")
     assert 10 <= sum(time.slept) <= 15
 
 
@@ -189,7 +190,7 @@ def test_registry_that_comes_up_late_is_waited_for(own, connect, repo):
     own.kill()
     time = FakeTime(lambda: len(time.slept) > 2 and own.revive())
     progress = Recorder()
-    assert connect(own.host, pause=time.patience(), progress=progress).manifest(repo, "v1") is not None
+    assert connect(own.host, clock=time, progress=progress).manifest(repo, "v1") is not None
     assert time.slept == [0.5, 1.0, 2.0]
     assert progress.steps == [f"waiting for {own.host}: connection refused"]
 
@@ -201,15 +202,15 @@ def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     time = FakeTime()
     with pytest.raises(RegistryUnavailableError, match="there is no host of this name"):
-        connect("registry.invalid", pause=time.patience()).manifest(repo, "v1")
+        connect("registry.invalid", clock=time).manifest(repo, "v1")
     assert time.slept == []
 
 
 def test_registry_that_does_not_answer_in_time_is_asked_again(connect, repo, monkeypatch):
-    monkeypatch.setattr("trainyard.workspace.registry.transport.SILENCE", 0.05)
+    monkeypatch.setattr("trainyard.image_registry.transport.SILENCE", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         time = FakeTime()
-        client = connect(f"127.0.0.1:{silent.getsockname()[1]}", pause=time.patience(3))
+        client = connect(f"127.0.0.1:{silent.getsockname()[1]}", clock=time, patience=3)
         with pytest.raises(RegistryUnavailableError, match="no answer in time"):
             client.manifest(repo, "v1")
         assert len(time.slept) > 1
@@ -237,7 +238,7 @@ def test_registry_whose_disk_is_full(small_disk, tmp_path, connect, repo):
         push_image(connect(server.host), repo, "base", [{"a": b"1"}])
         layer = layer_file(tmp_path, {"x": os.urandom(8 * MIB)})
         time = FakeTime()
-        make = lambda host: connect(host, pause=time.patience())  # noqa: E731
+        make = lambda host: connect(host, clock=time)  # noqa: E731
         with pytest.raises(RegistryError, match=r"cannot push to .*no space left") as caught:
             append_layer(
                 ref(server, repo, "base"), ref(server, repo, "job"), [layer], with_layer(layer), clients=make
@@ -257,7 +258,7 @@ def test_upload_goes_on_after_broken_connections(registry, connect, repo, cuts):
     content = os.urandom(6 * MIB)
     with cutting_proxy(registry.port, cuts) as proxy:
         time = FakeTime()
-        client = connect(proxy.host, pause=time.patience())
+        client = connect(proxy.host, clock=time)
         assert client.upload_blob(repo, content, sha256(content), len(content), chunk_size=4 * MIB)
         assert proxy.broken == len(cuts)
     assert fetched(connect(registry.host), repo, sha256(content)) == content
@@ -269,7 +270,7 @@ def test_download_goes_on_after_broken_connections(registry, connect, repo, cuts
     connect(registry.host).upload_blob(repo, content, sha256(content), len(content))
     with cutting_proxy(registry.port, cuts, downwards=True) as proxy:
         time = FakeTime()
-        client = connect(proxy.host, pause=time.patience())
+        client = connect(proxy.host, clock=time)
         assert fetched(client, repo, sha256(content)) == content
         assert proxy.broken == len(cuts)
 
@@ -282,7 +283,7 @@ def test_base_goes_across_although_both_connections_break(own, registry, connect
         cutting_proxy(registry.port, [MIB, 3 * MIB], downwards=True) as far,
         cutting_proxy(own.port, [2 * MIB]) as near,
     ):
-        make = lambda host: connect(host, pause=FakeTime().patience())  # noqa: E731
+        make = lambda host: connect(host, clock=FakeTime())  # noqa: E731
         append_layer(ref(far, repo, "base"), ref(near, repo, "job"), [layer], with_layer(layer), clients=make)
         assert far.broken + near.broken == 3
     assert own.tags(repo) == ["job"]
@@ -300,7 +301,7 @@ def test_answer_that_is_lost_after_the_blob_was_stored(registry, connect, repo):
         return None
 
     with http_proxy(registry.port, lose) as proxy:
-        client = connect(proxy.host, pause=FakeTime().patience())
+        client = connect(proxy.host, clock=FakeTime())
         client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
         assert len(proxy.of("PATCH")) == 3
     assert fetched(connect(registry.host), repo, sha256(content)) == content

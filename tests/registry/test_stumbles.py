@@ -10,9 +10,7 @@ from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
 from tests.registry.test_blobs import fetched
-from trainyard.workspace.registry import RegistryError, RegistryUnavailableError
-from trainyard.workspace.registry.patience import Patience, retry_after
-from trainyard.workspace.registry.refusals import Purpose, refusal
+from trainyard.image_registry.registry_errors import Purpose, RegistryError, RegistryUnavailableError, refusal
 
 MIB = 1 << 20
 
@@ -35,7 +33,7 @@ def test_stumbling_registry_is_asked_again(registry, connect, repo, status, meth
 
     with http_proxy(registry.port, stumble) as proxy:
         time = FakeTime()
-        client = connect(proxy.host, pause=time.patience())
+        client = connect(proxy.host, clock=time)
         assert client.upload_blob(repo, content, sha256(content), len(content), chunk_size=MIB)
         assert len(time.slept) == 2
     assert fetched(connect(registry.host), repo, sha256(content)) == content
@@ -46,7 +44,7 @@ def test_registry_says_when_to_come_back(registry, connect, repo):
     late = lambda seen, count: Fault(429, {"Retry-After": "37"}) if count == 2 else None  # noqa: E731
     with http_proxy(registry.port, late) as proxy:
         time = FakeTime()
-        connect(proxy.host, pause=time.patience()).manifest(repo, "v1")
+        connect(proxy.host, clock=time).manifest(repo, "v1")
         assert time.slept == [37.0]
 
 
@@ -57,7 +55,7 @@ def test_registry_that_wants_more_patience_than_there_is(registry, connect, repo
     with http_proxy(registry.port, lambda seen, _: None if seen.path == "/v2/" else busy) as proxy:
         time = FakeTime()
         with pytest.raises(RegistryUnavailableError, match="answered 429: pull rate limit") as caught:
-            connect(proxy.host, pause=time.patience()).manifest(repo, "v1")
+            connect(proxy.host, clock=time).manifest(repo, "v1")
         assert time.slept == []
         assert caught.value.status == 429
         assert "wait, or log in" in caught.value.hint
@@ -69,7 +67,7 @@ def test_registry_that_never_finishes_uploads(registry, connect, repo):
     with http_proxy(registry.port, lambda seen, _: Fault(500) if seen.method == "PUT" else None) as proxy:
         time = FakeTime()
         with pytest.raises(RegistryUnavailableError, match="the registry answered 500"):
-            connect(proxy.host, pause=time.patience(60)).upload_blob(
+            connect(proxy.host, clock=time, patience=60).upload_blob(
                 repo, content, sha256(content), len(content), chunk_size=MIB
             )
         assert sum(time.slept) <= 60
@@ -151,49 +149,3 @@ def test_refusals_say_what_to_do(host, status, body, message, hint, connect):
     assert f"cannot push to {host}/team/x: " in error.message
     assert hint in caught.value.hint
     assert error.exit_code == 4
-
-
-# Patience
-
-
-def test_pauses_grow_and_end():
-    time = FakeTime()
-    patience = time.patience(30)
-    while patience.pause():
-        pass
-    assert time.slept == [0.5, 1, 2, 4, 8, 10, 4.5]
-
-
-def test_progress_makes_patience_new():
-    time = FakeTime()
-    patience = time.patience(2)
-    assert patience.pause()
-    assert patience.pause()
-    patience.progressed()
-    assert patience.pause()
-    assert time.slept[-1] == 0.5
-
-
-def test_pauses_differ_between_clients():
-    slept = []
-    for value in (0.0, 1.0):
-        patience = Patience(10, slept.append, lambda: 0.0, lambda value=value: value)
-        patience.pause()
-    assert slept == [0.25, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("120", 120),
-        (" 5 ", 5),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 90),
-        ("Thu, 01 Jan 1970 00:00:01 GMT", 0),
-        ("soon", 0),
-        ("-5", 0),
-        ("", 0),
-        (None, 0),
-    ],
-)
-def test_retry_after(value, seconds):
-    assert retry_after(value, now=10.0) == seconds

@@ -14,7 +14,7 @@ from tests.registry.proxies import http_proxy
 from tests.registry.server import RegistryServer, htpasswd
 from tests.registry.test_auth import certificate, secure  # noqa: F401
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry.proxies import proxy_for
+from trainyard.image_registry.proxies import proxy_for
 
 
 class ConnectProxy:
@@ -145,7 +145,7 @@ def test_connection_that_the_registry_closed_meanwhile_is_not_used(tmp_path, con
         push_image(client, repo, "v1", [{"a": b"1"}])
         server.stop()
         server.start()
-        client.new_patience = lambda: pytest.fail("it had to be tried again")
+        client.new_backoff = lambda: pytest.fail("it had to be tried again")
         client.patiently = lambda ask, _: ask()
         assert client.manifest(repo, "v1") is not None
     finally:

@@ -16,9 +16,9 @@ from tests.backends import need
 from tests.toolkit.image import make_image
 from tests.workspace.machines import Recording, Shipper, code, content_of, docker, engine, remove_images
 from trainyard.docker.engine import Engine
-from trainyard.docker.images import inspect_image
+from trainyard.docker.image_store import inspect_image
 from trainyard.errors import ConfigError
-from trainyard.workspace.toolkit import TOOLKIT_PATH, toolkit_archive
+from trainyard.workspace.toolkit_files import TOOLKIT_PATH, toolkit_archive
 
 __all__ = ["code", "engine"]
 
@@ -68,11 +68,25 @@ def test_it_is_not_imported() -> None:
     import subprocess
 
     program = (
-        "import sys; from trainyard.workspace.toolkit import toolkit_archive; toolkit_archive();"
-        "print('trainyard_toolkit' in sys.modules)"
+        "import sys; from trainyard.workspace.toolkit_files import toolkit_archive; toolkit_archive();"
+        "print([name for name in sys.modules if 'trainyard._toolkit' in name or 'trainyard_toolkit' in name])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "[]\n"
+
+
+def test_the_launcher_imports_its_own_toolkit_only(tmp_path: Path) -> None:
+    """One that is installed beside it may be of another version."""
+    import subprocess
+
+    (tmp_path / "trainyard_toolkit.py").write_text("raise RuntimeError('not this one')")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import trainyard.toolkit as door;"
+        "print([name for name in sys.modules if 'trainyard._toolkit' in name]);"
+        "print(door.secret_rules.__name__, hasattr(door, 'nothing'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\ntrainyard._toolkit.secret_rules False\n"
 
 
 # ---- in images

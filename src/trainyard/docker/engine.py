@@ -8,8 +8,8 @@ from __future__ import annotations
 import json as json_module
 import threading
 
-from trainyard.docker.endpoint import find_endpoint
-from trainyard.docker.errors import EngineError, EngineUnavailableError
+from trainyard.docker.daemon_address import find_daemon
+from trainyard.docker.errors import EngineError, EngineUnavailableError, NoSubnetLeftError
 from trainyard.docker.sockets import REQUEST_SECONDS, SocketTransport
 from trainyard.docker.transport import BUFFER, ConnectionLost
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
             ...
 
 
-__all__ = ["Engine", "EngineError", "EngineUnavailableError", "Stream"]
+__all__ = ["DaemonAnswer", "Engine", "EngineError", "EngineUnavailableError", "NoSubnetLeftError"]
 
 #: The newest version of the API that we were written for. Older daemons are spoken to in theirs.
 NEWEST_API = (1, 47)
 OLDEST_API = (1, 40)
 
 
-class Stream:
+class DaemonAnswer:
     """An answer that is read as it comes. A context manager.
 
     Raises:
@@ -59,7 +59,7 @@ class Stream:
         self.status = response.status
         self.headers = response.headers
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> DaemonAnswer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,7 +131,7 @@ class Engine:
         Raises:
             ConfigError: the environment does not name a daemon.
         """
-        return cls(SocketTransport(find_endpoint(environ)))
+        return cls(SocketTransport(find_daemon(environ)))
 
     @classmethod
     def adopt(cls, docker_client: Any) -> Engine:
@@ -230,7 +230,7 @@ class Engine:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         unframed: bool = False,
-    ) -> Stream:
+    ) -> DaemonAnswer:
         """Send a request and return the answer before its body has come.
 
         Args:
@@ -272,12 +272,12 @@ class Engine:
         data: Body,
         timeout: float | None,
         unframed: bool = False,
-    ) -> Stream:
+    ) -> DaemonAnswer:
         try:
             response = self._transport.open(method, target, headers, data, timeout, unframed)
         except (ConnectionLost, OSError) as error:
             raise _lost(self.endpoint, error) from error
-        return Stream(response, self.endpoint)
+        return DaemonAnswer(response, self.endpoint)
 
 
 def _query(params: Mapping[str, Any] | None) -> str:

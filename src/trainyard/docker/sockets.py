@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import IO
 
-    from trainyard.docker.endpoint import Endpoint
+    from trainyard.docker.daemon_address import DaemonAddress
 
     Body = bytes | IO[bytes] | Iterable[bytes] | None
 
@@ -27,7 +27,7 @@ class SocketTransport:
         endpoint: where the daemon is.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: DaemonAddress) -> None:
         self.endpoint = endpoint
         self.is_local = endpoint.is_local
         self._idle: list[Connection] = []

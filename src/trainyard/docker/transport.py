@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import IO
 
-    from trainyard.docker.endpoint import Endpoint, Tls
+    from trainyard.docker.daemon_address import DaemonAddress, Tls
 
 CONNECT_SECONDS = 30.0
 BUFFER = 256 << 10
@@ -37,7 +37,7 @@ class Connection:
         EngineUnavailableError: nothing answers there.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: DaemonAddress) -> None:
         self.endpoint = endpoint
         self.process: subprocess.Popen[bytes] | None = None
         self._socket = self._connect()
@@ -267,7 +267,7 @@ def _secure(plain: socket.socket, tls: Tls, host: str) -> socket.socket:
         raise
 
 
-def no_daemon(endpoint: Endpoint, error: OSError) -> EngineUnavailableError:
+def no_daemon(endpoint: DaemonAddress, error: OSError) -> EngineUnavailableError:
     """Say that no daemon answers, and what to do."""
     where = f"cannot reach a Docker daemon at {endpoint}"
     why = str(error.strerror or error)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import re
-import time
 from abc import ABC, abstractmethod
 
 from trainyard.schedulers.answers import (
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
+    from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
     T = TypeVar("T")
 else:
@@ -62,9 +61,6 @@ __all__ = [
     "Stream",
     "filter_regex",
 ]
-
-FIRST_POLL = 0.25
-LONGEST_POLL = 10.0
 
 
 class Scheduler(ABC, Generic[T]):
@@ -187,7 +183,7 @@ class Scheduler(ABC, Generic[T]):
         """
         if info.shipment is None:
             return
-        from trainyard.workspace.progress import Silent
+        from trainyard.progress import Silent
         from trainyard.workspace.shipment import replace_references
 
         progress = progress or Silent()
@@ -253,20 +249,10 @@ class Scheduler(ABC, Generic[T]):
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends or ``timeout`` seconds have passed, and describe it.
 
-        Returns None if there is no such job. Without help from the backend this polls, at first every
-        quarter of a second and less and less often, at least every 10 s.
+        Returns None if there is no such job. Without help from the backend this polls, as often as
+        `trainyard.backoff.polling` says.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        delay = FIRST_POLL
-        while True:
-            response = self.describe(app_id)
-            if response is None or is_terminal(response.state):
-                return response
-            left = delay if deadline is None else min(delay, deadline - time.monotonic())
-            if left <= 0:
-                return response
-            time.sleep(left)
-            delay = min(delay * 1.5, LONGEST_POLL)
+        return poll_until_ended(lambda: self.describe(app_id), timeout)
 
     # ---- ending
 
@@ -277,6 +263,17 @@ class Scheduler(ABC, Generic[T]):
 
     def _cancel_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot cancel jobs")
+
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: stop the job's machines, and restart it ``absence`` seconds later.
+
+        Raises:
+            ConfigError: this scheduler cannot simulate that, or the job is not running on spot machines.
+            UnknownAppException: there is no such job.
+        """
+        from trainyard.errors import ConfigError
+
+        raise ConfigError(f"{self.backend} cannot simulate interruptions", hint="sagemaker_local can.")
 
     def delete(self, app_id: str) -> None:
         """Remove what the scheduler keeps of a job that has ended. Does nothing if it does not exist.
@@ -370,6 +367,19 @@ class Scheduler(ABC, Generic[T]):
             for role, k in replicas
         }
         return merge_line_iterators(iterators, query.last)
+
+
+def poll_until_ended(
+    describe: Callable[[], DescribeAppResponse | None], timeout: float | None = None
+) -> DescribeAppResponse | None:
+    """Describe a job until it has ended, does not exist, or ``timeout`` seconds have passed."""
+    from trainyard.backoff import polling
+
+    polls = polling(timeout)
+    while True:
+        response = describe()
+        if response is None or is_terminal(response.state) or not polls.pause():
+            return response
 
 
 def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:

@@ -6,18 +6,29 @@ type means the same wherever a person writes a value of it.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 import os
 import sys
-import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trainyard.errors import OptionParseError, did_you_mean
+from trainyard.lazy_dataclass import fields, has_default, is_dataclass
 from trainyard.specs.limits import cut
 from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
+from trainyard.specs.typehints import (
+    class_hints,
+    get_args,
+    get_origin,
+    is_any,
+    is_literal,
+    is_union,
+    make_union,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
@@ -35,23 +46,22 @@ class DecodeError(ValueError):
 
 def is_optional(tp: Any) -> bool:
     """Tell whether None is one of the type's values."""
-    return tp is type(None) or (_is_union(tp) and type(None) in get_args(tp))
+    return tp is type(None) or (is_union(tp) and type(None) in get_args(tp))
 
 
 def bare_type(tp: Any) -> Any:
     """Return the type without None: ``int`` for ``int | None``."""
-    if not _is_union(tp):
+    if not is_union(tp):
         return tp
-    members = tuple(arg for arg in get_args(tp) if arg is not type(None))
-    return members[0] if len(members) == 1 else Union[members]  # noqa: UP007 - made at run time
+    return make_union(tuple(arg for arg in get_args(tp) if arg is not type(None)))
 
 
 def type_name(tp: Any) -> str:
     """Return a type as people write it."""
-    if _is_union(tp):
+    if is_union(tp):
         return " | ".join(type_name(arg) for arg in get_args(tp))
     origin = get_origin(tp)
-    if origin is Literal:
+    if is_literal(tp):
         return "|".join(str(arg) for arg in get_args(tp))
     if isinstance(tp, type) and issubclass(tp, enum.Enum):
         return "|".join(tp.__members__)
@@ -89,7 +99,7 @@ def is_dict_type(tp: Any) -> bool:
 def is_container_type(tp: Any) -> bool:
     """Tell whether values of a type hold others: lists, tuples, dicts, dataclasses."""
     bare = bare_type(tp)
-    return _is_container(bare) or dataclasses.is_dataclass(bare)
+    return _is_container(bare) or is_dataclass(bare)
 
 
 # ---- from text
@@ -106,11 +116,11 @@ def from_text(tp: Any, text: str) -> Any:
     Raises:
         DecodeError: the text does not fit the type.
     """
-    if _is_union(tp):
+    if is_union(tp):
         return _union_from_text(tp, text)
     origin = get_origin(tp)
     kind = _builtin_container(origin or tp)
-    if kind in (list, tuple, dict) or dataclasses.is_dataclass(tp):
+    if kind in (list, tuple, dict) or is_dataclass(tp):
         try:
             return _container_from_text(tp, kind, text)
         except OptionParseError as error:
@@ -122,7 +132,7 @@ def _union_from_text(tp: Any, text: str) -> Any:
     bare = bare_type(tp)
     if is_optional(tp) and (text == "None" or (not text and _is_container(bare))):
         return None
-    if not _is_union(bare):
+    if not is_union(bare):
         return from_text(bare, text)
     # str takes any text, so it is asked last
     for member in sorted(get_args(bare), key=lambda member: member is str):
@@ -142,7 +152,7 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
     args = get_args(tp)
     if kind is list:
         item = args[0] if args else str
-        holds_pairs = is_dict_type(item) or dataclasses.is_dataclass(bare_type(item))
+        holds_pairs = is_dict_type(item) or is_dataclass(bare_type(item))
         # values of pairs are texts that hold any ";", such as regular expressions
         parts = split_items(text, ",") if holds_pairs else split_items(text)
         return [_at(f"item {i}", from_text, item, part) for i, part in enumerate(parts, 1)]
@@ -158,7 +168,7 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
             _at(f"key {key!r}", from_text, key_type, key): _at(f"[{key}]", from_text, value_type, value)
             for key, value in _dict_pairs(text).items()
         }
-    hints = get_type_hints(tp)
+    hints = class_hints(tp)
     pairs = parse_pairs(text)
     _check_fields(tp, pairs)
     values = {key: _at(key, from_text, hints[key], unquote(value)) for key, value in pairs.items()}
@@ -181,7 +191,7 @@ def _dict_pairs(text: str) -> dict[str, str]:
 
 
 def _scalar_from_text(tp: Any, text: str) -> Any:
-    if tp is str or tp is Any or tp is object:
+    if tp is str or is_any(tp) or tp is object:
         return text
     if tp is bool:
         if text.lower() in TRUE_WORDS | FALSE_WORDS:
@@ -196,7 +206,7 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
             raise DecodeError(f"{cut(text)!r} is not {'an integer' if tp is int else 'a number'}") from None
     if isinstance(tp, type) and issubclass(tp, enum.Enum):
         return _enum_member(tp, text)
-    if get_origin(tp) is Literal:
+    if is_literal(tp):
         return _literal_member(tp, text)
     if is_path_type(tp):
         return tp(os.path.expanduser(text))
@@ -232,14 +242,14 @@ def from_value(tp: Any, value: Any) -> Any:
     Raises:
         DecodeError: it does not fit; the message says where.
     """
-    if tp is Any or tp is object:
+    if is_any(tp) or tp is object:
         return value
-    if _is_union(tp):
+    if is_union(tp):
         return _union_from_value(tp, value)
     origin = get_origin(tp)
     kind = _builtin_container(origin or tp)
     if kind is list and isinstance(value, (list, tuple)):
-        item = (get_args(tp) or (Any,))[0]
+        item = (get_args(tp) or (object,))[0]
         return [_at(f"[{i}]", from_value, item, part) for i, part in enumerate(value)]
     if kind is tuple and isinstance(value, (list, tuple)):
         items = _tuple_items(tp, len(value))
@@ -248,12 +258,12 @@ def from_value(tp: Any, value: Any) -> Any:
             for i, (item, part) in enumerate(zip(items, value, strict=True))
         )
     if kind is dict and isinstance(value, Mapping):
-        key_type, value_type = get_args(tp) or (Any, Any)
+        key_type, value_type = get_args(tp) or (object, object)
         return {
             _at(f"key {key!r}", from_value, key_type, key): _at(f"[{key}]", from_value, value_type, item)
             for key, item in value.items()
         }
-    if dataclasses.is_dataclass(tp) and isinstance(value, Mapping):
+    if is_dataclass(tp) and isinstance(value, Mapping):
         return _dataclass_from_mapping(tp, value)
     return _scalar_from_value(tp, value)
 
@@ -272,7 +282,7 @@ def _union_from_value(tp: Any, value: Any) -> Any:
 
 
 def _dataclass_from_mapping(tp: Any, value: Mapping[str, Any]) -> Any:
-    hints = get_type_hints(tp)
+    hints = class_hints(tp)
     _check_fields(tp, value)
     return _make_dataclass(tp, {key: _at(key, from_value, hints[key], item) for key, item in value.items()})
 
@@ -285,7 +295,7 @@ def _scalar_from_value(tp: Any, value: Any) -> Any:
             raise DecodeError("the number is too large") from None
     if tp is type(None) and value is None:
         return None
-    if get_origin(tp) is Literal:
+    if is_literal(tp):
         if value in get_args(tp):
             return value
     elif isinstance(tp, type) and issubclass(tp, enum.Enum):
@@ -301,7 +311,7 @@ def _scalar_from_value(tp: Any, value: Any) -> Any:
 
 
 def _check_fields(tp: Any, given: Mapping[str, Any]) -> None:
-    known = {field.name for field in dataclasses.fields(tp) if field.init}
+    known = {field.name for field in fields(tp) if field.init}
     for key in given:
         if key not in known:
             raise DecodeError(f"{tp.__name__} has no field {key!r}. {did_you_mean(str(key), known)}")
@@ -310,10 +320,8 @@ def _check_fields(tp: Any, given: Mapping[str, Any]) -> None:
 def _make_dataclass(tp: Any, values: dict[str, Any]) -> Any:
     missing = [
         field.name
-        for field in dataclasses.fields(tp)
-        if field.init
-        and field.name not in values
-        and field.default is field.default_factory is dataclasses.MISSING
+        for field in fields(tp)
+        if field.init and field.name not in values and not has_default(field)
     ]
     if missing:
         raise DecodeError(f"{tp.__name__} needs {', '.join(missing)}")
@@ -337,10 +345,6 @@ def _at(place: str, decode: Any, tp: Any, value: Any) -> Any:
     except DecodeError as error:
         path = f"{place}{error.path}" if error.path.startswith("[") else f"{place}.{error.path}".rstrip(".")
         raise DecodeError(error.problem, path) from None
-
-
-def _is_union(tp: Any) -> bool:
-    return get_origin(tp) in (Union, types.UnionType)
 
 
 def _is_container(tp: Any) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Any, Generic, Protocol, TypeVar
 
     from trainyard.specs.app import AppDef
 
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
         def ship(self, progress: Any) -> dict[str, str]:
             """Ship it; returns the planned references and what they have come to be."""
 
+    T = TypeVar("T")
+else:  # `typing` is slow to import
+    T = object
 
-T = TypeVar("T")
+    class Generic:
+        """What a generic class is at run time."""
+
+        __class_getitem__ = classmethod(types.GenericAlias)
 
 
 class AppDryRunInfo(Generic[T]):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, get_type_hints
 
 from trainyard.errors import InvalidRunConfigException, OptionParseError, did_you_mean
+from trainyard.lazy_dataclass import MISSING, dataclass, default_of, field, fields, has_default, is_dataclass
 from trainyard.specs.decode import (
     DecodeError,
     bare_type,
@@ -21,11 +20,16 @@ from trainyard.specs.decode import (
     type_name,
 )
 from trainyard.specs.text import parse_pairs, unquote
+from trainyard.specs.typehints import class_hints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class runopt:
     """One option.
 
@@ -66,13 +70,13 @@ class runopt:
 def option(
     help: str,
     *,
-    default: Any = dataclasses.MISSING,
-    factory: Any = dataclasses.MISSING,
+    default: Any = MISSING,
+    factory: Any = MISSING,
     secret: bool = False,
     sends: str = "",
 ) -> Any:
     """Declare a field of an options dataclass; see `runopt`. Without a default the option is required."""
-    return dataclasses.field(  # type: ignore[call-overload,unused-ignore]
+    return field(  # type: ignore[call-overload,unused-ignore]
         default=default,
         default_factory=factory,
         metadata={"help": help, "secret": secret, "sends": sends},
@@ -88,20 +92,16 @@ class runopts:
     @classmethod
     def from_dataclass(cls, opts: type[Any]) -> runopts:
         """Derive the options from a dataclass whose fields are made by `option`."""
-        hints = get_type_hints(opts)
+        hints = class_hints(opts)
         result = cls()
-        for field in dataclasses.fields(opts):
-            required = field.default is field.default_factory is dataclasses.MISSING
-            default = None if field.default is dataclasses.MISSING else field.default
-            if field.default_factory is not dataclasses.MISSING:
-                default = field.default_factory()
-            result._options[field.name] = runopt(
-                default,
-                bare_type(hints[field.name]),
-                required,
-                field.metadata.get("help", ""),
-                field.metadata.get("secret", False),
-                field.metadata.get("sends", ""),
+        for item in fields(opts):
+            result._options[item.name] = runopt(
+                default_of(item),
+                bare_type(hints[item.name]),
+                not has_default(item),
+                item.metadata.get("help", ""),
+                item.metadata.get("secret", False),
+                item.metadata.get("sends", ""),
             )
         return result
 
@@ -259,8 +259,8 @@ def as_mapping(cfg: Any) -> dict[str, Any]:
     """Return a configuration as a new dict, whether it is a mapping or an options dataclass."""
     if cfg is None:
         return {}
-    if dataclasses.is_dataclass(cfg) and not isinstance(cfg, type):
-        return {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
+    if is_dataclass(cfg) and not isinstance(cfg, type):
+        return {field.name: getattr(cfg, field.name) for field in fields(cfg)}
     return dict(cfg)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from math import isfinite
-from typing import Any, TypeVar, get_type_hints
 
 from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import fields, is_dataclass
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.decode import DecodeError, from_value
 from trainyard.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
 from trainyard.specs.resources import Resource
+from trainyard.specs.typehints import class_hints
 
-T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    T = TypeVar("T", AppDef, Role, Resource, BindMount, VolumeMount, DeviceMount)
 
 _MOUNT_CLASSES: dict[str, type[Any]] = {
     MountType.BIND.value: BindMount,
@@ -36,10 +40,10 @@ def _encode(value: Any, path: str) -> Any:
     if isinstance(value, Role):
         for name in list(value.overrides):
             getattr(value, name)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type):
         data = {
             field.name: _encode(getattr(value, field.name), f"{path}.{field.name}")
-            for field in dataclasses.fields(value)
+            for field in fields(value)
             if field.name != "overrides"
         }
         kind = _MOUNT_TYPES.get(type(value))
@@ -79,7 +83,7 @@ def _decode(cls: type[T], data: Any) -> T:
     values = dict(data)
     if cls in _MOUNT_TYPES:
         values.pop("type", None)
-    hints = get_type_hints(cls)
+    hints = class_hints(cls)
     for key, item in values.items():
         if key == "mounts" and isinstance(item, list):
             values[key] = [_decode_mount(mount) for mount in item]

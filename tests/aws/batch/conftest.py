@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from tests.aws.fake import FakeAws
-from trainyard.schedulers.aws.batch import submission
+from trainyard.backoff import Clock
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 
 
@@ -27,5 +27,5 @@ def scheduler(aws: FakeAws) -> Iterator[AWSBatchScheduler]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between attempts to submit, which take no time."""
     taken: list[float] = []
-    monkeypatch.setattr(submission, "sleep", taken.append)
+    monkeypatch.setattr(Clock, "sleep", lambda _, seconds: taken.append(seconds))
     return taken

@@ -8,8 +8,9 @@ import pytest
 
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
+from trainyard.backoff import Clock
 from trainyard.components.train import script
-from trainyard.runner.training import start_toolkits
+from trainyard.runner.preparation import start_toolkits
 from trainyard.schedulers.aws.batch import submission
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
@@ -84,14 +85,14 @@ def test_a_job_that_cannot_be_seen_yet_is_not_kept_twice(
     still.faults.add("SubmitJob", "lose_answer")
     paused: list[float] = []
 
-    def sleep(seconds: float) -> None:
+    def sleep(clock: Clock, seconds: float) -> None:
         paused.append(seconds)
         if len(paused) == submission.LOOKS:  # the pause before the second submission
             still.batch.visible_after = 0
             for job in still.batch.jobs.values():
                 job.visible_at = 0
 
-    monkeypatch.setattr(submission, "sleep", sleep)
+    monkeypatch.setattr(Clock, "sleep", sleep)
     app_id = scheduler.submit(app(), CFG)
     first, second = still.batch.jobs.values()
     assert first.name == second.name == app_id.partition(":")[2]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.backends import need
 from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
@@ -39,7 +39,7 @@ def daemon(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         made.start("--live-restore=false")
         engine, own = Engine.from_env(), Engine.from_env({"DOCKER_HOST": made.host})
         with engine.stream("GET", f"/images/{image}/get") as archive:
-            images.load(own, iter(archive.read1, b""))
+            image_store.load(own, iter(archive.read1, b""))
         engine.close()
         own.close()
         monkeypatch.setenv("DOCKER_HOST", made.host)

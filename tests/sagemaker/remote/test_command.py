@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.command import (
+from trainyard.schedulers.aws.sagemaker.container import (
     LONGEST_ITEM,
     MOST_ITEMS,
     REPLICA,
@@ -25,7 +25,7 @@ from trainyard.schedulers.aws.sagemaker.command import (
     container_command,
     without_secrets,
 )
-from trainyard.schedulers.aws.sagemaker.script import as_arguments
+from trainyard.schedulers.aws.sagemaker.training_script import as_arguments
 
 SHELLS = [
     shell for shell in (["dash"], ["bash", "--posix"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])

@@ -16,7 +16,7 @@ import pytest
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
 from tests.sagemaker.remote.test_rights import options, ship
-from trainyard.schedulers.aws.sagemaker.rights import trust_problem
+from trainyard.schedulers.aws.sagemaker.permissions import trust_problem
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.schedulers.base import Check
 
@@ -161,8 +161,7 @@ def test_the_callers_policy_holds_every_call_of_a_jobs_life(
 @pytest.mark.slow
 def test_the_roles_policy_holds_what_aws_documents() -> None:
     """The table of CreateTrainingJob in the developer guide."""
-    from trainyard.schedulers.aws.sagemaker.places import Places
-    from trainyard.schedulers.aws.sagemaker.policy import role_grants
+    from trainyard.schedulers.aws.sagemaker.permissions import Places, role_grants
 
     places = Places("us-east-1", "1", uploads=["b/c"], results=["b/r"], checkpoints=["b/k"], in_vpc=True)
     actions = {action for grant in role_grants(places) for action in grant.actions}
@@ -181,8 +180,7 @@ def test_the_roles_policy_holds_what_aws_documents() -> None:
 @pytest.mark.slow
 def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from trainyard.schedulers.aws.sagemaker.places import places_of
-    from trainyard.schedulers.aws.sagemaker.policy import caller_grants, policy, role_grants
+    from trainyard.schedulers.aws.sagemaker.permissions import caller_grants, places_of, policy, role_grants
 
     page = (Path(__file__).parents[3] / "docs/schedulers/aws_sagemaker.md").read_text()
     shown = [json.loads(block.partition("```")[0]) for block in page.split("```json\n")[1:]]

@@ -13,15 +13,15 @@ import pytest
 from tests import backends
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws.sagemaker.channels import local_path
-from trainyard.schedulers.aws.sagemaker.code import plan_code
+from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.side_effects import upload_code
+from trainyard.schedulers.aws.sagemaker.submission import upload_code
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Place
 from trainyard.schedulers.registry import get_scheduler_factories
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.progress import Silent
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from tests.sagemaker.remote.conftest import Cloud, eventually
 from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.errors import ConfigError, UnknownAppException
-from trainyard.runner.injection import inject
+from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws.errors import AwsError
-from trainyard.schedulers.aws.sagemaker import names, queue_calls
+from trainyard.schedulers.aws.sagemaker import names, queued_jobs
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
@@ -82,7 +82,7 @@ def queue(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     with FakeAws() as aws:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", aws.url)
         monkeypatch.setenv("AWS_DEFAULT_REGION", wire.REGION)
-        monkeypatch.setattr(queue_calls, "FIRST_DELAY", 0.05)
+        monkeypatch.setattr(queued_jobs, "FIRST_DELAY", 0.05)
         yield Queue(aws, cloud)
     assert aws.defects == []
 
@@ -370,7 +370,7 @@ def test_the_doctor_looks_at_the_queue(cloud: Cloud, queue: Queue, scheduler: AW
     ],
 )
 def test_states(service: dict[str, Any], state: AppState, message: str) -> None:
-    from trainyard.schedulers.aws.sagemaker.queue_observe import brief
+    from trainyard.schedulers.aws.sagemaker.queued_jobs import brief
 
     response = brief("q:a", service)
     assert response.state == state

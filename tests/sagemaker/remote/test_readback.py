@@ -12,8 +12,14 @@ from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import options, submit
 from trainyard.components.train import script
 from trainyard.components.utils import sh
-from trainyard.schedulers.aws.sagemaker.command import REPLICA, Code, Program, container_command
-from trainyard.schedulers.aws.sagemaker.readback import Recovered, read_command
+from trainyard.schedulers.aws.sagemaker.container import (
+    REPLICA,
+    Code,
+    Program,
+    Recovered,
+    container_command,
+    read_command,
+)
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.specs.substitution import macros
 

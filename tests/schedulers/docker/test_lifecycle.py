@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from trainyard.cli.app import run_command_line
+from trainyard.cli.command_line import run_command_line
 from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError
@@ -17,7 +17,7 @@ from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import housekeeping, labels
 from trainyard.schedulers.exec.container import inventory as docker_jobs
 from trainyard.specs import AppState, RetryPolicy
-from trainyard.workspace.images.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 from .conftest import Jobs, kill_watcher, states, wait_until, watcher_pid
 

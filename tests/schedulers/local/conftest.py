@@ -10,8 +10,8 @@ import pytest
 
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.scheduler import create_scheduler
-from trainyard.schedulers.machine import processes
 from trainyard.specs import AppDef, AppState, Role, is_terminal
+from trainyard.system import processes
 
 PATIENCE = 30
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.processes import identify
 from trainyard.schedulers.exec.process import documents
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.specs import NONE, AppState, RetryPolicy
+from trainyard.system.identity import identify
 
 from .conftest import members, role, wait_until
 

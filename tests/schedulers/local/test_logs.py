@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard import system
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogQuery, Stream
 from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
 from trainyard.schedulers.exec.process.log_merge import Merger
 from trainyard.schedulers.exec.process.log_reader import ReplicaLog
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
-from trainyard.schedulers.machine import linux
 
 from .conftest import role, wait_until
 
@@ -83,7 +83,7 @@ def test_million_lines_are_followed_without_loss(jobs):
 
 
 def test_without_inotify_nothing_is_lost(jobs, monkeypatch):
-    monkeypatch.setattr(linux.Inotify, "open", classmethod(lambda cls: None))
+    monkeypatch.setattr(system, "open_file_events", lambda: None)
     app_id = jobs.submit(role("for i in 1 2 3; do echo $i; sleep 0.1; done"))
     assert jobs.log(app_id, should_tail=True) == ["1\n", "2\n", "3\n"]
 

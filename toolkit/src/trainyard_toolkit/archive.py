@@ -9,8 +9,8 @@ import shutil
 import tarfile
 import tempfile
 
-from trainyard_toolkit import config
-from trainyard_toolkit.errors import CodeError
+from . import config
+from .errors import CodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

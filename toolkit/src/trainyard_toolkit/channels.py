@@ -6,8 +6,8 @@ import contextlib
 import os
 import time
 
-from trainyard_toolkit import log, store
-from trainyard_toolkit.errors import ConfigError
+from . import log, store
+from .errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "train":
         return _train(words)
     if command == "serve" and not words:
-        from trainyard_toolkit.serving import server
+        from .serving import server
 
         return server.serve()
     if command == "env" and not words:
         return _env()
     if command in ("version", "--version"):
-        from trainyard_toolkit import __version__
+        from . import __version__
 
         print(__version__)
         return 0
@@ -53,7 +53,7 @@ def _usage_error(what: str) -> int:
 
 
 def _train(words: list[str]) -> int:
-    from trainyard_toolkit import train
+    from . import train
 
     arguments = None
     if "--" in words:
@@ -68,9 +68,9 @@ def _train(words: list[str]) -> int:
 
 
 def _env() -> int:
-    from trainyard_toolkit.environment import Environment
-    from trainyard_toolkit.errors import ToolkitError
-    from trainyard_toolkit.masking import Masker
+    from .environment import Environment
+    from .errors import ToolkitError
+    from .masking import Masker
 
     try:
         environment = Environment()

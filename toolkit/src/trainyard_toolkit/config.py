@@ -7,7 +7,7 @@ import json
 import os
 import stat
 
-from trainyard_toolkit.errors import ConfigError
+from .errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

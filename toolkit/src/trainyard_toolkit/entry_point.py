@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import fetch, program
-from trainyard_toolkit import install as installing
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit import runner as runners
-from trainyard_toolkit.layout import Layout
+from . import fetch, program
+from . import install as installing
+from . import launch as launching
+from . import runner as runners
+from .layout import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from trainyard_toolkit.predecessor.process_runner import ProcessRunner
-    from trainyard_toolkit.predecessor.running import Running
-    from trainyard_toolkit.process import Outcome
-    from trainyard_toolkit.runner import RunnerType
+    from .predecessor.process_runner import ProcessRunner
+    from .predecessor.running import Running
+    from .process import Outcome
+    from .runner import RunnerType
 
 
 def run(

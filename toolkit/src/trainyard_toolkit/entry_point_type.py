@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from trainyard_toolkit import program
+from . import program
 
 
 class _EntryPointType(enum.Enum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import config, mapping, resources
-from trainyard_toolkit.errors import ConfigError
-from trainyard_toolkit.layout import DEFAULT_BASE, Layout
+from . import config, mapping, resources
+from .errors import ConfigError
+from .layout import DEFAULT_BASE, Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ def __getattr__(name: str) -> Any:
     if name in _PATHS:
         return str(getattr(Layout(), _PATHS[name]))
     if name == "logger":
-        from trainyard_toolkit.predecessor import logging_config
+        from .predecessor import logging_config
 
         return logging_config.get_logger()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

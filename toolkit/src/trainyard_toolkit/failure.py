@@ -8,16 +8,16 @@ import os
 import signal
 import time
 
-from trainyard_toolkit import errors, log
+from . import errors, log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard_toolkit.layout import Layout
-    from trainyard_toolkit.masking import Masker
-    from trainyard_toolkit.process import Outcome
-    from trainyard_toolkit.traces import Trace
+    from .layout import Layout
+    from .masking import Masker
+    from .process import Outcome
+    from .traces import Trace
 
 REASON_LIMIT = 1024  # characters of `failure` that SageMaker keeps as FailureReason
 STDERR_LINES = 20
@@ -118,7 +118,7 @@ def from_outcome(outcome: Outcome, name: str, memory_kills: int = 0) -> Report:
         name: the entry point, for the text.
         memory_kills: processes that the kernel killed for memory in this container during the run.
     """
-    from trainyard_toolkit import traces
+    from . import traces
 
     text = outcome.stderr.decode("utf-8", "replace")
     trace = traces.find(text)

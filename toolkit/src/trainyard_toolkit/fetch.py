@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import log
-from trainyard_toolkit.errors import CodeError
+from . import log
+from .errors import CodeError
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
 _WEB = ("https://", "http://")
@@ -79,7 +79,7 @@ def _copy(path: str, code_dir: str) -> None:
 
 
 def _extract(path: str, code_dir: str) -> None:
-    from trainyard_toolkit import archive
+    from . import archive
 
     archive.extract(path, code_dir)
 
@@ -90,7 +90,7 @@ def _fetch_archive(uri: str, code_dir: str) -> None:
     with tempfile.TemporaryDirectory(prefix="trainyard-code-") as folder:
         target = os.path.join(folder, "sourcedir.tar.gz")
         if uri.startswith("s3://"):
-            from trainyard_toolkit import store
+            from . import store
 
             store.open_store(uri).download(store.split_uri(uri)[2], target)
         else:

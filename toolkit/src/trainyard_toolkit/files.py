@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 
-from trainyard_toolkit.layout import Layout
+from .layout import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def tmpdir(suffix: str = "", prefix: str = "tmp", directory: str | None = None) 
 
 def download_and_extract(uri: str, path: str) -> None:
     """Bring code into a folder that is empty: see :func:`trainyard_toolkit.fetch.fetch_code`."""
-    from trainyard_toolkit import fetch
+    from . import fetch
 
     fetch.fetch_code(uri, path)
 
@@ -69,8 +69,8 @@ def s3_download(url: str, dst: str) -> None:
     Raises:
         StoreError: not an ``s3://`` URI, boto3 is missing, or S3 refused.
     """
-    from trainyard_toolkit import store
-    from trainyard_toolkit.errors import StoreError
+    from . import store
+    from .errors import StoreError
 
     scheme, _, key = store.split_uri(url)
     if scheme != "s3":

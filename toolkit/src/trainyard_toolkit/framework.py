@@ -6,9 +6,9 @@ import os
 import re
 import sys
 
-from trainyard_toolkit import aliases, resources
-from trainyard_toolkit.errors import ConfigError, ExecuteUserScriptError
-from trainyard_toolkit.process import Command
+from . import aliases, resources
+from .errors import ConfigError, ExecuteUserScriptError
+from .process import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

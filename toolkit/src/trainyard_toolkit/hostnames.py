@@ -12,8 +12,8 @@ import signal
 import socket
 import time
 
-from trainyard_toolkit import muster, orphans
-from trainyard_toolkit.errors import ClusterError
+from . import muster, orphans
+from .errors import ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,18 +15,18 @@ import signal
 import sys
 import time
 
-from trainyard_toolkit import log
-from trainyard_toolkit.errors import ClientError
-from trainyard_toolkit.layout import DEFAULT_BASE
+from . import log
+from .errors import ClientError
+from .layout import DEFAULT_BASE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import BinaryIO
 
-    from trainyard_toolkit.hostnames import Keeper
-    from trainyard_toolkit.jobs import Job
-    from trainyard_toolkit.layout import Layout
+    from .hostnames import Keeper
+    from .jobs import Job
+    from .layout import Layout
 
 HOSTS_FILE = "/etc/hosts"
 #: ``loopback``: the job's hosts are processes of one machine; their names get loopback addresses.
@@ -140,7 +140,7 @@ class HostView:
             return unnamed
         if self.job is None or FIRST_HOST_VARIABLE not in os.environ:
             return []  # the platform names its hosts, or nobody knows where the first one is
-        from trainyard_toolkit import hostnames
+        from . import hostnames
 
         return [] if hostnames.are_known(self.hosts, self.current) else unnamed
 
@@ -155,7 +155,7 @@ class HostView:
             table = loopback_addresses(name, self.hosts)
             self._write_hosts({host: table[host] for host in unnamed})
             return
-        from trainyard_toolkit import hostnames
+        from . import hostnames
 
         self._keeper = hostnames.Keeper(self.hosts, self.current, self._write_hosts)
         missing = self._keeper.missing()

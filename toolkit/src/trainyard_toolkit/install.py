@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import log, process, program, resources
-from trainyard_toolkit.errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
-from trainyard_toolkit.program import REQUIREMENTS
-from trainyard_toolkit.relay import Relay
+from . import log, process, program, resources
+from .errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
+from .program import REQUIREMENTS
+from .relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainyard_toolkit.traces import Trace
+    from .traces import Trace
 
 _SHOWN_LINES = 12
 _CROSS = "\u00d7 "  # before uv's errors of older versions
@@ -121,7 +121,7 @@ def _reason(output: str) -> str:
 
 def _trace(output: str) -> Trace | None:
     """The last traceback that the installer shows, as it does of a ``setup.py`` that fails, indented."""
-    from trainyard_toolkit import traces
+    from . import traces
 
     before, found, after = output.rpartition(_TRACEBACK)
     if not found:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import log
-from trainyard_toolkit.layout import Layout
-from trainyard_toolkit.sync import Mirror
+from . import log
+from .layout import Layout
+from .sync import Mirror
 
 FAILURE_FILE = "failure"
 SUCCESS_FILE = "success"

@@ -10,17 +10,17 @@ import os
 import re
 import signal
 
-from trainyard_toolkit import config, log
-from trainyard_toolkit.errors import ConfigError
-from trainyard_toolkit.launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
+from . import config, log
+from .errors import ConfigError
+from .launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard_toolkit.channels import Channel
-    from trainyard_toolkit.layout import Layout
-    from trainyard_toolkit.metrics import Definition
+    from .channels import Channel
+    from .layout import Layout
+    from .metrics import Definition
 
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -161,7 +161,7 @@ class Job:
             os.environ.pop("SAGEMAKER_PROGRAM", None)
             os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
         if self.code_folder:
-            from trainyard_toolkit import fetch
+            from . import fetch
 
             layout.code = fetch.link_folder(self.code_folder, layout.code)
         _write(
@@ -174,7 +174,7 @@ class Job:
             channel.prepare(layout.channel(channel.name), self.host_index, len(self.hosts))
         os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
         if self.checkpoints.get("uri"):
-            from trainyard_toolkit import channels
+            from . import channels
 
             count = channels.restore(self.checkpoints["uri"], self.checkpoint_dir(layout))
             log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
@@ -190,7 +190,7 @@ class Job:
         uris = [section["uri"] for section in (self.output, self.checkpoints) if section.get("uri")]
         if not uris:
             return []
-        from trainyard_toolkit import store
+        from . import store
 
         parts = [store.split_uri(uri) for uri in uris]
         return [path for scheme, _, path in parts if scheme == "file"]
@@ -279,13 +279,13 @@ def _read_line(path: str) -> str:
 def _metrics(definitions: list[Any]) -> list[Definition]:
     if not definitions:
         return []
-    from trainyard_toolkit import metrics
+    from . import metrics
 
     return metrics.parse_definitions(definitions)
 
 
 def _channel(name: str, entry: Any) -> Channel:
-    from trainyard_toolkit import channels
+    from . import channels
 
     if isinstance(entry, str):
         return channels.Channel(name, entry)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import aliases, config, process, program, resources
-from trainyard_toolkit.errors import ConfigError
-from trainyard_toolkit.relay import Relay, is_regular_file
+from . import aliases, config, process, program, resources
+from .errors import ConfigError
+from .relay import Relay, is_regular_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainyard_toolkit.environment import Environment
-    from trainyard_toolkit.process import Outcome, Policy
+    from .environment import Environment
+    from .process import Outcome, Policy
 
 LONGEST_VALUE = 128 * 1024  # bytes of NAME=value with its end
 PLAIN = "none"
@@ -120,15 +120,15 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
         launch.prepare()
         return launch.supervise(program.command(launch.code_dir, launch.name, launch.args, launch.env))
     if kind == TORCHRUN:
-        from trainyard_toolkit import torchrun
+        from . import torchrun
 
         return torchrun.run(launch)
     if kind in (MPI, SMDDP):
-        from trainyard_toolkit import mpi
+        from . import mpi
 
         return mpi.run(launch, kind)
     if kind == XLA:
-        from trainyard_toolkit import xla
+        from . import xla
 
         return xla.run(launch)
     raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun, mpi, smddp or xla.")
@@ -172,7 +172,7 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
     """The environment of the script: ours, the contract's variables, and the code directory on PYTHONPATH."""
     env = {**base, **environment.to_process_vars(), **environment.to_env_vars()}
     if any(environment.additional_framework_parameters.get(flag) for flag in _TF_FLAGS):
-        from trainyard_toolkit import tf_config
+        from . import tf_config
 
         env.update((n, v) for n, v in tf_config.variables(environment).items() if n not in base)
     env["PYTHONPATH"] = python_path(environment.layout.code, base)

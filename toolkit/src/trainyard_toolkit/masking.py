@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 
-from trainyard_toolkit.secret_rules import SecretFilter, is_secret_name
+from .secret_rules import SecretFilter, is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

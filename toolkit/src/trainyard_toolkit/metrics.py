@@ -8,8 +8,8 @@ import json
 import re
 import time
 
-from trainyard_toolkit import log
-from trainyard_toolkit.errors import ConfigError
+from . import log
+from .errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ import signal
 import socket
 import subprocess
 
-from trainyard_toolkit import efa, muster, process, program, rank, resources, ssh, together
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit.errors import ClientError, ClusterError
-from trainyard_toolkit.process import Outcome, Supervisor
+from . import efa, muster, process, program, rank, resources, ssh, together
+from . import launch as launching
+from .errors import ClientError, ClusterError
+from .process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from trainyard_toolkit.launch import Launch
+    from .launch import Launch
 
 TOTAL_PARAMETER = "sagemaker_mpi_num_processes"
 OPTIONS_PARAMETER = {

@@ -16,8 +16,8 @@ import select
 import socket
 import time
 
-from trainyard_toolkit import log
-from trainyard_toolkit.errors import ClusterError
+from . import log
+from .errors import ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

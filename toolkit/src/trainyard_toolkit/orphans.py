@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from trainyard_toolkit.relay import Relay
+    from .relay import Relay
 
 KILL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1

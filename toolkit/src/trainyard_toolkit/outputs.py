@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import log, store, sync
-from trainyard_toolkit.errors import StoreError
+from . import log, store, sync
+from .errors import StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainyard_toolkit.environment import Environment
-    from trainyard_toolkit.jobs import Job
-    from trainyard_toolkit.layout import Layout
+    from .environment import Environment
+    from .jobs import Job
+    from .layout import Layout
 
 
 class Results:
@@ -95,7 +95,7 @@ class Results:
     def _send_archive(self, folder: str, uri: str) -> None:
         import tempfile
 
-        from trainyard_toolkit import archive
+        from . import archive
 
         with tempfile.TemporaryDirectory(prefix="trainyard-", dir=self.layout.output) as scratch:
             packed = os.path.join(scratch, "archive.tar.gz")

@@ -11,9 +11,9 @@ import select
 import signal
 import time
 
-from trainyard_toolkit import orphans
-from trainyard_toolkit.errors import StartError
-from trainyard_toolkit.relay import Relay, is_regular_file, read_back
+from . import orphans
+from .errors import StartError
+from .relay import Relay, is_regular_file, read_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

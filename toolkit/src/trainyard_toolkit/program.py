@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
-from trainyard_toolkit import resources
-from trainyard_toolkit.config import check_ordinary
-from trainyard_toolkit.errors import CodeError
-from trainyard_toolkit.process import Command
+from . import resources
+from .config import check_ordinary
+from .errors import CodeError
+from .process import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from trainyard_toolkit import orphans
+from . import orphans
 
 SOCKET_VARIABLE = "TRAINYARD_RANK_SOCKET"
 EXPORTS_VARIABLE = "TRAINYARD_MPI_EXPORTS"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import enum
 
-from trainyard_toolkit import launch
+from . import launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from trainyard_toolkit.environment import Environment
-    from trainyard_toolkit.predecessor.process_runner import ProcessRunner
+    from .environment import Environment
+    from .predecessor.process_runner import ProcessRunner
 
 
 class RunnerType(enum.Enum):
@@ -52,8 +52,8 @@ def get(
     Raises:
         ValueError: not a type of runner.
     """
-    from trainyard_toolkit.environment import Environment
-    from trainyard_toolkit.predecessor.process_runner import ProcessRunner
+    from .environment import Environment
+    from .predecessor.process_runner import ProcessRunner
 
     if isinstance(identifier, ProcessRunner):
         return identifier
@@ -79,22 +79,22 @@ def _make(identifier: RunnerType, environment: Environment, script: tuple[Any, A
     here, interface = environment.current_host, environment.network_interface_name
     parameters, instance = environment.additional_framework_parameters, environment.current_instance_type
     if identifier is RunnerType.TorchDistributed:
-        from trainyard_toolkit.predecessor.torch_distributed_runner import TorchDistributedRunner
+        from .predecessor.torch_distributed_runner import TorchDistributedRunner
 
         count = launch.processes_per_host(environment, launch.TORCHRUN)
         return TorchDistributedRunner(*script, count, first, hosts, here, interface, instance)
     count = launch.processes_per_host(environment, launch.MPI)
     if identifier is RunnerType.PyTorchXLA:
-        from trainyard_toolkit.predecessor.pytorch_xla_runner import PyTorchXLARunner
+        from .predecessor.pytorch_xla_runner import PyTorchXLARunner
 
         return PyTorchXLARunner(*script, count, first, here, hosts, environment.num_gpus)
     if identifier is RunnerType.Process:
-        from trainyard_toolkit.predecessor.process_runner import ProcessRunner
+        from .predecessor.process_runner import ProcessRunner
 
         return ProcessRunner(*script, count)
-    from trainyard_toolkit import mpi
-    from trainyard_toolkit.predecessor.mpi_runner import MasterRunner, WorkerRunner
-    from trainyard_toolkit.predecessor.smdataparallel_runner import SMDataParallelRunner
+    from . import mpi
+    from .predecessor.mpi_runner import MasterRunner, WorkerRunner
+    from .predecessor.smdataparallel_runner import SMDataParallelRunner
 
     if not environment.is_master:
         worker = WorkerRunner(*script, count, first, here)

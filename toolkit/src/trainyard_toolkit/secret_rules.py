@@ -1,7 +1,4 @@
-"""What a secret looks like: names, places and shapes. The one rule of the launcher and the toolkit.
-
-The launcher and the toolkit are two distributions, neither of which imports the other, so each has this
-file; a test compares the two copies byte by byte. It needs nothing but the standard library of Python 3.8.
+"""What a secret looks like: names, places and shapes. The rules of the toolkit and of the launcher.
 
 `SecretFilter` replaces secrets in a text, in a list of arguments and in nested JSON values. It finds them by
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 
-from trainyard_toolkit.errors import ClusterError
+from .errors import ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

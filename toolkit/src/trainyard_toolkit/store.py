@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from trainyard_toolkit import log, resources
-from trainyard_toolkit.errors import StoreError
+from . import log, resources
+from .errors import StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 import select
 import threading
 
-from trainyard_toolkit import log, store
-from trainyard_toolkit.errors import StoreError
+from . import log, store
+from .errors import StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Mirror:
         self._watch = self._open_watch()
 
     def _open_watch(self) -> object:
-        from trainyard_toolkit import inotify
+        from . import inotify
 
         try:
             return inotify.Tree(self.folder)
@@ -80,7 +80,7 @@ class Mirror:
     def _run(self) -> None:
         if self._watch is None:
             return
-        from trainyard_toolkit.inotify import Tree
+        from .inotify import Tree
 
         assert isinstance(self._watch, Tree)
         poll = select.poll()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from trainyard_toolkit import config
+from . import config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard_toolkit.environment import Environment
+    from .environment import Environment
 
 PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
 MIRRORED_STRATEGY = "sagemaker_multi_worker_mirrored_strategy_enabled"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 
-from trainyard_toolkit import failure, muster, process
-from trainyard_toolkit.process import Outcome, SignalPipe, Supervisor
+from . import failure, muster, process
+from .process import Outcome, SignalPipe, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from trainyard_toolkit.launch import Launch
+    from .launch import Launch
 
 
 def run(launch: Launch, make_command: Callable[[], process.Command]) -> Outcome:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import efa, log, muster, process, program, resources
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit.errors import ClientError
+from . import efa, log, muster, process, program, resources
+from . import launch as launching
+from .errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard_toolkit.launch import Launch
-    from trainyard_toolkit.process import Outcome
+    from .launch import Launch
+    from .process import Outcome
 
 MASTER_PORT = "7777"
 #: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
@@ -74,7 +74,7 @@ def run(launch: Launch) -> Outcome:
     """
     if len(launch.environment.distribution_hosts) == 1:
         return launch.supervise(_task(launch))
-    from trainyard_toolkit import together
+    from . import together
 
     return together.run(launch, lambda: _task(launch))
 

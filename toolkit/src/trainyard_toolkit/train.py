@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from trainyard_toolkit import (
+from . import (
     config,
     errors,
     failure,
@@ -15,21 +15,21 @@ from trainyard_toolkit import (
     process,
     program,
 )
-from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.layout import DEFAULT_BASE, Layout
-from trainyard_toolkit.process import DEFAULT_GRACE, STOP_SIGNALS, Policy
+from .environment import Environment
+from .layout import DEFAULT_BASE, Layout
+from .process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
-    from trainyard_toolkit.hostview import HostView
-    from trainyard_toolkit.jobs import Job
-    from trainyard_toolkit.masking import Masker
-    from trainyard_toolkit.metrics import Recorder
-    from trainyard_toolkit.outputs import Results
-    from trainyard_toolkit.process import Outcome
+    from .hostview import HostView
+    from .jobs import Job
+    from .masking import Masker
+    from .metrics import Recorder
+    from .outputs import Results
+    from .process import Outcome
 
 
 class Training:
@@ -79,7 +79,7 @@ class Training:
         """Prepare and run the script; None if all went well."""
         _on_stop(_raise_stopped)
         if self.job_source:
-            from trainyard_toolkit import jobs
+            from . import jobs
 
             self.job = jobs.load(self.job_source)
             # A platform's log is where its users look for these lines; a person's own terminal is not.
@@ -111,14 +111,14 @@ class Training:
     def masker(self) -> Masker:
         """Masks secrets; made when there is something to mask, since most runs have nothing to say."""
         if self._masker is None:
-            from trainyard_toolkit.masking import Masker
+            from .masking import Masker
 
             self._masker = Masker(*self._secret_sources)
         return self._masker
 
     def _open_view(self, hosts: Sequence[str], current: str) -> None:
         """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
-        from trainyard_toolkit.hostview import HostView
+        from .hostview import HostView
 
         self.view = HostView(self.layout, hosts, current, self.job)
         self.view.open()
@@ -127,12 +127,12 @@ class Training:
         """Fetch the code where it is not in the image, and install what it needs."""
         code = self.layout.code
         if env.module_dir != code:
-            from trainyard_toolkit import fetch
+            from . import fetch
 
             fetch.fetch_code(env.module_dir, code)
         program.check(code, name, anywhere=self.job is not None)
         if program.needs_install(code, name):
-            from trainyard_toolkit import install
+            from . import install
 
             install.install(code, name, variables)
 
@@ -140,7 +140,7 @@ class Training:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
         self._mask_secrets_of(env.hyperparameters, args)
         if self.argv is not None:
-            from trainyard_toolkit.mapping import to_json
+            from .mapping import to_json
 
             variables["SM_USER_ARGS"] = to_json(args)
         for variable in launch.drop_too_long(variables):
@@ -170,7 +170,7 @@ class Training:
 
     def _run_framework(self, env: Environment, variables: dict[str, str], name: str) -> failure.Report | None:
         """Run a framework's own entry function, named ``package.module:function``, in a child."""
-        from trainyard_toolkit import framework
+        from . import framework
 
         self._open_results(env)
         command = framework.command(name, variables, self.layout.code)
@@ -203,7 +203,7 @@ class Training:
         text = os.environ.get("TRAINYARD_METRICS", "")
         definitions = list(self.job.metrics) if self.job is not None else []
         if text or definitions:
-            from trainyard_toolkit import metrics
+            from . import metrics
 
             if text:
                 definitions += metrics.parse_definitions(config.decode_value(text))
@@ -217,7 +217,7 @@ class Training:
         """Begin to watch what is sent while the script runs, if anything is."""
         sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
         if sends or env.sagemaker_s3_output():
-            from trainyard_toolkit import outputs
+            from . import outputs
 
             self.results = outputs.Results(self.layout, env, self.job)
             self.results.open()

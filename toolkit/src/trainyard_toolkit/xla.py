@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit import muster, process, program, resources
-from trainyard_toolkit.errors import SMTrainingCompilerConfigurationError
+from . import launch as launching
+from . import muster, process, program, resources
+from .errors import SMTrainingCompilerConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard_toolkit.launch import Launch
-    from trainyard_toolkit.process import Outcome
+    from .launch import Launch
+    from .process import Outcome
 
 LAUNCHER = "torch_xla.distributed.xla_spawn"
 WORKER_PORT = 43857
@@ -66,7 +66,7 @@ def run(launch: Launch) -> Outcome:
     """
     if len(launch.environment.distribution_hosts) == 1:
         return launch.supervise(_task(launch))
-    from trainyard_toolkit import together
+    from . import together
 
     return together.run(launch, lambda: _task(launch))
 

@@ -9,6 +9,7 @@ import os
 import zlib
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError
 from trainyard.schedulers.docker.options import DockerOpts
 from trainyard.schedulers.exec.container import labels, submission
@@ -28,8 +29,7 @@ from trainyard.specs.training import (
     script_of,
     specification,
 )
-from trainyard.workspace.patch import DockerWorkspaceMixin
-from trainyard.workspace.registry import image_problem
+from trainyard.workspace.image_shipment import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.docker.request import LocalImages
     from trainyard.schedulers.exec.container.inventory import Job
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class DockerScheduler(Scheduler["DockerOpts"]):
@@ -219,8 +219,9 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         import time
 
         from trainyard.schedulers.exec.container.watcher import ensure_watcher
+        from trainyard.system.identity import user_name
 
-        facts = {"by": _user(), "at": time.time_ns()}
+        facts = {"by": user_name(), "at": time.time_ns()}
         inventory.make_marker(self.engine, app_id, inventory.CANCELLED, facts)
         ensure_watcher(self.engine, app_id)
 
@@ -270,17 +271,6 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         containers = job.by_replica()
         ids = {key: containers[key].id for key in replicas if key in containers}
         return read_many(self.engine, ids, window)
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        import os
-
-        return str(os.getuid())
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> DockerScheduler:

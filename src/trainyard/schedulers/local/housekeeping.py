@@ -85,7 +85,7 @@ def remove_job(job: JobDir) -> None:
         StateStoreError: something cannot be removed.
     """
     if os.path.lexists(view_dir(job.app_id)):
-        from trainyard.workspace.directory import remove_view
+        from trainyard.workspace.directory_shipment import remove_view
 
         remove_view(job.app_id)
     for path in dict.fromkeys([recovery.log_root(job, recovery.replica_layout(job)), job.path]):

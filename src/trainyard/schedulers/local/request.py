@@ -10,22 +10,24 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.devices import place_gpus, visible_gpus
 from trainyard.schedulers.local.options import LocalOpts
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, find_program
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables, script_of, specification
+from trainyard.system.processes import JOB_VARIABLE, find_program
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
@@ -250,7 +252,7 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
     if manifest is not None:
         searched = path.startswith(cwd + os.pathsep) and os.sep not in program
         if searched or (os.sep in program and not os.path.isabs(program)):
-            from trainyard.workspace.directory import program_problem
+            from trainyard.workspace.directory_shipment import program_problem
 
             problem = program_problem(manifest, program)
             if not problem:
@@ -281,7 +283,7 @@ def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
     if not script:
         return []
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
-        from trainyard.workspace.directory import script_problem
+        from trainyard.workspace.directory_shipment import script_problem
 
         problem = script_problem(manifest, script)
         return [f"role {role.name!r}: {problem}"] if problem else []

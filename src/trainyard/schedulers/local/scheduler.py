@@ -7,7 +7,6 @@ everything else reads and writes the job's directory.
 from __future__ import annotations
 
 import builtins
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
@@ -23,8 +22,9 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.exec.process import job_directory, recovery
 from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit import ToolkitPlace
+    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -78,14 +78,14 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         """Plan a working directory for the job. Without a workspace it runs where it is submitted from."""
         if not workspace:
             return None
-        from trainyard.workspace.directory import DirectoryShipment
+        from trainyard.workspace.directory_shipment import DirectoryShipment
 
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica has a base directory."""
         from trainyard.specs.substitution import macros
-        from trainyard.workspace.toolkit import ToolkitPlace, local_command
+        from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
         base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: what a project wants installed there is theirs to decide.
@@ -120,7 +120,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
         launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any("train" in role.metadata for role in dryrun_info.app.roles):
-            from trainyard.workspace.toolkit import put_toolkit
+            from trainyard.workspace.toolkit_files import put_toolkit
 
             put_toolkit()
         if dryrun_info.shipment is None:
@@ -171,10 +171,10 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             )
         import signal
 
-        supervisor = processes.from_json(state.get("supervisor"))
+        supervisor = Process.from_json(state.get("supervisor"))
         signum = signal.SIGTERM
         try:
-            job.request_cancel(by=_user())
+            job.request_cancel(by=user_name())
         except OSError as error:
             # a full disk, say, which is when a job that fills it must be stopped: the signal alone says it
             signum = signal.SIGUSR1
@@ -235,7 +235,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
     """Make the job's working directory and start it; without a job there is no directory left."""
     from trainyard.schedulers.local.submission import submit
-    from trainyard.workspace.directory import DirectoryShipment, make_view, remove_view
+    from trainyard.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
@@ -286,15 +286,6 @@ def _is_over(job: JobDir) -> bool:
     state = recovery.current_state(job)
     # Of a damaged state (UNKNOWN) no more will ever be known: waiting would have no end.
     return state is None or is_terminal(AppState[state["state"]]) or state["state"] == AppState.UNKNOWN.name
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        return str(os.getuid())
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:

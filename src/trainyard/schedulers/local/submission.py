@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
-from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.exec.process import documents
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.local.request import LocalRequest, inherited_environ
-from trainyard.schedulers.machine import processes
 from trainyard.specs.serialize import to_json
+from trainyard.system import processes
+from trainyard.system.identity import machine, myself
 
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
@@ -107,7 +107,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
         "cwd": os.getcwd(),
         "created_at": time.time(),
         "submitter": myself(),
-        "submitted_from": documents.machine(),
+        "submitted_from": machine(),
         "layout": [
             [role.name, index, replica.log_dir]
             for role in request.roles

@@ -5,7 +5,7 @@ Each module has the public names and signatures of one of ``sagemaker_training``
 
 from __future__ import annotations
 
-from trainyard_toolkit.efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
+from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ def training_env(
     hyperparameters: dict[str, Any] | None = None,
 ) -> Any:
     """The job, as ``sagemaker_containers.beta.framework.training_env()`` gave it."""
-    from trainyard_toolkit.environment import Environment
+    from ..environment import Environment
 
     return Environment(resource_config, input_data_config, hyperparameters)

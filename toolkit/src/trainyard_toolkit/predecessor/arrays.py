@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
-from trainyard_toolkit.errors import UnsupportedFormatError
-from trainyard_toolkit.predecessor import recordio
-from trainyard_toolkit.serving import content_types, encoders
-from trainyard_toolkit.serving.decoders import csv_to_numpy, json_to_numpy, npy_to_numpy
+from ..errors import UnsupportedFormatError
+from ..predecessor import recordio
+from ..serving import content_types, encoders
+from ..serving.decoders import csv_to_numpy, json_to_numpy, npy_to_numpy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

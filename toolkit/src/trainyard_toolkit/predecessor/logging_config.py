@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from trainyard_toolkit.masking import Masker
+from ..masking import Masker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

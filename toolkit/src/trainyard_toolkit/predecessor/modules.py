@@ -7,11 +7,11 @@ import os
 import sys
 import textwrap
 
-from trainyard_toolkit import fetch, process, program, resources
-from trainyard_toolkit import install as installing
-from trainyard_toolkit.errors import ExecuteUserScriptError, ImportModuleError
-from trainyard_toolkit.layout import Layout
-from trainyard_toolkit.relay import Relay
+from .. import fetch, process, program, resources
+from .. import install as installing
+from ..errors import ExecuteUserScriptError, ImportModuleError
+from ..layout import Layout
+from ..relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit import mpi
-from trainyard_toolkit.efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from trainyard_toolkit.predecessor.process_runner import (
+from .. import launch as launching
+from .. import mpi
+from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
+from ..predecessor.process_runner import (
     DEFAULT_ERROR_CLASS,
     ProcessRunner,
     _exceptions_of,
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from trainyard_toolkit.environment import Environment
+    from ..environment import Environment
 
 __all__ = ["DEFAULT_ERROR_CLASS", "SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]
 

@@ -6,20 +6,20 @@ import os
 import re
 import subprocess
 
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit.environment import Environment
-from trainyard_toolkit.errors import ClientError, ExecuteUserScriptError
-from trainyard_toolkit.predecessor import SM_TRAINING_COMPILER_PATHS
-from trainyard_toolkit.predecessor.running import Running
-from trainyard_toolkit.process import Command, Policy
-from trainyard_toolkit.relay import Relay
+from .. import launch as launching
+from ..environment import Environment
+from ..errors import ClientError, ExecuteUserScriptError
+from ..predecessor import SM_TRAINING_COMPILER_PATHS
+from ..predecessor.running import Running
+from ..process import Command, Policy
+from ..relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from trainyard_toolkit.process import Outcome
+    from ..process import Outcome
 
 __all__ = ["SM_TRAINING_COMPILER_PATHS"]
 
@@ -137,7 +137,7 @@ def check_error(
     Raises:
         ExecuteUserScriptError: (or the class given) it failed.
     """
-    from trainyard_toolkit import process
+    from .. import process
 
     relays = {2: Relay(2)} if capture_error else {}
     try:
@@ -176,7 +176,7 @@ def create(
 
 
 def _command(cmd: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> Command:
-    from trainyard_toolkit.layout import Layout
+    from ..layout import Layout
 
     code = Layout().code
     return Command(cmd, os.environ if env is None else env, cwd or (code if os.path.isdir(code) else None))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit import xla
-from trainyard_toolkit.predecessor.process_runner import ProcessRunner, set_hosts
+from .. import launch as launching
+from .. import xla
+from ..predecessor.process_runner import ProcessRunner, set_hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainyard_toolkit.environment import Environment
+    from ..environment import Environment
 
 
 class PyTorchXLARunner(ProcessRunner):

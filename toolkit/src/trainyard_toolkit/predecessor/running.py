@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainyard_toolkit import failure
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit.errors import ExecuteUserScriptError
+from .. import failure
+from .. import launch as launching
+from ..errors import ExecuteUserScriptError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard_toolkit.process import Outcome
+    from ..process import Outcome
 
 
 class Running:

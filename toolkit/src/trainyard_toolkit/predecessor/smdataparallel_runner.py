@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit.efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from trainyard_toolkit.predecessor.mpi_runner import (
+from .. import launch as launching
+from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
+from ..predecessor.mpi_runner import (
     MPI_FINISHED_STATUS_FILE,
     MasterRunner,
     get_dataparallel_exception_classes,
 )
-from trainyard_toolkit.predecessor.process_runner import DEFAULT_ERROR_CLASS
+from ..predecessor.process_runner import DEFAULT_ERROR_CLASS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainyard_toolkit.environment import Environment
+    from ..environment import Environment
 
 __all__ = [
     "DEFAULT_ERROR_CLASS",

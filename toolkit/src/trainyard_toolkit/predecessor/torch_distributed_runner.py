@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from trainyard_toolkit import launch as launching
-from trainyard_toolkit import torchrun
-from trainyard_toolkit.efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from trainyard_toolkit.predecessor.process_runner import ProcessRunner, set_hosts
+from .. import launch as launching
+from .. import torchrun
+from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
+from ..predecessor.process_runner import ProcessRunner, set_hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from trainyard_toolkit.environment import Environment
-    from trainyard_toolkit.predecessor.running import Running
-    from trainyard_toolkit.process import Outcome
+    from ..environment import Environment
+    from ..predecessor.running import Running
+    from ..process import Outcome
 
 __all__ = ["SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from trainyard_toolkit.predecessor import SM_TRAINING_COMPILER_PATHS
+from ..predecessor import SM_TRAINING_COMPILER_PATHS
 
 __all__ = ["SM_TRAINING_COMPILER_PATHS"]
 
@@ -14,7 +14,7 @@ DEFAULT_FAILURE_CODE = 1
 
 def train() -> None:
     """Run the job that the base directory describes, and end this process with its exit code."""
-    from trainyard_toolkit import cli
+    from .. import cli
 
     _exit_processes(cli.main(["train"]))
 

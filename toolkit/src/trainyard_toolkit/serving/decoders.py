@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import json
 
-from trainyard_toolkit.errors import ClientError, UnsupportedFormatError
-from trainyard_toolkit.serving import content_types
+from ..errors import ClientError, UnsupportedFormatError
+from ..serving import content_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from trainyard_toolkit import fetch, install, log, program, resources
-from trainyard_toolkit.errors import ClientError, ConfigError, ToolkitError
-from trainyard_toolkit.layout import Layout
-from trainyard_toolkit.masking import Masker
+from .. import fetch, install, log, program, resources
+from ..errors import ClientError, ConfigError, ToolkitError
+from ..layout import Layout
+from ..masking import Masker
 
 DEFAULT_PORT = "8080"
 DEFAULT_TIMEOUT = 60
@@ -96,7 +96,7 @@ def _server(settings: Settings) -> object:
 
         def load(self) -> object:
             """The application, in each worker."""
-            from trainyard_toolkit.serving import worker
+            from ..serving import worker
 
             return worker.application()
 

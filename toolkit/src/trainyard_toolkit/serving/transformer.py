@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 
-from trainyard_toolkit import log
-from trainyard_toolkit.errors import ClientError, UnsupportedFormatError
-from trainyard_toolkit.serving import content_types, decoders, encoders
+from .. import log
+from ..errors import ClientError, UnsupportedFormatError
+from ..serving import content_types, decoders, encoders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

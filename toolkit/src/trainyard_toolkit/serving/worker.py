@@ -6,9 +6,9 @@ import importlib
 import os
 import sys
 
-from trainyard_toolkit.layout import Layout
-from trainyard_toolkit.serving import content_types
-from trainyard_toolkit.serving.transformer import Answer, Transformer
+from ..layout import Layout
+from ..serving import content_types
+from ..serving.transformer import Answer, Transformer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def application() -> Callable[..., Any]:
 
 
 def _user_module(layout: Layout) -> Any:
-    from trainyard_toolkit import program
+    from .. import program
 
     name = os.environ.get("SAGEMAKER_PROGRAM", "")
     program.check(layout.code, name)

@@ -7,12 +7,13 @@ it is sent again.
 
 from __future__ import annotations
 
-import random
 import time
 from typing import Any
 
+from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.batch.listing import find_by_name
+from trainyard.schedulers.aws.batch import names
+from trainyard.schedulers.aws.batch.observe import find_by_name
 from trainyard.schedulers.aws.errors import (
     AwsError,
     AwsForbiddenError,
@@ -22,12 +23,10 @@ from trainyard.schedulers.aws.errors import (
 from trainyard.schedulers.aws.session import AwsSession
 
 ATTEMPTS = 5
-FIRST_DELAY = 0.5
+FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 #: How often a job whose answer was lost is looked for: lists lag behind.
 LOOKS = 3
 DUPLICATE = "submitted twice by trainyard: its first submission is kept"
-
-sleep = time.sleep
 
 
 def check_queue(session: AwsSession, queue: str) -> None:
@@ -61,8 +60,8 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
         AwsError: Batch refused it, or could not be reached after several attempts.
     """
     is_uncertain = False
-    delay = FIRST_DELAY
-    for attempt in range(ATTEMPTS):
+    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, attempts=ATTEMPTS)
+    while True:
         try:
             answer = session.call("batch", "SubmitJob", repeats=False, **request)
         except AwsError as error:
@@ -72,29 +71,24 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
                 found = _look_for(session, request)
                 if found is not None:
                     return found
-            if not may_repeat or attempt == ATTEMPTS - 1:
+            if not may_repeat or not backoff.pause():
                 raise
         else:
             return _the_first(session, request, answer) if is_uncertain else answer
-        sleep(delay * random.uniform(0.5, 1))
-        delay *= 2
-    raise AssertionError("unreachable")
 
 
 def _look_for(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
     """Return the job that a lost submission made; None if it made none, as far as can be seen."""
-    delay = FIRST_DELAY
-    for look in range(LOOKS):
-        if look:
-            sleep(delay)
-            delay *= 2
+    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, attempts=LOOKS)
+    while True:
         try:
             found = find_by_name(session, request["jobQueue"], request["jobName"])
         except AwsError:
-            continue
+            found = []
         if found:
             return _ids(found[0])
-    return None
+        if not backoff.pause():
+            return None
 
 
 def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, str]:
@@ -112,3 +106,22 @@ def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, A
 
 def _ids(job: dict[str, Any]) -> dict[str, str]:
     return {"jobId": job["jobId"], "jobArn": job.get("jobArn", "")}
+
+
+def ensure(session: AwsSession, job_def: dict[str, Any]) -> str:
+    """Return the ARN of a definition of this content, which is registered if there is none.
+
+    Two processes that do this at the same time may register it twice, which does no harm.
+    """
+    name = job_def["jobDefinitionName"]
+    digest = job_def["tags"][names.TAG_CONTENT]
+    for page in session.pages(
+        "batch", "DescribeJobDefinitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE"
+    ):
+        for found in page:
+            # somebody may have made another revision by hand
+            if found.get("tags", {}).get(names.TAG_CONTENT) == digest:
+                return str(found["jobDefinitionArn"])
+    tags = {**job_def["tags"], names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    answer = session.call("batch", "RegisterJobDefinition", **{**job_def, "tags": tags})
+    return str(answer["jobDefinitionArn"])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.engine import Engine
 from trainyard.schedulers.aws.sagemaker.names import BACKEND
-from trainyard.schedulers.aws.sagemaker.script import script_of
-from trainyard.workspace.patch import DockerWorkspaceMixin
+from trainyard.schedulers.aws.sagemaker.training_script import script_of
+from trainyard.workspace.image_shipment import DockerWorkspaceMixin
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.programs import ROLE_NAME
-from trainyard.schedulers.aws.sagemaker.readback import Recovered, read_command
+from trainyard.schedulers.aws.sagemaker.container import ROLE_NAME, Recovered, read_command
 from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, exit_code_of, message_of, reason_of
-from trainyard.schedulers.aws.sagemaker.script import as_arguments
+from trainyard.schedulers.aws.sagemaker.training_script import as_arguments
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE

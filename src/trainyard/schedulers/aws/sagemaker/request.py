@@ -7,25 +7,27 @@ What only AWS or a disk can tell stands in the request by a name of its own unti
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import trainyard
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws import s3, service_model
 from trainyard.schedulers.aws.sagemaker import configs, names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
     MODEL_CONTENT_TYPE,
     Channels,
+    Upload,
     is_s3,
     local_path,
 )
-from trainyard.schedulers.aws.sagemaker.isolation import problems_of as isolation_problems
-from trainyard.schedulers.aws.sagemaker.job import AWSSageMakerJob, Needs, PlannedCode, settle
-from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.programs import Programs
-from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
-from trainyard.schedulers.aws.sagemaker.resources import Instances
-from trainyard.schedulers.aws.sagemaker.rules import (
+from trainyard.schedulers.aws.sagemaker.container import Programs
+from trainyard.schedulers.aws.sagemaker.instances import Instances
+from trainyard.schedulers.aws.sagemaker.network_isolation import problems_of as isolation_problems
+from trainyard.schedulers.aws.sagemaker.option_rules import (
     WITHOUT_DEBUGGER,
     check_options,
     metric_pairs,
@@ -33,10 +35,11 @@ from trainyard.schedulers.aws.sagemaker.rules import (
     tag_pairs,
     variable_problems,
 )
-from trainyard.schedulers.aws.sagemaker.script import script_of
+from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
+from trainyard.schedulers.aws.sagemaker.training_script import script_of
 from trainyard.specs.app import AppDef
-
-__all__ = ["AWSSageMakerJob", "Needs", "PlannedCode", "check_job", "check_request", "make_job", "settle"]
+from trainyard.system.identity import user_name
 
 DEFAULT_MODEL_CHANNEL = "model"
 
@@ -187,7 +190,7 @@ class _Builder:
 
     def _default_bucket(self) -> str:
         self.needs.default_bucket = True
-        return names.join_s3(names.default_bucket(self.region))
+        return s3.join_uri(names.default_bucket(self.region))
 
     def _output(self) -> dict[str, Any]:
         output: dict[str, Any] = {"S3OutputPath": self.output_path}
@@ -241,7 +244,7 @@ class _Builder:
         if not uri:
             return {}
         again = self.opts.max_retry_attempts is not None or self.opts.use_spot_instances
-        if again and uri.startswith("s3://") and not names.is_directory_bucket(uri):
+        if again and uri.startswith("s3://") and not s3.is_directory_bucket(uri):
             self.needs.checkpoint_check = uri
         path = self.opts.checkpoint_local_path or wanted.get("path")
         return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
@@ -287,7 +290,7 @@ class _Builder:
         if self.opts.batch_queue:
             tags[names.TAG_QUEUED] = self.app_id
         tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        user = names.current_user() if self.opts.user is None else self.opts.user
+        user = user_name() if self.opts.user is None else self.opts.user
         if user:
             tags[names.TAG_USER] = names.tag_value(user)
         return [{"Key": key, "Value": value} for key, value in tags.items()]
@@ -295,12 +298,12 @@ class _Builder:
     def _code_uri(self, key: str) -> str:
         """Return where the code goes: code_location, or the bucket of the results."""
         if self.opts.code_location:
-            bucket, prefix = names.split_s3(self.opts.code_location)
+            bucket, prefix = s3.split_uri(self.opts.code_location)
         elif is_s3(self.output_path):
-            bucket, prefix = names.split_s3(self.output_path)[0], ""
+            bucket, prefix = s3.split_uri(self.output_path)[0], ""
         else:
-            bucket, prefix = names.split_s3(self._default_bucket())[0], ""
-        return names.join_s3(bucket, prefix, "trainyard/code", key) + "/"
+            bucket, prefix = s3.split_uri(self._default_bucket())[0], ""
+        return s3.join_uri(bucket, prefix, "trainyard/code", key) + "/"
 
 
 def _one_of(name: str, wanted: str, option: str, given: str | None) -> str:
@@ -327,14 +330,13 @@ def check_job(job: AWSSageMakerJob) -> None:
     Raises:
         ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
     """
-    from trainyard.schedulers.aws.sagemaker import sdk
-    from trainyard.schedulers.aws.validate import problems_of
+    from trainyard.schedulers.aws.service_model import problems_of
 
-    problems = sdk.operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
+    problems = operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
     if job.submission:
         submission = {**job.submission, "serviceRequestPayload": "{}"}
-        missing = sdk.too_new("batch", "SubmitServiceJob", submission)
-        is_known = not sdk.operation_too_new("batch", "SubmitServiceJob")
+        missing = too_new("batch", "SubmitServiceJob", submission)
+        is_known = not operation_too_new("batch", "SubmitServiceJob")
         problems += missing + (problems_of("batch", "SubmitServiceJob", submission) if is_known else [])
     check_request(job.job_def, problems)
 
@@ -349,16 +351,212 @@ def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> Non
     Raises:
         ConfigError: the service would refuse it; everything that is wrong is said at once.
     """
-    from trainyard.schedulers.aws.sagemaker import sdk
-    from trainyard.schedulers.aws.validate import problems_of
+    from trainyard.schedulers.aws.service_model import problems_of
 
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
     )
-    too_new = sdk.too_new("sagemaker", "CreateTrainingJob", example)  # and takes that out of the example
-    problems = [*others, *too_new, *problems_of("sagemaker", "CreateTrainingJob", example)]
+    missing = too_new("sagemaker", "CreateTrainingJob", example)  # and takes that out of the example
+    problems = [*others, *missing, *problems_of("sagemaker", "CreateTrainingJob", example)]
     if problems:
         from trainyard.redaction import redact_text
 
         text = "".join(f"\n  - {redact_text(problem)}" for problem in problems)
         raise ConfigError(f"SageMaker would refuse the job:{text}")
+
+
+# ---- What of the services an installed boto3 does not know yet, said before anything is uploaded
+
+
+_TRAINING = ("sagemaker", "CreateTrainingJob")
+_QUEUE = ("batch", "SubmitServiceJob")
+#: Members of requests that are newer than the oldest boto3 that is supported, the option that they come from,
+#: and the first boto3 that has them.
+MEMBERS: dict[tuple[str, str], list[tuple[tuple[str, ...], str, str]]] = {
+    _TRAINING: [
+        (("ResourceConfig", "InstancePreferences"), "instance_preferences", "1.43.90"),
+        (("ResourceConfig", "InstancePlacementConfig"), "instance_placement_config", "1.40.6"),
+        (("ResourceConfig", "TrainingPlanArn"), "training_plan", "1.35.75"),
+        (("MlflowConfig",), "mlflow_config", "1.42.2"),
+        (("ModelPackageConfig",), "model_package_config", "1.42.2"),
+    ],
+    _QUEUE: [
+        (("quotaShareName",), "batch_quota_share", "1.42.72"),
+        (("preemptionConfiguration",), "batch_preemption_retries", "1.42.72"),
+    ],
+}
+#: The same of whole operations.
+OPERATIONS: dict[tuple[str, str], tuple[str, str]] = {
+    ("sagemaker", "ExtendTrainingPlan"): ("training_plan_extension", "1.42.66"),
+    _QUEUE: ("batch_queue", "1.39.16"),
+}
+
+
+def too_new(service: str, operation: str, request: dict[str, Any]) -> list[str]:
+    """Return what of a request the installed boto3 does not know, and take it out, so that the rest can be
+    checked.
+
+    Args:
+        service: name of the service, such as ``sagemaker``.
+        operation: name of the operation.
+        request: the request; it is changed.
+    """
+    missing = operation_too_new(service, operation)
+    if missing:
+        return missing
+    problems = []
+    for path, option, version in MEMBERS.get((service, operation), []):
+        place: Any = request
+        for name in path[:-1]:
+            place = place.get(name) or {}
+        if path[-1] in place and not service_model.has_member(service, operation, path):
+            del place[path[-1]]
+            problems.append(_needs(option, version))
+    return problems
+
+
+def operation_too_new(service: str, operation: str) -> list[str]:
+    """Return what is to be said if the installed boto3 does not know an operation."""
+    known = OPERATIONS.get((service, operation))
+    if known is None or service_model.has_operation(service, operation):
+        return []
+    return [_needs(*known)]
+
+
+def _needs(option: str, version: str) -> str:
+    from botocore import __version__
+
+    return f"{option} needs boto3 {version} or newer, and {__version__} is installed: pip install -U boto3"
+
+
+# ---- A training job that can be submitted: the request, and what comes before it
+
+
+@dataclass
+class Needs:
+    """What has to be done before a request can be sent.
+
+    Attributes:
+        role_name: name of the role whose ARN is to be found; "" where the ARN was given.
+        role_check: whether the role is to be looked at, though its ARN was given.
+        checkpoint_check: where the checkpoints are, if the role's rights to them are to be looked at.
+        default_bucket: whether something goes to the account's own bucket, made if it is missing.
+        code_uri: where the code is to be uploaded, a "directory" of S3; "" if there is none to upload.
+        uploads: paths of this machine that are to be uploaded.
+        extension: id of the offering that the job's training plan is to be extended by; "" for none.
+    """
+
+    role_name: str = ""
+    role_check: bool = False
+    checkpoint_check: str = ""
+    default_bucket: bool = False
+    code_uri: str = ""
+    uploads: list[Upload] = field(default_factory=list)
+    extension: str = ""
+
+    def steps(self) -> list[str]:
+        """Return in words what will be done."""
+        steps = []
+        if self.role_name:
+            steps.append(f"look up the ARN of the role {self.role_name}, and whether SageMaker may assume it")
+        if self.role_check:
+            steps.append("look up whether SageMaker may assume the role, if that is allowed")
+        if self.checkpoint_check:
+            steps.append(
+                f"look up whether the role may read and write {self.checkpoint_check}, for when the job is "
+                "started again, if that is allowed"
+            )
+        if self.default_bucket:
+            steps.append("make the account's own bucket, unless it is there")
+        if self.code_uri:
+            steps.append(f"upload the code to {self.code_uri}, unless it is there")
+        steps += [f"upload {upload.path}, unless it is there" for upload in self.uploads]
+        if self.extension:
+            steps.append(
+                f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
+                "plan has it"
+            )
+        return steps
+
+
+@dataclass
+class AWSSageMakerJob:
+    """A training job that can be submitted.
+
+    Attributes:
+        job_name: its name on SageMaker, which is the job's id.
+        job_def: the CreateTrainingJob request.
+        images_to_push: images with the workspace, where they are made: name -> repository and tag.
+        needs: what has to be done before the request can be sent.
+        runs: what each role runs, for people: the request may have it in pieces.
+        submission: the SubmitServiceJob request of a job that goes through a Batch queue, without its
+            payload, which is the CreateTrainingJob request; empty for others.
+    """
+
+    job_name: str
+    job_def: dict[str, Any]
+    images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
+    needs: Needs = field(default_factory=Needs)
+    runs: dict[str, list[str]] = field(default_factory=dict)
+    submission: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def app_id(self) -> str:
+        """The job's id: its name, and before it the queue if it goes through one."""
+        queue = str(self.submission.get("jobQueue", "")).rpartition("/")[2]
+        return f"{queue}:{self.job_name}" if queue else self.job_name
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values, without secrets, with what comes before it and what will run."""
+        from trainyard.redaction import Redactor
+        from trainyard.schedulers.aws.sagemaker.container import without_secrets
+
+        redactor = Redactor()
+        job_def = without_secrets(self.job_def)
+        request: dict[str, Any] = {"CreateTrainingJob": job_def}
+        if self.submission:
+            payload = {"serviceRequestPayload": job_def}
+            request = {"SubmitServiceJob": {**redactor.json(self.submission), **payload}}
+        before, runs = redactor.json(self.needs.steps()), redactor.json(self.runs)
+        shown = {"before": before, **request, "runs": runs}
+        return {key: value for key, value in shown.items() if value}
+
+    def __str__(self) -> str:
+        """Return the same as text."""
+        return json.dumps(self.shown(), indent=2)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class PlannedCode:
+    """What the request has to know of the code.
+
+    Attributes:
+        key: names its content; `names.CONTENT` where that is not known yet. "" if there is nothing to upload.
+        archive: ``s3://`` URI of an archive that is there already; "" if the code is to be uploaded.
+        has_code: whether there is code at all, and not the toolkit alone.
+    """
+
+    key: str = ""
+    archive: str = ""
+    has_code: bool = True
+
+
+def settle(request: Mapping[str, Any], replacements: Mapping[str, str]) -> dict[str, Any]:
+    """Return a request in which texts are replaced wherever they occur, in the order of the mapping."""
+    settled = copy.deepcopy(dict(request))
+    result: dict[str, Any] = _replaced(settled, replacements)
+    return result
+
+
+def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        for old, new in replacements.items():
+            if old in value:
+                value = value.replace(old, new)
+        return value
+    if isinstance(value, dict):
+        return {key: _replaced(item, replacements) for key, item in value.items()}
+    return [_replaced(item, replacements) for item in value] if isinstance(value, list) else value

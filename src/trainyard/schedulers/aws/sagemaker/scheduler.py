@@ -21,14 +21,14 @@ from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker.code import CodePackage
+    from trainyard.progress import Progress
+    from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
-    from trainyard.schedulers.aws.sagemaker.queued import QueuedJobs
+    from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
 
 
@@ -77,14 +77,14 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     # ---- submitting
 
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
-        from trainyard.schedulers.aws.sagemaker.rules import check_options
+        from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 
         opts = self.opts_class(**cfg)
         check_options(app, opts, region=self._region(cfg))
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
-        from trainyard.schedulers.aws.sagemaker.code import plan_code
+        from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
         from trainyard.schedulers.aws.sagemaker.images import ImageMaker, goes_into_image
 
         opts = self.opts_class(**cfg)
@@ -96,7 +96,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         from trainyard.schedulers.aws.sagemaker.channels import check_there
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -127,9 +127,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             ConfigError: something cannot be read, or the role does not exist.
             AwsError: AWS refused or could not be reached. No job is started, and nothing is half uploaded.
         """
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
-        from trainyard.schedulers.aws.sagemaker.side_effects import carry_out
-        from trainyard.workspace.progress import Silent
+        from trainyard.progress import Silent
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
+        from trainyard.schedulers.aws.sagemaker.submission import carry_out
 
         cfg: Mapping[str, Any] = info.cfg
         code: CodePackage | None = None
@@ -147,7 +147,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Look at credentials and role before an image is pushed; code for S3 is sent after the same look."""
-        from trainyard.schedulers.aws.sagemaker.side_effects import check_identity
+        from trainyard.schedulers.aws.sagemaker.submission import check_identity
 
         check_identity(info.request, self._session_of(info.cfg), progress)
 
@@ -167,7 +167,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         check_job(job)
         session = self._session_of(cfg)
         if job.submission:
-            from trainyard.schedulers.aws.sagemaker.queue_calls import submit
+            from trainyard.schedulers.aws.sagemaker.queued_jobs import submit_service as submit
 
             answer = submit(session, job.submission, job.job_def)
             arn = answer["jobArn"]
@@ -214,7 +214,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
                 this queue alone; those of all queues and of none by default), and the filters of
                 `list_filters`.
         """
-        from trainyard.schedulers.aws.sagemaker.queued import list_all
+        from trainyard.schedulers.aws.sagemaker.queued_jobs import list_all
 
         cfg = cfg or {}
         rows = list_all(
@@ -313,7 +313,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     @property
     def _queued(self) -> QueuedJobs:
         """The jobs that go through a queue; made when it is asked for."""
-        from trainyard.schedulers.aws.sagemaker.queued import QueuedJobs
+        from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
 
         if self._made_queued is None:
             self._made_queued = QueuedJobs(

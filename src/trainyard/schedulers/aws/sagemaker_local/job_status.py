@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 import time
 
-from trainyard.processes import Process, myself
 from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL
-from trainyard.schedulers.exec.process.documents import machine
+from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,15 +12,14 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import BackendError, ConfigError
-from trainyard.processes import myself
 from trainyard.redaction import Redactor
 from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
-from trainyard.schedulers.exec.process.documents import machine
-from trainyard.schedulers.machine.processes import JOB_VARIABLE
+from trainyard.system.identity import machine, myself
+from trainyard.system.processes import JOB_VARIABLE
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 ACCOUNT = "000000000000"
@@ -79,7 +78,7 @@ def region_of_environment() -> str:
 
 def arn_of(name: str, region: str, role: str) -> str:
     """Return the ARN of a job, in the account of its role."""
-    from trainyard.schedulers.aws.looks import partition_and_account
+    from trainyard.schedulers.aws.doctor import partition_and_account
 
     partition, account = partition_and_account(role)
     return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
@@ -143,7 +142,7 @@ def launch(
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    from trainyard.schedulers.aws.sagemaker.command import without_secrets
+    from trainyard.schedulers.aws.sagemaker.container import without_secrets
 
     redacted = without_secrets(request)
     # Redaction looks at texts too; what describes the job but is no secret stays as it is.

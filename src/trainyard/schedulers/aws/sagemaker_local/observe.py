@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +11,9 @@ from trainyard.schedulers.aws.sagemaker_local import recovery
 from trainyard.schedulers.aws.sagemaker_local.endpoint import api
 from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process
 
 LONGEST_WAIT = 10.0
 
@@ -51,7 +50,7 @@ def describe(job: JobDir, state: dict[str, Any]) -> DescribeAppResponse:
     response.roles_statuses = [RoleStatus(role, replicas) for role, replicas in roles.items()]
     response.num_restarts = state["restarts"]
     if state["status"] not in TERMINAL:
-        stopped = processes.stopped_text(processes.from_json(state.get("runner")), "runner")
+        stopped = processes.stopped_text(Process.from_json(state.get("runner")), "runner")
         response.msg = stopped or response.msg
     response.ui_url = f"file://{job.file('logs')}"
     response.results = (response.results or "").removeprefix("file://") or None
@@ -110,18 +109,9 @@ def wait_for_end(job: JobDir, timeout: float | None) -> None:
 def _wait_for_runner(state: dict[str, Any], seconds: float) -> None:
     """Wait for the end of a job's runner, or of its guard where the runner is gone."""
     for name in ("runner", "guard"):
-        keeper = processes.from_json(state.get(name))
+        keeper = Process.from_json(state.get(name))
         if keeper is None or not keeper.is_alive():
             continue
-        try:
-            fd = os.pidfd_open(keeper.pid)
-        except OSError:
-            continue
-        try:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(seconds * 1000)
-            return
-        finally:
-            os.close(fd)
+        processes.wait_for_end(keeper, seconds)
+        return
     time.sleep(min(seconds, 0.1))

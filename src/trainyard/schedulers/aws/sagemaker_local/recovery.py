@@ -9,8 +9,8 @@ import time
 
 from trainyard.schedulers.aws.sagemaker_local.job_status import finish
 from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
-from trainyard.schedulers.exec.process.documents import machine
-from trainyard.schedulers.machine import processes
+from trainyard.system import processes
+from trainyard.system.identity import Process, machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def is_attended(job: JobDir, state: dict[str, Any]) -> bool:
     """Tell whether the job's runner, its guard, or who is about to start them still runs."""
     if state["boot_id"] != machine()["boot_id"]:
         return False
-    runner, guard = (processes.from_json(state.get(name)) for name in ("runner", "guard"))
+    runner, guard = (Process.from_json(state.get(name)) for name in ("runner", "guard"))
     if runner is None:
-        submitter = processes.from_json((job.read_request() or {}).get("submitter"))
+        submitter = Process.from_json((job.read_request() or {}).get("submitter"))
         if submitter is not None and submitter.is_alive():
             return True
     return processes.is_kept(runner, guard)

@@ -20,13 +20,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
     from trainyard.schedulers.base import Check, Leftover
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
 
 BACKEND = "sagemaker_local"
@@ -58,14 +58,14 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as a channel of the job, from a directory of this machine."""
-        from trainyard.schedulers.aws.sagemaker.code import plan_code
+        from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 
         return plan_code(app, workspace, self.opts_class(**cfg), local=True)
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
         from trainyard.specs.dryrun import AppDryRunInfo
 
@@ -80,9 +80,9 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Put the code where the job finds it: into a directory named by its content."""
-        from trainyard.schedulers.aws.sagemaker.code import CodePackage
+        from trainyard.progress import Silent
+        from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
-        from trainyard.workspace.progress import Silent
 
         quiet = progress is None or info.cfg.get("quiet")
         told = Silent() if quiet or progress is None else progress
@@ -150,6 +150,22 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         state = None if job is None else recovery.current_state(job)
         if job is not None and state is not None and state["status"] not in TERMINAL:
             api.stop(job, state)
+
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: SIGTERM, SIGKILL two minutes later, then a restart on new hosts."""
+        from trainyard.schedulers.aws.sagemaker_local.endpoint import api
+        from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+
+        job = training_job.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        try:
+            api.interrupt(job, state, absence)
+        except ApiError as error:
+            raise ConfigError(error.message) from error
+        except OSError as error:
+            raise BackendError(f"cannot interrupt {app_id}: {error}") from error
 
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.aws.sagemaker_local import housekeeping

@@ -12,9 +12,9 @@ from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
-from trainyard.schedulers.aws.sagemaker.rules import check_options
 from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
@@ -24,10 +24,10 @@ from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker.code import CodePackage
+    from trainyard.progress import Progress
+    from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.workspace.progress import Progress
 
 NO_IMAGE = "<NONE>"
 PROCESS_IMAGE = "this-machine"
@@ -179,7 +179,7 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
         StateStoreError: it cannot be written.
         WorkspaceChangedError: the files are changed again and again.
     """
-    from trainyard.workspace.errors import WorkspaceChangedError
+    from trainyard.errors import WorkspaceChangedError
 
     uri = job.needs.code_uri
     if not uri:

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from trainyard.processes import Process
 from trainyard.schedulers.aws.sagemaker_local import recovery
 from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 from trainyard.schedulers.exec.process import guard
+from trainyard.system.identity import Process
 
 MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
 SENTINEL = f'read -r _; exec "$PYTHON" -P -m {MODULE} --orphaned "$JOB"'

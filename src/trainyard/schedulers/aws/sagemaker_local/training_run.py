@@ -15,7 +15,6 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.processes import Process
 from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Objects
 from trainyard.schedulers.aws.sagemaker_local.data.results import final_metrics, send_results
@@ -24,6 +23,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
 from trainyard.schedulers.exec.process.guard import note_fault
+from trainyard.system.identity import Process
 
 #: Why hosts are made to end. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.paths import state_dir
@@ -14,7 +14,7 @@ from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.container import inventory, labels
 from trainyard.schedulers.exec.container.inventory import parse_time, results_dir
 from trainyard.schedulers.exec.container.judge import judge
-from trainyard.workspace.images.basefiles import LOOKING_LABEL
+from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def remove(engine: Engine, items: Iterable[Leftover]) -> int:
 def _remove(engine: Engine, item: Leftover) -> bool:
     kind = item.name.partition(" ")[0]
     if kind == "image":
-        return images.remove(engine, item.id, force=True)
+        return image_store.remove(engine, item.id, force=True)
     if kind == "network":
         return inventory.remove_network(engine, item.id)
     if kind == "container":
@@ -133,7 +133,7 @@ def _unused_images(
     used = {container["ImageID"] for container in containers if container["Id"] not in leaving}
     for image in found:
         # reproducible images do not say when they were made; the daemon knows when it tagged them
-        details = images.inspect_image(engine, image["Id"])
+        details = image_store.inspect_image(engine, image["Id"])
         tagged = parse_time(((details or {}).get("Metadata") or {}).get("LastTagTime") or "")
         age = time.time() - (tagged / 1e9 if tagged else image["Created"])
         if image["Id"] not in used and age >= older_than:

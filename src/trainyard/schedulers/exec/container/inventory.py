@@ -7,6 +7,7 @@ import os
 import re
 import time
 
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError
 from trainyard.paths import state_dir
@@ -188,12 +189,14 @@ class Job:
     @property
     def was_submitted_here(self) -> bool:
         """Whether it was submitted from this machine."""
-        return self.labels.get(labels.HOST) == os.uname().nodename
+        from trainyard.system.identity import host_name
+
+        return self.labels.get(labels.HOST) == host_name()
 
     @property
     def submitter_is_alive(self) -> bool:
         """Whether the process that submits it may still run; a guess if that is on another machine."""
-        from trainyard.processes import Process
+        from trainyard.system.identity import Process
 
         if not self.was_submitted_here:
             return time.time() - self.submitted_at < LONGEST_REMOTE_SUBMISSION
@@ -350,16 +353,15 @@ def remove_job(engine: Engine, app_id: str) -> None:
 
 def remove_container(engine: Engine, container_id: str) -> None:
     """Kill and remove a container with its anonymous volumes; it is gone when this returns."""
-    deadline = time.monotonic() + REMOVAL_SECONDS
+    backoff = Backoff(0.1, jitter=0, limit=REMOVAL_SECONDS)
     while True:
         try:
             engine.request("DELETE", f"/containers/{container_id}", params={"force": True, "v": True})
         except EngineError as error:
             if error.status == 404:
                 return
-            if error.status != 409 or time.monotonic() > deadline:  # 409: another client is removing it
+            if error.status != 409 or not backoff.pause():  # 409: another client is removing it
                 raise
-            time.sleep(0.1)
         else:
             return
 
@@ -372,7 +374,7 @@ def make_network(engine: Engine, app_id: str, containers: int) -> Network:
         EngineError: the daemon refuses it for another reason; 409 if there is one of this name.
     """
     from trainyard.docker import networks  # late: most jobs have one container
-    from trainyard.docker.errors import NoSubnetLeftError
+    from trainyard.docker.engine import NoSubnetLeftError
 
     held = {labels.APP_ID: app_id}
     body = {"Name": app_id, "Driver": "bridge", "CheckDuplicate": True, "Labels": held}

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from trainyard.docker.engine import Engine
-    from trainyard.docker.engine import Stream as Answer
+    from trainyard.docker.engine import DaemonAnswer, Engine
     from trainyard.schedulers.base import LogQuery
     from trainyard.schedulers.exec.container.inventory import Container, Job
     from trainyard.schedulers.exec.container.judge import Judgement
@@ -181,7 +180,7 @@ class Cursor:
 # ---- what is asked of the daemon
 
 
-def open_log(engine: Engine, container_id: str, params: dict[str, Any]) -> Answer | None:
+def open_log(engine: Engine, container_id: str, params: dict[str, Any]) -> DaemonAnswer | None:
     """Ask for a container's log; returns None if there is no such container.
 
     Raises:
@@ -195,7 +194,7 @@ def open_log(engine: Engine, container_id: str, params: dict[str, Any]) -> Answe
         raise BackendError(f"the Docker daemon cannot read the log: {error.message}") from error
 
 
-def frames_of(answer: Answer, *, naps: bool) -> Iterator[list[Frame]]:
+def frames_of(answer: DaemonAnswer, *, naps: bool) -> Iterator[list[Frame]]:
     """Yield the frames of an answer, as many at a time as have arrived."""
     reader = FrameReader()
     while data := answer.read1(READ_SIZE):
@@ -211,7 +210,7 @@ def frames_after(
     *,
     follow: bool,
     since: str | None = None,
-    opened: Callable[[Answer], None] = lambda answer: None,
+    opened: Callable[[DaemonAnswer], None] = lambda answer: None,
 ) -> Iterator[list[tuple[int, bytes, bytes]]]:
     """Yield stream, time and content of the frames after a cursor, and advance it.
 
@@ -510,7 +509,7 @@ class _Follower:
         self._time_is_up = threading.Event()
         self._skips_to_last = window.last is not None
         self._lock = threading.Lock()
-        self._answer: Answer | None = None
+        self._answer: DaemonAnswer | None = None
         self.thread = threading.Thread(target=self._run, name=f"log-{key[0]}-{key[1]}", daemon=True)
 
     def stop(self) -> None:
@@ -569,7 +568,7 @@ class _Follower:
                 self._put(LogBlock(*self._key, line))
             self._skips_to_last = False
 
-        def opened(answer: Answer) -> None:
+        def opened(answer: DaemonAnswer) -> None:
             with self._lock:
                 self._answer = answer
                 if self._stopped.is_set() or (follow and self._time_is_up.is_set()):

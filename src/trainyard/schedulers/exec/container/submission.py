@@ -12,14 +12,14 @@ import time
 import warnings
 from dataclasses import dataclass, field
 
-from trainyard.docker import images
-from trainyard.docker.errors import EngineError, NoSubnetLeftError
+from trainyard.docker import image_store
+from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
-from trainyard.processes import myself
 from trainyard.schedulers.exec.container import inventory, labels, reasons
 from trainyard.schedulers.exec.container.parallel import for_all
 from trainyard.schedulers.exec.container.watcher import ensure_watcher
+from trainyard.system.identity import host_name, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class _Submission:
         self._make_directories()
         self._labels = {
             labels.SUBMITTER: str(myself()),
-            labels.HOST: os.uname().nodename,
+            labels.HOST: host_name(),
             labels.SUBMITTED_AT: repr(time.time()),
         }
         if self.request.network:
@@ -332,17 +332,17 @@ def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dic
         BackendError: it cannot be pulled.
         EngineUnavailableError: no daemon answers.
     """
-    found = images.inspect_image(engine, image)
+    found = image_store.inspect_image(engine, image)
     if found is not None:
         return found
     if image.startswith("sha256:"):
         raise reasons.not_pulled(image, EngineError(404, "no such image"))
     from trainyard.docker.credentials import credentials_for, engine_auth_header
-    from trainyard.workspace.registry import Reference
+    from trainyard.docker.image_reference import Reference
 
     known = credentials_for(Reference.parse(image).registry)
     try:
-        images.pull(engine, image, engine_auth_header(known) if known else None, platform=platform)
+        image_store.pull(engine, image, engine_auth_header(known) if known else None, platform=platform)
     except EngineError as error:
         raise reasons.not_pulled(image, error) from error
     return None

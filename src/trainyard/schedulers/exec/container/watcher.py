@@ -5,9 +5,8 @@ network at the end. All that it knows it reads from the daemon, so it may be kil
 command that asks for the job starts another. It sleeps until the daemon reports an event, or a client
 connects to its socket.
 
-The socket is in Linux's abstract namespace and named after the job: only one process can have it, it vanishes
-with its process, and all users of the machine see it. A connection wakes the watcher, and ends when the
-watcher ends.
+It listens under a name made of the job's (`trainyard.system.claim_name`), which only one process has at a
+time and which is free again when that process ends. A connection wakes the watcher, and ends when it ends.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 import math
 import select
 import socket
-import struct
 import threading
 import time
 
+from trainyard import system
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
-from trainyard.processes import Process, stat_fields
 from trainyard.schedulers.exec.container import inventory, labels, reasons
 from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge
 from trainyard.schedulers.exec.container.parallel import for_all
@@ -36,11 +35,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainyard.docker.engine import Stream as Answer
+    from trainyard.docker.engine import DaemonAnswer
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
-#: Flag of a process in /proc/PID/stat, see include/linux/sched.h.
-_PF_EXITING = 0x4
 ENDING_MS = 10_000
 #: The shell leaves it to itself and ends at once, so that it is not a child of ours.
 _DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
@@ -89,12 +86,12 @@ def wake_watcher(app_id: str) -> bool:
     if connection is None:
         return False
     with connection:
-        if _is_ending(connection):
+        if _is_ending(app_id, connection):
             return False
         from signal import SIGCONT  # late: importing it costs more than all of this
 
         try:
-            os.kill(_pid_of(connection), SIGCONT)
+            os.kill(system.pid_of_name(_name(app_id), connection), SIGCONT)
         except OSError:  # it has just ended, or is another user's
             pass
         return True
@@ -102,29 +99,17 @@ def wake_watcher(app_id: str) -> bool:
 
 def connect_to_watcher(app_id: str) -> socket.socket | None:
     """Return a connection that ends when a job's watcher does, or None if it has none."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(_address(app_id))
-    except OSError:
-        connection.close()
-        return None
-    return connection
+    return system.connect_to_name(_name(app_id))
 
 
-def _address(app_id: str) -> str:
-    return f"\0trainyard/docker/{app_id}"
+def _name(app_id: str) -> str:
+    return f"docker/{app_id}"
 
 
-def _is_ending(connection: socket.socket) -> bool:
-    """Tell whether the process at the other end is about to end: killed, its files not yet closed."""
-    fields = stat_fields(_pid_of(connection))
-    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
-
-
-def _pid_of(connection: socket.socket) -> int:
-    """Return the process at the other end of a connection."""
-    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid)
+def _is_ending(app_id: str, connection: socket.socket) -> bool:
+    """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
+    facts = system.process_facts(system.pid_of_name(_name(app_id), connection))
+    return facts is None or facts.status == "ending"
 
 
 # ---- waiting for events
@@ -144,7 +129,7 @@ class JobEvents:
         self._condition = threading.Condition()
         self._count = 0
         self._closed = threading.Event()
-        self._answer: Answer | None = None
+        self._answer: DaemonAnswer | None = None
         self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
         self._listening = threading.Event()
         self._watcher: socket.socket | None = None
@@ -205,19 +190,18 @@ class JobEvents:
             self._condition.notify_all()
 
     def _listen(self) -> None:
-        delay = FIRST_DELAY
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, stop=self._closed)
         while not self._closed.is_set():
             try:
                 self._read_events()
-                delay = FIRST_DELAY
+                backoff.reset()
             except (EngineError, EngineUnavailableError):
                 if self._closed.is_set():
                     return
             self._listening.set()
             self.wake()  # those who wait find out by asking that the daemon has gone away
             if not self._closed.is_set():
-                self._closed.wait(delay)
-                delay = min(2 * delay, LONGEST_DELAY)
+                backoff.pause()
 
     def _read_events(self) -> None:
         label = [f"{labels.OLD_APP_ID}={self._app_id}"]
@@ -267,16 +251,9 @@ def main(app_id: str) -> None:
 
 def _become_watcher(app_id: str) -> socket.socket | None:
     """Return the socket of a job's only watcher, or None if another process has it."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     while True:
-        try:
-            listener.bind(_address(app_id))
-        except OSError:
-            if not _has_vanished(app_id):
-                listener.close()
-                return None
-        else:
-            listener.listen()
+        listener = system.claim_name(_name(app_id))
+        if listener is not None or not _has_vanished(app_id):
             return listener
 
 
@@ -286,7 +263,7 @@ def _has_vanished(app_id: str) -> bool:
     if connection is None:
         return True
     with connection:
-        if not _is_ending(connection):
+        if not _is_ending(app_id, connection):
             return False
         poll = select.poll()
         poll.register(connection, select.POLLIN)
@@ -359,7 +336,7 @@ def _do(engine: Engine, job: Job, step: Step) -> bool:
 
 def _has_network(engine: Engine, job: Job) -> bool:
     """Make the network of a job that waits for it; returns False if there are no addresses for it yet."""
-    from trainyard.docker.errors import NoSubnetLeftError
+    from trainyard.docker.engine import NoSubnetLeftError
 
     if inventory.networks_with(engine, labels.APP_ID, job.app_id):
         return True
@@ -393,19 +370,15 @@ def _start(engine: Engine, job: Job, container: Container) -> None:
 
 def _watch_submitter(job: Job, events: JobEvents) -> None:
     """Wake up when the process that submits the job ends: if it is killed, the watcher has to clean up."""
+    from trainyard.system.identity import Process
+    from trainyard.system.processes import wait_for_end
+
     process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
     if process is None or not job.was_submitted_here or not process.is_alive():
         return
-    try:
-        handle = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        return
 
     def wait() -> None:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll()
-        os.close(handle)
+        wait_for_end(process)
         events.wake()
 
     threading.Thread(target=wait, daemon=True).start()

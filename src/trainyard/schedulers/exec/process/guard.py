@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
-from trainyard.processes import Process, myself
-from trainyard.schedulers.machine import linux, processes
+from trainyard import system
+from trainyard.backoff import Backoff
+from trainyard.system import processes
+from trainyard.system.identity import Process, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def guard(
         started: called once the keeper has been started.
         clean_up: called when all that the keeper had started has been killed.
     """
-    linux.become_subreaper()
-    linux.set_title(title)
+    system.become_subreaper()
+    system.set_title(title)
     identity = myself()
     lifeline, _kept_open = os.pipe()
     keeper = os.fork()
@@ -134,8 +135,8 @@ def keep(title: str, prepare: Callable[[], Callable[[], None]], ready: int, plac
     """
     code = 1
     try:
-        linux.become_subreaper()
-        linux.set_title(title)
+        system.become_subreaper()
+        system.set_title(title)
         try:
             work = prepare()
         except OSError as error:
@@ -171,6 +172,6 @@ def wait_until_ended(is_over: Callable[[], bool], pause: float) -> None:
         is_over: looks, and ends the job if nobody keeps it any more.
         pause: seconds between two looks.
     """
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while not is_over() and time.monotonic() < deadline:
-        time.sleep(pause)
+    polls = Backoff(pause, jitter=0, limit=ORPHAN_SECONDS).start()
+    while not is_over() and polls.pause():
+        pass

@@ -7,9 +7,11 @@ import select
 import time
 from collections.abc import Callable
 
+from trainyard import system
 from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.schedulers.machine import linux, processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import interface
+from trainyard.system.identity import Process
 
 #: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
 POLL_SECONDS = 0.05
@@ -27,17 +29,17 @@ class JobWatch:
         self._paths = set(paths)
         self._poller = select.poll()
         self._supervisor = -1
-        self._inotify = linux.Inotify.open()
+        self._events = system.open_file_events()
         self.changed: set[str] = set(paths)
         self._directories: dict[int, str] = {}
-        self._blind = self._inotify is None
-        if self._inotify is not None:
-            directories = {os.path.dirname(path): linux.IN_MODIFY | linux.IN_CREATE for path in paths}
-            directories[job.path] = linux.IN_MOVED_TO
-            watches = {path: self._inotify.add(path, mask) for path, mask in directories.items()}
+        self._blind = self._events is None
+        if self._events is not None:
+            directories = {os.path.dirname(path): interface.MODIFIED | interface.CREATED for path in paths}
+            directories[job.path] = interface.MOVED_TO
+            watches = {path: self._events.add(path, mask) for path, mask in directories.items()}
             self._directories = {watch: path for path, watch in watches.items() if watch is not None}
             self._blind = None in watches.values()
-            self._poller.register(self._inotify.fileno(), select.POLLIN)
+            self._poller.register(self._events.fileno(), select.POLLIN)
         self._watch_supervisor()
 
     def wait(self, timeout: float | None) -> None:
@@ -55,7 +57,7 @@ class JobWatch:
             self._poller.unregister(self._supervisor)
             os.close(self._supervisor)
             self._supervisor = -1
-        changes = [] if self._inotify is None else self._inotify.read_names()
+        changes = [] if self._events is None else self._events.read_names()
         if self._blind or any(watch < 0 for watch, _ in changes):
             self.changed = self._paths
         else:
@@ -66,8 +68,8 @@ class JobWatch:
 
     def close(self) -> None:
         """Close what is open."""
-        if self._inotify is not None:
-            self._inotify.close()
+        if self._events is not None:
+            self._events.close()
         if self._supervisor >= 0:
             os.close(self._supervisor)
             self._supervisor = -1
@@ -76,12 +78,11 @@ class JobWatch:
         state = self._job.read_state()
         if state is None or is_terminal(AppState[state["state"]]):
             return
-        supervisor = processes.from_json(state["supervisor"])
+        supervisor = Process.from_json(state["supervisor"])
         if supervisor is None:
             return
-        try:
-            handle = os.pidfd_open(supervisor.pid)
-        except (AttributeError, OSError):
+        handle = system.open_process(supervisor.pid)
+        if handle < 0:
             return
         if supervisor.is_alive():
             self._supervisor = handle

@@ -13,10 +13,10 @@ import time
 
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.schedulers.exec.process import reasons
-from trainyard.schedulers.exec.process.documents import machine
 from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process, machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _is_supervised(state: dict[str, Any]) -> bool:
     here = machine()
     if state["host"] != here["host"] or state["boot_id"] != here["boot_id"]:
         return False
-    return processes.is_kept(*(processes.from_json(state.get(name)) for name in ("supervisor", "guard")))
+    return processes.is_kept(*(Process.from_json(state.get(name)) for name in ("supervisor", "guard")))
 
 
 def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]
     if os.path.exists(job.file("state.json")):  # always replaced whole, so somebody else has damaged it
         lost = reasons.STATE_LOST
         return {**base, "state": reasons.state_of(lost).name, "msg": reasons.describe(lost)}
-    submitter = processes.from_json(document["submitter"])
+    submitter = Process.from_json(document["submitter"])
     if base["boot_id"] == here["boot_id"] and submitter is not None and submitter.is_alive():
         return {**base, "state": AppState.SUBMITTED.name}
     state = job.read_state()  # the submitter may have ended because all went well
@@ -125,7 +125,7 @@ def describe_job(job: JobDir) -> DescribeAppResponse | None:
 def _stopped_text(state: dict[str, Any]) -> str:
     if state["state"] != AppState.RUNNING.name:
         return ""
-    return processes.stopped_text(processes.from_json(state.get("supervisor")), "supervisor")
+    return processes.stopped_text(Process.from_json(state.get("supervisor")), "supervisor")
 
 
 def replica_layout(job: JobDir) -> list[tuple[str, int, str]]:

@@ -24,11 +24,11 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 import json
 import time
 
-from trainyard.processes import Process
 from trainyard.schedulers.exec.process import guard, reasons
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.exec.process.supervisor import Supervisor
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

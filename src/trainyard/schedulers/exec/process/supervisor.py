@@ -13,15 +13,14 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from trainyard.processes import Process, myself
 from trainyard.schedulers.exec.process import reasons
-from trainyard.schedulers.exec.process.documents import machine
 from trainyard.schedulers.exec.process.job_directory import STATE_RESERVE, JobDir
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +69,9 @@ class Supervisor:
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
         self._last_write = 0.0
-        self._signals_in, self._signals_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signals_in, self._signals_out = os.pipe()
+        for fd in (self._signals_in, self._signals_out):
+            os.set_blocking(fd, False)
 
     # ---- life
 
@@ -208,7 +209,7 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, group, session in processes.children(running):
+        for pid, _, group, session, _, _ in processes.orphans(running, groups):
             replica = stopped.get(session)
             if group in groups or (replica is None and not all_stop):
                 continue

@@ -29,7 +29,8 @@ from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, re
 from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
 from trainyard.schedulers.exec.process.documents import is_full_disk
-from trainyard.schedulers.machine import processes
+from trainyard.system import processes
+from trainyard.system.identity import Process
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50
@@ -211,7 +212,7 @@ def interrupt(job: JobDir, state: dict[str, Any], absence: float) -> None:
 
 
 def _signal(state: dict[str, Any], signum: int) -> bool:
-    runner = processes.from_json(state.get("runner"))
+    runner = Process.from_json(state.get("runner"))
     return runner is not None and processes.send_signal(runner, signum)
 
 

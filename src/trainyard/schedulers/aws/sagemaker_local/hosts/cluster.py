@@ -8,8 +8,9 @@ import time
 from datetime import datetime
 from typing import Any
 
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError
-from trainyard.docker.images import inspect_image, pull
+from trainyard.docker.image_store import inspect_image, pull
 from trainyard.docker.networks import make_network, shared_network
 from trainyard.errors import BackendError
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure, StartFailure
@@ -177,16 +178,15 @@ def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
 
 def remove_container(engine: Engine, container_id: str) -> None:
     """Remove a container, and return when it is gone, whoever removes it."""
-    deadline = time.monotonic() + DAEMON_SECONDS
+    backoff = Backoff(0.1, jitter=0, limit=DAEMON_SECONDS)
     while True:
         try:
             engine.request("DELETE", f"/containers/{container_id}", params={"force": True, "v": True})
         except EngineError as error:
             if error.status == 404:
                 return
-            if error.status != 409 or time.monotonic() > deadline:  # 409: somebody else is at it
+            if error.status != 409 or not backoff.pause():  # 409: somebody else is removing it
                 raise
-            time.sleep(0.1)
         else:
             return
 

@@ -1,0 +1,18 @@
+"""The one door from the launcher to the toolkit: a module of it is imported when it is first asked for.
+
+The launcher has the toolkit as a private package, ``trainyard._toolkit``: a link in a clone, files in an
+installed wheel. A ``trainyard_toolkit`` that is installed beside it is another package, and is not imported.
+How jobs get the toolkit is in `workspace.toolkit_files`.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard._toolkit import secret_rules as secret_rules
+
+_MODULES = ("secret_rules",)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(__import__("trainyard._toolkit", fromlist=[name]), name)
