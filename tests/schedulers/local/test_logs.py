@@ -15,8 +15,7 @@ from trainyard import system
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogQuery, Stream
 from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
-from trainyard.schedulers.exec.process.log_merge import Merger
-from trainyard.schedulers.exec.process.log_reader import ReplicaLog
+from trainyard.schedulers.exec.process.log_reader import Merger, ReplicaLog
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 
 from .conftest import role, wait_until
