@@ -18,6 +18,7 @@ from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
+from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine, myself
@@ -75,18 +76,13 @@ class Supervisor:
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
         self._last_write = 0.0
-        self._signals_in, self._signals_out = os.pipe()
-        for fd in (self._signals_in, self._signals_out):
-            os.set_blocking(fd, False)
+        self._wakeup = Wakeup((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
         self._prepare()
 
     # ---- life
 
     def _prepare(self) -> None:
         """Make directories and logs, and write the first state."""
-        signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(signum, lambda *_: None)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         os.chdir(self.plan["cwd"])
@@ -112,7 +108,7 @@ class Supervisor:
             for replica in self.replicas:
                 self._start(replica)
         poller = select.poll()
-        poller.register(self._signals_in, select.POLLIN)
+        poller.register(self._wakeup.fileno(), select.POLLIN)
         while not self._is_over():
             self._turn(poller)
         self._finish()
@@ -129,7 +125,7 @@ class Supervisor:
         wait = self._recorder.seconds_to_wait()
         if watched in ready or (wait is not None and wait <= 0):
             self._recorder.look()
-        if self._signals_in in ready:
+        if self._wakeup.fileno() in ready:
             self._handle_signals()
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -169,7 +165,7 @@ class Supervisor:
     # ---- what happens
 
     def _handle_signals(self) -> None:
-        received = os.read(self._signals_in, 4096)
+        received = self._wakeup.read()
         if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
             self._cancel()
         if signal.SIGTERM in received:
