@@ -24,11 +24,12 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 import json
 import time
 
+from trainyard import system
 from trainyard.schedulers.exec.process import guard, reasons
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.exec.process.supervisor import Supervisor
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.system.identity import Process
+from trainyard.system.identity import Process, machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ SENTINEL = 'read -r _; exec "$PYTHON" -I -S "$PROGRAM" --orphaned "$JOB"'
 
 def main() -> NoReturn:
     """Wait for a job, detach a supervisor for it, and end when that is ready."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the command had open is nothing to a job
+    system.become_subreaper()  # what guard and supervisor need is loaded while there is no job yet
+    machine()
     data = sys.stdin.buffer.read()
     if not data:
         os._exit(0)
