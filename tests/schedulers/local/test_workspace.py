@@ -173,9 +173,9 @@ def test_copies_without_a_job_are_collected(
 def test_a_job_that_cannot_start_leaves_no_copy(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.schedulers.local import submission
+    from trainyard.schedulers.exec.process import launcher
 
-    monkeypatch.setattr(submission, "SUPERVISE", "/nowhere/supervise.py")
+    monkeypatch.setattr(launcher, "SUPERVISE", "/nowhere/supervise.py")
     with pytest.raises(BackendError, match="was not started"):
         run(jobs, role("exit 0"), project)
     assert views() == []

@@ -30,9 +30,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.exec.process.launcher import Launcher
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.request import LocalRequest
-    from trainyard.schedulers.local.submission import Launcher
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
@@ -66,7 +66,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def expect_submission(self) -> None:
         """Start a supervisor ahead of its job, so that it comes up while the job is being made."""
-        from trainyard.schedulers.local.submission import Launcher
+        from trainyard.schedulers.exec.process.launcher import Launcher
 
         if self._launcher is None:
             try:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import sys
 import time
 import warnings
 
@@ -14,9 +11,9 @@ from trainyard.paths import make_private_dir, state_error
 from trainyard.redaction import Redactor
 from trainyard.schedulers.exec.process import documents
 from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process.launcher import Launcher
 from trainyard.schedulers.local.request import LocalRequest, inherited_environ
 from trainyard.specs.serialize import to_json
-from trainyard.system import processes
 from trainyard.system.identity import machine, myself
 
 TYPE_CHECKING = False
@@ -24,90 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.specs.dryrun import AppDryRunInfo
-
-SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../exec/process/supervise.py"))
-#: What the process list shows beside the program until there is a job; long enough for a job's title.
-WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
-
-
-class Launcher:
-    """The process that starts a job's supervisor. It may be started before there is a job.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-
-    def __init__(self) -> None:
-        # Isolated and without `site`, it starts in half the time; it uses the standard library only.
-        command = [sys.executable, "-I", "-S", SUPERVISE, WAITING]
-        plan_out, self._plan = os.pipe()
-        self._problem, problem_in = os.pipe()
-        try:
-            self._pid = os.posix_spawn(  # `subprocess` takes longer to import than the process to start
-                sys.executable,
-                command,
-                {key: value for key, value in os.environ.items() if key != processes.JOB_VARIABLE},
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, plan_out, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, problem_in, 2),
-                ],
-                setsid=True,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-            )
-        except OSError:
-            os.close(self._plan)
-            os.close(self._problem)
-            raise
-        finally:
-            os.close(plan_out)
-            os.close(problem_in)
-
-    def is_waiting(self) -> bool:
-        """Tell whether it is still there."""
-        if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
-            self._close()
-        return self._pid != 0
-
-    def launch(self, plan: dict[str, Any]) -> str:
-        """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
-        rest = memoryview(json.dumps(plan).encode("utf-8", "surrogateescape"))
-        try:
-            while rest:  # it reads everything before it answers
-                rest = rest[os.write(self._plan, rest) :]
-        except BrokenPipeError:  # it has ended, and has said why
-            pass
-        code, problem = self._end()
-        if code == 0:
-            return ""
-        return problem.decode("utf-8", "replace").strip() or "its supervisor ended before it was ready"
-
-    def discard(self) -> None:
-        """End it without a job."""
-        if self._pid:
-            self._end()
-
-    def _end(self) -> tuple[int, bytes]:
-        """Close its input and wait for it; returns its exit code and what it wrote to standard error."""
-        os.close(self._plan)
-        self._plan = -1
-        said = b""
-        while chunk := os.read(self._problem, 65536):
-            said += chunk
-        status = os.waitpid(self._pid, 0)[1]
-        self._close()
-        return os.waitstatus_to_exitcode(status), said
-
-    def _close(self) -> None:
-        self._pid = 0
-        for fd in (self._plan, self._problem):
-            if fd >= 0:
-                os.close(fd)
-        self._plan = self._problem = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "_pid", 0):
-            self.discard()
 
 
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
