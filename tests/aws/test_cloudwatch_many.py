@@ -12,8 +12,8 @@ import pytest
 from tests.aws.clock import FakeClock
 from tests.aws.logtools import GROUP, Rig, rig
 from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, Attempt
-from trainyard.schedulers.aws.logcalls import Event
-from trainyard.schedulers.aws.logcursor import Seen
+from trainyard.schedulers.aws.cloudwatch_calls import Event
+from trainyard.schedulers.aws.cloudwatch_stream import Seen
 
 NODES = 64
 PASSING = (

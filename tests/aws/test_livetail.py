@@ -12,10 +12,9 @@ from tests.aws.fake import FakeAws
 from tests.aws.logtools import GROUP, Rig
 from trainyard.backoff import Clock
 from trainyard.errors import BackendError
-from trainyard.schedulers.aws import cloudwatch, livetail, logcalls, logreplica
-from trainyard.schedulers.aws.livetail import LiveTail
-from trainyard.schedulers.aws.logcalls import LogCalls
-from trainyard.schedulers.aws.pace import Pace
+from trainyard.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
+from trainyard.schedulers.aws.cloudwatch_calls import LogCalls, Pace
+from trainyard.schedulers.aws.cloudwatch_live_tail import LiveTail
 
 HOUR = 3600.0
 LINES = 30
@@ -23,12 +22,12 @@ LINES = 30
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(logcalls, "FIRST_DELAY", 0.01)
-    monkeypatch.setattr(logcalls, "LONGEST_DELAY", 0.01)
+    monkeypatch.setattr(cloudwatch_calls, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(cloudwatch_calls, "LONGEST_DELAY", 0.01)
     monkeypatch.setattr(cloudwatch, "FIRST_REFRESH", 0.02)
     monkeypatch.setattr(cloudwatch, "LONGEST_REFRESH", 0.02)
     # What has been read is all there is: coming in late is not at issue here.
-    monkeypatch.setattr(logreplica, "LATE", -HOUR)
+    monkeypatch.setattr(cloudwatch, "LATE", -HOUR)
     with FakeAws() as aws:
         aws.logs.live_seconds = 0.02
         made = Rig(aws, IdleClock(), replicas=2)
@@ -39,13 +38,13 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the bell makes a reader look again."""
-    monkeypatch.setattr(logreplica, "FIRST_LOOK", HOUR)
+    monkeypatch.setattr(cloudwatch, "FIRST_LOOK", HOUR)
 
 
 @pytest.fixture
 def quick_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logreplica, "FIRST_LOOK", 0.01)
-    monkeypatch.setattr(logreplica, "LONGEST_LOOK", 0.05)
+    monkeypatch.setattr(cloudwatch, "FIRST_LOOK", 0.01)
+    monkeypatch.setattr(cloudwatch, "LONGEST_LOOK", 0.05)
 
 
 class IdleClock(Clock):
@@ -129,7 +128,7 @@ def test_polling_does_without(job: Rig, fault: str, operation: str) -> None:
         job.aws.faults.clear()
         job.aws.faults.add(operation, fault)
     converse(job)
-    assert job.aws.count("StartLiveTail") <= livetail.FAILURES
+    assert job.aws.count("StartLiveTail") <= cloudwatch_live_tail.FAILURES
     assert tried.is_set()
 
 
@@ -193,7 +192,7 @@ def test_a_session_is_replaced_when_there_are_more_streams(
     taken(bell)
     bell.watch({job.stream(0), job.stream(1)})
     assert not bell.watches(job.stream(1))  # so soon it is not worth it
-    monkeypatch.setattr(livetail, "LEAST_SESSION", 0.0)
+    monkeypatch.setattr(cloudwatch_live_tail, "LEAST_SESSION", 0.0)
     bell.watch({job.stream(0), job.stream(1)})
     while not bell.watches(job.stream(1)):
         assert taken(bell) in (None, set())

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from tests.aws.clock import FakeClock
 from tests.aws.fake.logs import Logs
 from tests.aws.fake.wire import ApiError
-from trainyard.schedulers.aws.logcalls import Event, LogCalls, MissingStreamError, StaleTokenError
-from trainyard.schedulers.aws.logcursor import StreamCursor
-from trainyard.schedulers.aws.pace import Pace
+from trainyard.schedulers.aws.cloudwatch_calls import (
+    Event,
+    LogCalls,
+    MissingStreamError,
+    Pace,
+    StaleTokenError,
+)
+from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
 
 
 class Direct(LogCalls):

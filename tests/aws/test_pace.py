@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.aws.clock import FakeClock
-from trainyard.schedulers.aws.pace import LEAST_RATE, Pace, StoppedError
+from trainyard.schedulers.aws.cloudwatch_calls import LEAST_RATE, Pace, StoppedError
 
 
 def seconds_for(pace: Pace, clock: FakeClock, calls: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
 from tests.aws.logtools import sdk_session
-from trainyard.schedulers.aws.whole import refuse_cut_answers
+from trainyard.schedulers.aws.session import refuse_cut_answers
 
 
 def client_of(aws: FakeAws, service: str, attempts: int) -> Any:

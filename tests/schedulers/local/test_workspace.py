@@ -149,9 +149,9 @@ def test_delete_and_gc_remove_the_copy(jobs: Jobs, project: Path) -> None:
     assert views() == sorted([first, second])
     jobs.scheduler.delete(first)
     assert views() == [second]
-    (item,) = housekeeping.find(0)
-    assert item.size > housekeeping.size_of(housekeeping.JobDir.of("none"))
-    housekeeping.collect([item])
+    (item,) = housekeeping.leftovers(0)
+    assert item.size > housekeeping.size_of(housekeeping.ProcessJob.of("none"))
+    housekeeping.remove([item])
     assert views() == []
 
 
@@ -161,12 +161,12 @@ def test_copies_without_a_job_are_collected(
     shipment = directory_shipment.DirectoryShipment(Workspace({str(project): ""}))
     shipment.store.add(take(project))
     directory_shipment.make_view(shipment, "interrupted")
-    assert housekeeping.find(0) == []
+    assert housekeeping.leftovers(0) == []
     now = time.time()
     monkeypatch.setattr(housekeeping.time, "time", lambda: now + SUBMISSION_SECONDS + 60)
-    (item,) = housekeeping.find(0)
+    (item,) = housekeeping.leftovers(0)
     assert item.app_id == "interrupted"
-    housekeeping.collect([item])
+    housekeeping.remove([item])
     assert views() == []
 
 

@@ -10,7 +10,7 @@ from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.redaction import Redactor
 from trainyard.schedulers.exec.process import documents
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.launcher import Launcher
 from trainyard.schedulers.local.request import LocalRequest, inherited_environ
 from trainyard.specs.serialize import to_json
@@ -37,7 +37,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     request = info.request
     for warning in request.warnings:
         warnings.warn(warning, RuntimeWarning, stacklevel=4)
-    job = JobDir(request.job_dir)
+    job = ProcessJob(request.job_dir)
     make_private_dir(os.path.dirname(job.path))
     try:
         os.mkdir(job.path, 0o700)
@@ -45,7 +45,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
     except OSError as error:
-        _remove_empty(job)
+        _remove(job)
         raise state_error("write the job's directory", job.path, error) from error
     _start_supervisor(request, job, launcher)
     return request.app_id
@@ -71,7 +71,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
     }
 
 
-def _start_supervisor(request: LocalRequest, job: JobDir, launcher: Launcher | None) -> None:
+def _start_supervisor(request: LocalRequest, job: ProcessJob, launcher: Launcher | None) -> None:
     plan = {
         "app_id": request.app_id,
         "job_dir": job.path,
@@ -94,17 +94,16 @@ def _start_supervisor(request: LocalRequest, job: JobDir, launcher: Launcher | N
         ready = launcher if launcher is not None and launcher.is_waiting() else Launcher()
         problem = ready.launch(plan)
     except OSError as error:
-        _remove_empty(job)
-        raise BackendError(f"cannot start the job's supervisor: {error}") from error
+        problem = f"cannot start its supervisor: {error}"
     if problem:
-        _remove_empty(job)
+        _remove(job)
         raise BackendError(
             f"the job {request.app_id} was not started: {problem}",
             hint="Nothing of it runs. Fix the cause and submit it again.",
         )
 
 
-def _remove_empty(job: JobDir) -> None:
+def _remove(job: ProcessJob) -> None:
     """Remove the directory of a job that never started."""
     import shutil
 

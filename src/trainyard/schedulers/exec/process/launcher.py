@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import MappingProxyType
 
 from trainyard.system.processes import JOB_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "supervise.py"))
@@ -20,20 +22,29 @@ WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 class Launcher:
     """The process that starts a job's supervisor. It may be started before there is a job.
 
+    Args:
+        supervisor: class of the supervisor, as ``module:Class``.
+        flags: Python's flags for it.
+        environ: variables that it gets beside this process's.
+
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self) -> None:
-        # Isolated and without `site`, it starts in half the time; it uses the standard library only.
-        command = [sys.executable, "-I", "-S", SUPERVISE, WAITING]
+    def __init__(
+        self,
+        supervisor: str = "trainyard.schedulers.exec.process.supervisor:Supervisor",
+        flags: Sequence[str] = ("-I", "-S"),  # in half the time; it uses the standard library only
+        environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        inherited = {key: value for key, value in os.environ.items() if key != JOB_VARIABLE}
         plan_out, self._plan = os.pipe()
         self._problem, problem_in = os.pipe()
         try:
             self._pid = os.posix_spawn(  # `subprocess` takes longer to import than the process to start
                 sys.executable,
-                command,
-                {key: value for key, value in os.environ.items() if key != JOB_VARIABLE},
+                [sys.executable, *flags, SUPERVISE, supervisor, WAITING],
+                {**inherited, **environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, plan_out, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

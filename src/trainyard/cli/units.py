@@ -1,4 +1,4 @@
-"""Times and durations as people type and read them."""
+"""Times, durations and sizes as users type and read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse_duration(text: str) -> float:
     """Return seconds from ``90``, ``10m``, ``1h30m``, ``2d``.
 
     Raises:
-        UsageError: the text is no duration, or longer than a hundred years.
+        UsageError: the text is not a duration, or longer than a hundred years.
     """
     stripped = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
@@ -90,3 +90,12 @@ def format_duration(seconds: float) -> str:
 def format_time(stamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a moment in local time; "-" for None."""
     return "-" if stamp is None else time.strftime(form, time.localtime(stamp))
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes for people: "1.5 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

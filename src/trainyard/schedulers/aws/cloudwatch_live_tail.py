@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 
 from trainyard.backoff import Clock
-from trainyard.schedulers.aws.logcalls import LogCalls, error_code, verdict
+from trainyard.schedulers.aws.cloudwatch_calls import LogCalls, error_code, verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

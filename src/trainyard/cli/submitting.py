@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from trainyard.cli.console import OutputClosed, is_terminal, note, out, print_json
-from trainyard.cli.jobs import check_exit_code_source, exit_code_of, job_json
+from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json
+from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
 from trainyard.cli.parser import add_json_option, complete_with
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
@@ -95,14 +95,14 @@ class FollowPlan:
         self.logs: bool = args.log or usual["log"]
         self.waits: bool = asked or usual["wait"] or self.logs
         # in a script, who interrupts the command may not even know of the job
-        at_terminal = is_terminal(sys.stdout) and is_terminal(sys.stderr) and not args.json
+        at_terminal = is_tty(sys.stdout) and is_tty(sys.stderr) and not args.json
         self.may_stop = is_local and at_terminal and self.waits
 
 
 @contextlib.contextmanager
 def submitting(runner: Runner) -> Iterator[None]:
     """Show how far the job's code is, and say what Ctrl-C leaves open while a job is on its way."""
-    from trainyard.cli.progress import TerminalProgress
+    from trainyard.cli.liveview import TerminalProgress
 
     runner.progress = progress = TerminalProgress(sys.stderr)
     try:
@@ -127,7 +127,7 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
         if plan.json:
             print_json(job_json(handle, runner.status(handle)))
         return EXIT_OK
-    from trainyard.cli.follow import Detached, follow
+    from trainyard.cli.watching import Detached, follow
 
     status: AppStatus | None = None
     try:
@@ -146,14 +146,20 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
 
 
 def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
-    """Print a job that was not submitted: its definition, options, code and request."""
+    """Print a job that was not submitted, without secrets: its definition, options, code and request."""
     import json
 
-    from trainyard.cli.apptext import masked_app, masked_cfg, request_json
+    from trainyard.redaction import Redactor
+    from trainyard.specs.serialize import to_json
 
-    options = runner.scheduler_run_opts(info.scheduler)
-    secret_names = {name for name, option in options if option.secret}
-    cfg, app, request = masked_cfg(info, secret_names), masked_app(info.app), request_json(info)
+    redactor = Redactor()
+    secret = {name for name, option in runner.scheduler_run_opts(info.scheduler) if option.secret}
+    cfg = {
+        key: redactor.secret(key, value) if key in secret else redactor.value(key, value)
+        for key, value in info.cfg.items()
+    }
+    app = redactor.json({} if info.app is None else to_json(info.app))
+    request = shown_request(info)
     code = None if info.shipment is None else info.shipment.plan()
     if as_json:
         parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
@@ -165,3 +171,20 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
         out(f"# code\n{json.dumps(code, indent=2)}\n")
     out(f"# request\n{request if isinstance(request, str) else json.dumps(request, indent=2, default=str)}")
     return EXIT_OK
+
+
+def shown_request(info: AppDryRunInfo[Any]) -> Any:
+    """Return the scheduler's request as JSON values if it can be, otherwise as text."""
+    from trainyard.lazy_dataclass import is_dataclass
+    from trainyard.redaction import Redactor
+
+    request = info.request
+    if hasattr(request, "shown"):  # it hides its secrets itself
+        return request.shown()
+    if is_dataclass(request) and not isinstance(request, type):
+        import dataclasses
+
+        request = dataclasses.asdict(request)
+    if isinstance(request, (dict, list)):
+        return Redactor().json(request)
+    return Redactor().text(repr(info))

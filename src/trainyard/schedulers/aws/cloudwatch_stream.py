@@ -12,7 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from trainyard.schedulers.aws.logcalls import Event, LogCalls, MissingStreamError, Page, StaleTokenError
+from trainyard.schedulers.aws.cloudwatch_calls import (
+    Event,
+    LogCalls,
+    MissingStreamError,
+    Page,
+    StaleTokenError,
+)
 
 #: How far back an ordinary look at what came late goes, in milliseconds.
 LATE_MS = 120_000

@@ -1,4 +1,4 @@
-"""Configuration files: TOML and the predecessor's INI, with the line of every value."""
+"""Reading configuration files: TOML and the predecessor's INI, with the line of every value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INI = "ini"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-#: Levels of tables and lists that a file may have.
+#: Allowed levels of nested tables and lists.
 DEEPEST = 32
 
 
@@ -27,7 +27,7 @@ class Setting:
     Attributes:
         value: the value: of TOML's type, a text from other sources.
         kind: "toml", "ini", "environment", "command line" or "default".
-        project: the directory of the project whose file it stands in; "" if the user said it.
+        project: the directory of the project whose file sets it; "" if the user set it.
     """
 
     __slots__ = ("_origin", "kind", "project", "value")
@@ -44,7 +44,7 @@ class Setting:
     def origin(self) -> str:
         """``file:line``, the name of an environment variable, "command line" or "default"."""
         if not isinstance(self._origin, str):
-            # found only when somebody asks: lines are looked for by parsing again
+            # computed on demand: finding the line means parsing again
             self._origin = self._origin()
         return self._origin
 
@@ -66,7 +66,7 @@ class Source:
         path: the file.
         kind: "toml" or "ini".
         tables: its content: tables within tables, values at the ends.
-        project: the directory it was found in; "" for a file of the user's.
+        project: the directory it was found in; "" for the user's own file.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class Source:
 
 
 def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) -> Source | None:
-    """Read a TOML file; None if there is none, or if it lacks the table that is asked for.
+    """Read a TOML file; returns None if the file, or the table in it, does not exist.
 
     Args:
         path: the file.
-        below: the table that is wanted, such as ``("tool", "trainyard")``.
-        found: whether the file was found in a project rather than named, so that it has to be ordinary.
+        below: the table to read, such as ``("tool", "trainyard")``.
+        found: whether the file was found in a project rather than named; it must be a regular file then.
 
     Raises:
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
     """
     text = _read(path, special=not found)
-    # tomllib is not cheap to import: a pyproject.toml of which nothing is wanted shall not need it
+    # tomllib is slow to import, and most pyproject.toml files have no table of ours
     if text is None or (below and below[-1] not in text):
         return None
     import tomllib
@@ -129,7 +129,7 @@ def read_toml(path: str, below: tuple[str, ...] = (), *, found: bool = False) ->
 
 
 def _is_deep(tables: dict[str, Any]) -> bool:
-    """Tell whether tables are nested deeper than anything means; most of what reads them calls itself."""
+    """Tell whether tables are nested too deeply for the recursive functions that read them."""
     level: list[Any] = [tables]
     for _ in range(DEEPEST):
         level = [
@@ -150,7 +150,9 @@ def _malformed(path: str, text: str, error: Exception) -> ConfigError:
     match = re.search(r" \(at line (\d+), column \d+\)$", message)
     line = int(match[1]) if match else len(text.rstrip("\n").split("\n"))
     problem = message[: match.start()] if match else message.replace(" (at end of document)", "")
-    return ConfigError(f"{path}:{line}: this is not TOML: {problem}", hint="Mend the line and try again.")
+    return ConfigError(
+        f"{path}:{line}: this is not valid TOML: {problem}", hint="Fix the line and try again."
+    )
 
 
 class _TomlLines:
@@ -180,7 +182,7 @@ class _TomlLines:
 
 
 def _statements(text: str) -> Iterator[tuple[int, bool, dict[str, Any]]]:
-    """Cut a valid TOML text into its statements: first line, whether it is a ``[table]``, and content.
+    """Split a valid TOML text into its statements: first line, whether it is a ``[table]``, and content.
 
     A statement ends where the lines since its beginning parse on their own.
     """
@@ -208,10 +210,10 @@ def _paths(tables: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def read_ini(path: str, *, found: bool = False) -> Source | None:
-    """Read a ``.torchxconfig``; None if there is none. See `read_toml`.
+    """Read a ``.torchxconfig``; returns None if it does not exist. See `read_toml`.
 
-    Keys keep their case; ``#`` and ``;`` begin comments at the start of a line only; an indented line goes
-    on with the value above it.
+    Keys keep their case; ``#`` and ``;`` begin comments at the start of a line only; an indented line
+    continues the value above it.
 
     Raises:
         ConfigError: it cannot be read, or is malformed; the message holds file and line.
@@ -244,7 +246,7 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
     positions = [position for position in (line.find("="), line.find(":")) if position > 0]
     problem = "" if positions else "this is neither a [section] nor key = value"
     if not section:
-        problem = "this stands before the first [section]"
+        problem = "this is before the first [section]"
     if problem:
         raise ConfigError(
             f"{path}:{number}: {problem}: {line!r}",
@@ -269,5 +271,5 @@ def _read(path: str, *, special: bool) -> str | None:
     except OSError as error:
         raise ConfigError(
             f"cannot read the configuration file {path}: {error.strerror}",
-            hint="Make it an ordinary file that you may read, or remove it.",
+            hint="Make it a regular file that you can read, or remove it.",
         ) from None

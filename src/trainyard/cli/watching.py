@@ -1,4 +1,4 @@
-"""Watching a job to its end: its logs or its status lines, and what Ctrl-C does meanwhile."""
+"""Watching a job to its end: logs, status lines or `status --watch`, and what Ctrl-C does meanwhile."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import threading
 import time
 
 from trainyard.backoff import polling
-from trainyard.cli.console import note, paint_state, wants_colour, warn
-from trainyard.cli.jobs import check_not_gone, status_of
-from trainyard.cli.liveview import StatusLines
-from trainyard.cli.times import format_duration
+from trainyard.cli.console import is_tty, note, out, paint_state, wants_colour, warn
+from trainyard.cli.jobstatus import check_not_gone, job_json, status_of, status_text
+from trainyard.cli.liveview import Screen, StatusLines, changes
+from trainyard.cli.units import format_duration
 from trainyard.errors import BackendError
-from trainyard.specs.status import NONE, AppState, is_terminal
+from trainyard.specs.status import NONE, AppState
 from trainyard.terminal import clean
 
 TYPE_CHECKING = False
@@ -160,7 +160,7 @@ def wait_for_end(
     while True:
         status = status_of(runner, handle, refusal_is_final=True)
         left = polls.left()
-        if is_terminal(status.state) or left == 0:
+        if status.is_terminal() or left == 0:
             if lines is not None:
                 lines.end(status)
             return status
@@ -185,5 +185,49 @@ def wait_locally(runner: Runner, handle: str, seconds: float) -> None:
     """Wait until a job of this machine ends, but no longer than this."""
     started = time.monotonic()
     status = runner.wait(handle, timeout=seconds)  # returns at once when the job ends
-    if status is not None and not is_terminal(status.state):
+    if status is not None and not status.is_terminal():
         time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also where waiting fails at once
+
+
+def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = False) -> AppStatus:
+    """Show a job's status until it has ended; return the last one."""
+    is_local = runner.scheduler(handle.partition("://")[0]).is_local
+    view = StatusView(handle, roles, as_json)
+    polls = polling()
+    while True:
+        status = status_of(runner, handle, refusal_is_final=True)
+        view.show(status)
+        if status.is_terminal():
+            return status
+        check_not_gone(runner, handle, status)
+        if is_local:
+            wait_locally(runner, handle, LOCAL_STEP)
+        else:
+            polls.pause()
+
+
+class StatusView:
+    """Shows one status after another, in the form that suits stdout."""
+
+    def __init__(self, handle: str, roles: list[str] | None, as_json: bool) -> None:
+        self._handle = handle
+        self._roles = roles
+        self._json = as_json
+        self._screen = None if as_json or not is_tty(sys.stdout) else Screen(sys.stdout)
+        self._before: AppStatus | None = None
+
+    def show(self, status: AppStatus) -> None:
+        """Show a status, or what has changed since the one before."""
+        if self._screen is not None:
+            lines = status_text(self._handle, status, self._roles).split("\n")
+            (self._screen.finish if status.is_terminal() else self._screen.draw)(lines)
+        elif self._json:
+            if status != self._before:
+                import json
+
+                out(json.dumps(job_json(self._handle, status, self._roles)))
+        else:
+            clock = time.strftime("%H:%M:%S")
+            for line in changes(self._before, status, self._roles):
+                out(f"{clock} {line}")
+        self._before = status

@@ -1,7 +1,10 @@
-"""What several commands do with a job: find it, show it as JSON, turn its end into an exit code."""
+"""A job's status: asked for, shown as text and as JSON, turned into an exit code."""
 
 from __future__ import annotations
 
+import sys
+
+from trainyard.cli.console import is_tty, paint_state
 from trainyard.errors import (
     EXIT_BACKEND,
     EXIT_JOB_FAILED,
@@ -34,17 +37,14 @@ def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) ->
     """
     status = runner.status(handle, refusal_is_final=refusal_is_final)
     if status is None:
+        from trainyard.runner.observation import unknown_job
+
         raise unknown_job(handle)
     return status
 
 
 def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
-    """Refuse to watch a job that never came to be or that its scheduler has lost: it would never end.
-
-    Args:
-        runner: the runner.
-        handle: the job.
-        status: what `status_of` says of it.
+    """Refuse to watch a job that was never started, or that its scheduler has lost: it would never end.
 
     Raises:
         UnknownAppException: there is no such job any more.
@@ -72,12 +72,19 @@ def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
         return False
 
 
-def unknown_job(handle: str) -> UnknownAppException:
-    """Return the error for a job that its scheduler does not know."""
-    scheduler = handle.partition("://")[0]
-    return UnknownAppException(
-        f"{scheduler} knows no job {handle}", hint="`trainyard list` shows the jobs that there are."
-    )
+def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
+    """Return a job's status as text; on a terminal the states are coloured."""
+    text = f"Job: {handle}\n{status.format(roles)}"
+    if not is_tty(sys.stdout):
+        return text
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if line.startswith(("State: ", "  [")):
+            words = line.split(" ")
+            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
+            if state:  # a reason of several lines may look like these
+                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
+    return "\n".join(lines)
 
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
