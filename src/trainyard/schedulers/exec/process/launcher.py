@@ -41,7 +41,7 @@ class Launcher:
         plan_out, self._plan = os.pipe()
         self._problem, problem_in = os.pipe()
         try:
-            self._pid = os.posix_spawn(  # `subprocess` takes longer to import than the process to start
+            self.pid = os.posix_spawn(  # `subprocess` takes longer to import than the process to start
                 sys.executable,
                 [sys.executable, *flags, SUPERVISE, supervisor, WAITING],
                 {**inherited, **environ},
@@ -63,9 +63,9 @@ class Launcher:
 
     def is_waiting(self) -> bool:
         """Tell whether it is still there."""
-        if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
+        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
             self._close()
-        return self._pid != 0
+        return self.pid != 0
 
     def launch(self, plan: dict[str, Any]) -> str:
         """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
@@ -84,7 +84,7 @@ class Launcher:
 
     def discard(self) -> None:
         """End it without a job."""
-        if self._pid:
+        if self.pid:
             self._end()
 
     def _end(self) -> tuple[int, bytes]:
@@ -94,17 +94,17 @@ class Launcher:
         said = b""
         while chunk := os.read(self._problem, 65536):
             said += chunk
-        status = os.waitpid(self._pid, 0)[1]
+        status = os.waitpid(self.pid, 0)[1]
         self._close()
         return os.waitstatus_to_exitcode(status), said
 
     def _close(self) -> None:
-        self._pid = 0
+        self.pid = 0
         for fd in (self._plan, self._problem):
             if fd >= 0:
                 os.close(fd)
         self._plan = self._problem = -1
 
     def __del__(self) -> None:
-        if getattr(self, "_pid", 0):
+        if getattr(self, "pid", 0):
             self.discard()
