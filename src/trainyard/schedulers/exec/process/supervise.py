@@ -24,10 +24,12 @@ if __name__ == "__main__":  # run as a script, so that it starts without `site`;
 import json
 import time
 
+from trainyard import system
 from trainyard.schedulers.exec.process import guard, reasons
 from trainyard.schedulers.exec.process.job_directory import JobDir
 from trainyard.schedulers.exec.process.supervisor import Supervisor
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
 from trainyard.system.identity import Process
 
 TYPE_CHECKING = False
@@ -51,6 +53,7 @@ def main() -> NoReturn:
 
 def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
     environ = {"PYTHON": sys.executable, "PROGRAM": os.path.abspath(__file__), "JOB": job.path}
+    environ |= {name: os.environ[name] for name in (system.SWITCH,) if name in os.environ}
     guard.guard(
         f"trainyard: guard of {job.app_id}",
         lambda identity: _supervise(job, plan, identity, ready),
@@ -63,6 +66,10 @@ def _guard(job: JobDir, plan: dict[str, Any], ready: int) -> NoReturn:
 
 def _end_as_lost(job: JobDir) -> None:
     state = job.read_state()
+    if not system.HAS_SUBREAPER:
+        replicas = [replica for role in (state or {}).get("roles", ()) for replica in role["replicas"]]
+        sessions = {replica["pid"] for replica in replicas if replica["state"] == AppState.RUNNING.name}
+        processes.kill_members_of_job(job.path, sessions)
     if state is not None and not is_terminal(AppState[state["state"]]):
         job.write_final_state(reasons.ended_state(state, reasons.SUPERVISOR_LOST, time.time()))
 
