@@ -214,7 +214,7 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, _, group, session, _, _ in processes.orphans(running, groups):
+        for pid, _, group, session, _, _ in processes.orphans(running, self.job.path):
             replica = stopped.get(session)
             if group in groups or (replica is None and not all_stop):
                 continue
