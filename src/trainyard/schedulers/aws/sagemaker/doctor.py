@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image, partition_and_account
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.looks import ECR_IMAGE, guarded, identity, image, partition_and_account
-from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.iam import Decision, find_role, simulate
+from trainyard.schedulers.aws.s3 import find_bucket
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.permissions import (
     BUCKET_POLICY,
-    NO_BUCKET,
     Grant,
     Places,
     bucket_doubt,
@@ -27,12 +27,10 @@ from trainyard.schedulers.aws.sagemaker.permissions import (
 )
 from trainyard.schedulers.aws.sagemaker.queued_jobs import queue_problem
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.aws.simulation import Decision, simulate
 from trainyard.schedulers.base import Check
 
 CALLER = "rights of the caller"
 ROLE = "rights of the role"
-_FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
 
 
 def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Check]:
@@ -202,13 +200,8 @@ class _Looks:
         if not name:
             return
         try:
-            self.session.call("s3", "HeadBucket", Bucket=name, ExpectedBucketOwner=places.account)
-        except AwsError as error:
-            if error.code in NO_BUCKET:
-                yield Check("default bucket", None, f"{name} is not there yet: the first job makes it")
-                return
-            if error.code not in _FORBIDDEN:
-                raise
+            found = find_bucket(self.session, name, places.account)
+        except AwsForbiddenError:
             yield Check(
                 "default bucket",
                 False,
@@ -216,20 +209,21 @@ class _Looks:
                 "Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
             )
             return
-        yield Check("default bucket", True, name)
+        if found is None:
+            yield Check("default bucket", None, f"{name} is not there yet: the first job makes it")
+        else:
+            yield Check("default bucket", True, name)
 
     def _bucket(self, name: str, what: str) -> Iterator[Check]:
         try:
-            answer = self.session.call("s3", "HeadBucket", Bucket=name)
-        except AwsError as error:
-            if error.code in NO_BUCKET:
-                hint = f"aws s3 mb s3://{name} --region {self.region}"
-                yield Check(what, False, f"there is no bucket {name}", hint)
-                return
-            if error.code not in _FORBIDDEN:
-                raise
+            answer = find_bucket(self.session, name)
+        except AwsForbiddenError:
             hint = "s3:ListBucket is missing in the policy of the caller, or the bucket's own policy."
             yield Check(what, False, f"the bucket {name} may not be looked at", hint)
+            return
+        if answer is None:
+            hint = f"aws s3 mb s3://{name} --region {self.region}"
+            yield Check(what, False, f"there is no bucket {name}", hint)
             return
         there = answer.get("BucketRegion") or self.region
         # API reference, S3DataSource: buckets have to be in the region of the job

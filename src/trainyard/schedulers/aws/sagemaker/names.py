@@ -63,23 +63,6 @@ def default_bucket(region: str, account: str = ACCOUNT) -> str:
     return f"sagemaker-{region}-{account}"
 
 
-def split_s3(uri: str) -> tuple[str, str]:
-    """Return bucket and key of an ``s3://`` URI; the key without slashes around it."""
-    bucket, _, key = uri.partition("://")[2].partition("/")
-    return bucket, key.strip("/")
-
-
-def is_directory_bucket(uri: str) -> bool:
-    """Tell whether a URI is in a directory bucket (S3 Express One Zone), which has rules of its own."""
-    return split_s3(uri)[0].endswith("--x-s3")
-
-
-def join_s3(bucket: str, *parts: str) -> str:
-    """Return the ``s3://`` URI of a bucket and the parts of a key."""
-    key = "/".join(part.strip("/") for part in parts if part.strip("/"))
-    return f"s3://{bucket}/{key}" if key else f"s3://{bucket}/"
-
-
 def batch_console_url(arn: str) -> str | None:
     """Return where a browser shows a job of a Batch queue."""
     parts = arn.split(":")

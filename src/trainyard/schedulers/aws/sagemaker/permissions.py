@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws import s3
+from trainyard.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
 from trainyard.schedulers.aws.errors import AwsCredentialsError, AwsError
-from trainyard.schedulers.aws.looks import ECR_IMAGE, partition_and_account
-from trainyard.schedulers.aws.roles import ASSUME, TAG_SESSION, find_role, trusts
+from trainyard.schedulers.aws.iam import ASSUME, TAG_SESSION, Decision, find_role, simulate, trusts
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.configs import config_of
 from trainyard.schedulers.aws.sagemaker.queue_request import queue_name
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.aws.simulation import Decision, simulate
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress
@@ -310,7 +310,7 @@ def places_of(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> Place
 
 
 def _prefix(uri: str) -> str:
-    return "/".join(part for part in names.split_s3(uri) if part)
+    return "/".join(part for part in s3.split_uri(uri) if part)
 
 
 def _key_arn(places: Places, given: str | None) -> str:
@@ -328,7 +328,6 @@ READ = "s3:GetObject"
 WRITE = "s3:PutObject"
 #: The ends of service names where they are not amazonaws.com.
 _ENDS = {"aws-cn": "amazonaws.com.cn", "aws-iso": "c2s.ic.gov", "aws-iso-b": "sc2s.sgov.gov"}
-NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
 
 
 # ---- who may be the role
@@ -429,7 +428,7 @@ def look_at_checkpoints(session: AwsSession, role: str, uri: str, progress: Prog
         keys = ", ".join(sorted({key for decision in denied for key in decision.missing}))
         doubt = f"whether they do depends on {keys}, which only the job's own requests have"
     else:
-        doubt = "" if explicit else bucket_doubt(session, names.split_s3(uri)[0], role.split(":")[4])
+        doubt = "" if explicit else bucket_doubt(session, s3.split_uri(uri)[0], role.split(":")[4])
     if doubt:
         progress.done(f"warning: the policies of {role} do not allow {actions} on {uri}; {doubt}")
         return
@@ -452,7 +451,7 @@ def statements(role: str, uri: str) -> list[dict[str, Any]]:
 
 
 def _checkpoint_arns(role: str, uri: str) -> tuple[str, str]:
-    bucket, key = names.split_s3(uri)
+    bucket, key = s3.split_uri(uri)
     arn = f"arn:{role.split(':')[1]}:s3:::{bucket}"
     return arn, f"{arn}/{key}/*" if key else f"{arn}/*"
 
@@ -460,7 +459,7 @@ def _checkpoint_arns(role: str, uri: str) -> tuple[str, str]:
 def _denied(session: AwsSession, role: str, uri: str, progress: Progress) -> list[Decision]:
     """Return what is not allowed by the role's policies; nothing if that cannot be found out."""
     bucket, objects = _checkpoint_arns(role, uri)
-    key = names.split_s3(uri)[1]
+    key = s3.split_uri(uri)[1]
     wanted = {(READ, objects), (WRITE, objects), (LIST, bucket)}
     try:
         decisions = simulate(
@@ -491,11 +490,11 @@ def bucket_doubt(session: AwsSession, bucket: str, account: str) -> str:
         ConfigError: there is no such bucket.
     """
     try:
-        session.call("s3", "HeadBucket", Bucket=bucket, ExpectedBucketOwner=account)
-    except AwsError as error:
-        if error.code in NO_BUCKET:
-            raise ConfigError(f"there is no bucket {bucket}", hint="Make it, or give another one.") from None
+        found = s3.find_bucket(session, bucket, account)
+    except AwsError:
         return f"the bucket {bucket} is another account's or cannot be looked at, and its policy may"
+    if found is None:
+        raise ConfigError(f"there is no bucket {bucket}", hint="Make it, or give another one.")
     try:
         session.call("s3", "GetBucketPolicy", Bucket=bucket)
     except AwsError as error:

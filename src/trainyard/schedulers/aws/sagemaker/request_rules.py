@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker import names
+from trainyard.schedulers.aws import s3
 
 DAY = 24 * 60 * 60
 #: API reference, StoppingCondition: the maximum value of MaxRuntimeInSeconds is 28 days.
@@ -269,7 +269,7 @@ def _assignments(request: Mapping[str, Any], channels: list[Mapping[str, Any]], 
 def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     output = request["OutputDataConfig"]
     # API reference, OutputDataConfig: KMS keys are not supported for S3 Express One Zone
-    if output.get("KmsKeyId") and names.is_directory_bucket(output["S3OutputPath"]):
+    if output.get("KmsKeyId") and s3.is_directory_bucket(output["S3OutputPath"]):
         yield (
             f"{name('KmsKeyId')} is given, but {name('S3OutputPath')} {output['S3OutputPath']} is in a "
             "directory bucket (S3 Express One Zone), which takes no KMS key for results"

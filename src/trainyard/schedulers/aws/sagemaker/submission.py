@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from trainyard import system
 from trainyard.errors import ConfigError, WorkspaceChangedError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.iam import find_role
+from trainyard.schedulers.aws.s3 import S3, ensure_bucket, split_uri
 from trainyard.schedulers.aws.sagemaker import names, permissions
 from trainyard.schedulers.aws.sagemaker.calls import pages_of
 from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, settle
-from trainyard.schedulers.aws.sagemaker.storage import Storage
 from trainyard.schedulers.aws.session import AwsSession
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def carry_out(
         ensure_bucket(session, bucket, region, account)
     settled = settle(job.job_def, replacements)
     output = settled["OutputDataConfig"]
-    output_bucket = names.split_s3(output["S3OutputPath"])[0]
-    storage = Storage(session, output.get("KmsKeyId"), output_bucket)
+    output_bucket = split_uri(output["S3OutputPath"])[0]
+    s3 = S3(session, output.get("KmsKeyId"), output_bucket)
     if code is not None and needs.code_uri:
         uri = next(iter(settle({"uri": needs.code_uri}, replacements).values()))
-        settled = settle(settled, {uri: upload_code(code, storage, uri, progress)})
+        settled = settle(settled, {uri: upload_code(code, s3, uri, progress)})
     uploads = {
-        uri: upload_dataset(data, f"s3://{output_bucket}/trainyard/data", storage, progress)
+        uri: upload_dataset(data, f"s3://{output_bucket}/trainyard/data", s3, progress)
         for uri, data in datasets.items()
     }
     for entry in settled.get("InputDataConfig", []):
@@ -178,42 +178,7 @@ def account_of(session: AwsSession) -> str:
     return str(session.call("sts", "GetCallerIdentity")["Account"])
 
 
-def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -> None:
-    """Make the account's own bucket unless it is there.
-
-    Raises:
-        AwsError: it is another account's, or cannot be made.
-    """
-    if _has_bucket(session, bucket, account):
-        return
-    params: dict[str, Any] = {"Bucket": bucket}
-    if region != "us-east-1":
-        params["CreateBucketConfiguration"] = {"LocationConstraint": region}
-    try:
-        session.call("s3", "CreateBucket", **params)
-    except AwsError as error:
-        if error.code != "BucketAlreadyOwnedByYou":  # another submission was faster
-            raise
-
-
-def _has_bucket(session: AwsSession, bucket: str, account: str) -> bool:
-    try:
-        session.call("s3", "HeadBucket", Bucket=bucket, ExpectedBucketOwner=account)
-    except AwsError as error:
-        if error.code in ("404", "NoSuchBucket", "NotFound"):
-            return False
-        if error.code not in ("403", "AccessDenied", "Forbidden"):
-            raise
-        raise AwsForbiddenError(
-            f"the bucket {bucket} cannot be used: it is another account's, or s3:ListBucket is missing",
-            hint="Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
-            operation=error.operation,
-            code=error.code,
-        ) from None
-    return True
-
-
-def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progress) -> str:
+def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
     """Upload the code unless it is there; returns the "directory" that it is in.
 
     It is another one than was planned if the files have been changed since.
@@ -223,7 +188,7 @@ def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progres
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            _upload(code, storage, uri, progress)
+            _upload(code, s3, uri, progress)
         except WorkspaceChangedError as error:
             planned = code.key
             if attempt == ATTEMPTS or not code.reread(error, progress):
@@ -236,8 +201,8 @@ def upload_code(code: CodePackage, storage: Storage, uri: str, progress: Progres
     raise AssertionError("unreachable")
 
 
-def _upload(code: CodePackage, storage: Storage, uri: str, progress: Progress) -> None:
-    missing = [name for name in code.file_names() if not storage.has(uri + name)]
+def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:
+    missing = [name for name in code.file_names() if not s3.has(uri + name)]
     if not missing:
         progress.done(f"the code is in S3 already: {uri}")
         return
@@ -253,6 +218,6 @@ def _upload(code: CodePackage, storage: Storage, uri: str, progress: Progress) -
                     f"cannot pack the code into a file of {tempfile.gettempdir()}: {error.strerror or error}",
                     hint="Free space there, or name another directory for temporary files: TMPDIR.",
                 ) from error
-            storage.put(path, uri + name, progress, name)
+            s3.put(path, uri + name, progress, name)
     for warning in code.report.warnings():
         progress.done(warning)
