@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import resource
 import select
 import signal
 import time
@@ -375,8 +376,6 @@ class Supervisor:
 
 def _allow_open_files(count: int) -> None:
     """Raise the limit of open files as far as that is needed and allowed."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
