@@ -89,7 +89,7 @@ def _append(path: str, pair: bytes) -> bool:
     return False
 
 
-class Event:
+class LogEvent:
     """A line: where it begins and ends in the log, its time in milliseconds, and its bytes."""
 
     __slots__ = ("data", "end", "start", "time_ms")
@@ -172,7 +172,7 @@ class Log:
                 place += len(piece)
                 data = data[len(piece) :]
 
-    def events(self, start: int, is_complete: bool) -> Iterator[Event]:
+    def events(self, start: int, is_complete: bool) -> Iterator[LogEvent]:
         """Yield the lines from a place on, long ones in parts.
 
         Of a log that still grows, only those whose time is known, so that it stays what it is.
@@ -183,7 +183,7 @@ class Log:
         for place, data in self._lines(start, is_complete):
             if place >= known and not is_complete:
                 return
-            yield Event(place, place + len(data), clock.at(place), data)
+            yield LogEvent(place, place + len(data), clock.at(place), data)
 
     def _lines(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
         """Yield lines and parts of long ones, with their places; never more than a block is held."""

@@ -19,7 +19,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
-from trainyard.schedulers.exec.process.program import Program
+from trainyard.schedulers.exec.process.process_group import ProcessGroup
 from trainyard.system.processes import JOB_VARIABLE, exit_code_of, find_program, group_lives, signal_name
 
 #: Seconds between two looks at what a stopped program has left running.
@@ -96,7 +96,7 @@ def platform_variables(request: dict[str, Any], arn: str, region: str) -> dict[s
     }
 
 
-class ProcessHost(Program):
+class ProcessHost(ProcessGroup):
     """A host that is a process of this machine, in a session of its own.
 
     Its base directory is told by ``SAGEMAKER_BASE_DIR``.
