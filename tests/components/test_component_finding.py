@@ -202,7 +202,7 @@ def test_imported_types_are_checked_when_the_file_is_loaded(write: Write) -> Non
         ("a b:train", "names no component", "path/to"),
         ("nowhere/jobs.py:train", "no file", "nowhere"),
         ("folder.py", "is a directory", ""),
-        ("/dev/null:fn", "is not an ordinary file", ""),
+        ("/dev/null:fn", "is not a regular file", ""),
         ("./tool", "neither a Python nor a shell script", "utils.binary --entrypoint ./tool"),
         ("jobs", "no component 'jobs'", "./jobs.py"),
         ("tool", "no component 'tool'", "utils.binary --entrypoint ./tool"),

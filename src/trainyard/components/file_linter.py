@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import ComponentValidationException, did_you_mean
-from trainyard.ordinary import read_ordinary
+from trainyard.regular_files import read_regular_file
 
 if TYPE_CHECKING:
     from trainyard.components.parameters import Parameter
@@ -70,7 +70,7 @@ class SourceFile:
         self.module = ast.Module(body=[], type_ignores=[])
         self.message: LinterMessage | None = None
         try:
-            self.module = ast.parse(read_ordinary(path), path)
+            self.module = ast.parse(read_regular_file(path), path)
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
         except (RecursionError, MemoryError):

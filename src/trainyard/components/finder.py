@@ -233,7 +233,7 @@ def _no_file(path: str) -> ComponentNotFoundException:
         )
     what = "does not exist"
     if os.path.exists(path):
-        what = "is a directory" if os.path.isdir(path) else "is not an ordinary file"
+        what = "is a directory" if os.path.isdir(path) else "is not a regular file"
     return ComponentNotFoundException(f"{path} {what}", hint=did_you_mean(path, near))
 
 

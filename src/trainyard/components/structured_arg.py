@@ -71,7 +71,7 @@ class StructuredJArgument:
         gpus = get_named_resources(h).gpu
         if gpus < 1:
             raise ComponentArgumentError(
-                f"-j {j}: the resource {h} has no gpus, so the number of processes is open",
+                f"-j {j}: the resource {h} has no gpus, so the number of processes is not known",
                 hint=f"Give it: -j {j}x1",
             )
         return StructuredJArgument(_count(nodes, j), gpus)

@@ -45,13 +45,13 @@ def script(
         script: the script, such as train.py or run.sh
         name: name of the job; the script's unless given
         image: image to run in
-        h: named resource, which stands for cpu, gpu and memMB
+        h: named resource, instead of cpu, gpu and memMB
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        num_replicas: how many run it
+        num_replicas: number of replicas
         env: environment variables
-        max_retries: how often to start again after a failure
+        max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         channel: input data, such as training=s3://bucket/prefix; the script finds it in SM_CHANNEL_TRAINING
         output: URI that the model and other results go to
@@ -59,7 +59,7 @@ def script(
         metric: values to read from the output, such as loss=loss:([0-9.]+)
         distribution: how the replicas work together
         nproc: processes on each replica, with a distribution
-        mpi_options: further options of mpirun
+        mpi_options: more options of mpirun
         toolkit: whether it runs under the toolkit; false starts the script by itself
     """
     script = _in_project(script)

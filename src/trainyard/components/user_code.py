@@ -65,7 +65,7 @@ def load_file(path: str) -> ModuleType:
     except OSError as error:
         raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
     if not S_ISREG(stat.st_mode):
-        raise ComponentNotFoundException(f"cannot read {path}: it is not an ordinary file")
+        raise ComponentNotFoundException(f"cannot read {path}: it is not a regular file")
     stamp = (stat.st_mtime_ns, stat.st_size)
     if path in _loaded and _loaded[path][0] == stamp:
         return _loaded[path][1]

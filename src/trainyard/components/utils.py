@@ -67,7 +67,7 @@ def echo(msg: str = "hello world", image: str = NO_IMAGE, num_replicas: int = 1)
     Args:
         msg: what to print
         image: image to run in
-        num_replicas: how many print it
+        num_replicas: number of replicas
     """
     role = Role("echo", image, entrypoint="echo", args=[msg], num_replicas=num_replicas, resource=_small())
     return _single("echo", role)
@@ -104,13 +104,13 @@ def sh(
     Args:
         args: the command and its arguments
         image: image to run in
-        num_replicas: how many run it
+        num_replicas: number of replicas
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        h: named resource, which stands for cpu, gpu and memMB
+        h: named resource, instead of cpu, gpu and memMB
         env: environment variables
-        max_retries: how often to start again after a failure
+        max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         entrypoint: program to start with the arguments, instead of the shell
     """
@@ -157,8 +157,8 @@ def python(
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        h: named resource, which stands for cpu, gpu and memMB
-        num_replicas: how many run it
+        h: named resource, instead of cpu, gpu and memMB
+        num_replicas: number of replicas
     """
     _exactly_one("utils.python", {"-m": m, "-c": c, "--script": script})
     if script is not None:
@@ -201,11 +201,11 @@ def binary(
         args: arguments of the program
         entrypoint: the program
         name: name of the job
-        num_replicas: how many run it
+        num_replicas: number of replicas
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        h: named resource, which stands for cpu, gpu and memMB
+        h: named resource, instead of cpu, gpu and memMB
     """
     role = Role(
         "binary",
