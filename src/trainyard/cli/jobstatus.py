@@ -119,8 +119,8 @@ def check_roles(status: AppStatus, wanted: Iterable[str]) -> None:
 def exit_code_of(status: AppStatus, source: str | None = None) -> int:
     """Return the exit code of a command that watched a job to its end.
 
-    ``source`` is None for 0 or 1, ``ROLE/ID`` for that replica's own code, or ``any`` for the first replica's code
-    that is not 0.
+    ``source`` is None for 0 or 1, ``ROLE/ID`` for that replica's own code, or ``any`` for the code of the
+    replica that failed first.
     """
     if status.state == AppState.UNREACHABLE:
         return EXIT_BACKEND

@@ -1,4 +1,4 @@
-"""The job that `run` starts: from the command line, stdin and configuration, and what a project may choose."""
+"""The job that `run` starts: from the command line, stdin and configuration; what a project may choose."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
     missing = [key for key in _REQUIRED if key not in data]
     if missing:
         raise UsageError(
-            f"--stdin: missing keys: {', '.join(missing)}", hint="Required: " + ", ".join(_REQUIRED)
+            f"--stdin: missing keys: {', '.join(missing)}", hint="Needed: " + ", ".join(_REQUIRED)
         )
     for key, value in data.items():
         if not isinstance(value, _STDIN_KEYS[key]):

@@ -85,9 +85,7 @@ def _init(args: Namespace) -> int:
         with open(path, "w" if args.force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(
-            f"{path} already exists", hint="--force overwrites it, --print only shows it."
-        ) from None
+        raise ConfigError(f"{path} exists", hint="--force overwrites it, --print only shows it.") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
     note("wrote, with every option as a comment:")
@@ -216,7 +214,7 @@ def template() -> str:
     """Return a configuration file with every option as a comment."""
     lines = [
         "# Configuration of trainyard. `trainyard config show` shows all values and where they are set.",
-        "# This file is overridden by variables (TRAINYARD_SCHEDULER, TRAINYARD_<SCHEDULER>_<OPTION>) and the",
+        "# It is overridden by variables (TRAINYARD_SCHEDULER, TRAINYARD_<SCHEDULER>_<OPTION>) and the",
         "# command line.",
         "",
         "[run]",

@@ -38,9 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="ROLE/ID",
         help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3",
     )
-    parser.add_argument(
-        "-f", "--follow", "-t", action="store_true", help="follow the logs until the job has ended"
-    )
+    parser.add_argument("-f", "--follow", "-t", action="store_true", help="follow until the job has ended")
     parser.add_argument("--tail", metavar="N", help="only the last N lines of each replica")
     parser.add_argument("--since", metavar="TIME", help="only lines since then: 10m, 2h, an ISO time, now")
     parser.add_argument("--until", metavar="TIME", help="only lines before then")

@@ -73,9 +73,7 @@ def run(args: Namespace) -> int:
         return _run(args)
     except ComponentArgumentError as error:
         if error.exit_code and args.misplaced:
-            error.hint += (
-                f"\n{args.misplaced} is an option of `trainyard run`: write it before the component."
-            )
+            error.hint += f"\n{args.misplaced} is an option of `trainyard run`: put it before the component."
         raise
 
 

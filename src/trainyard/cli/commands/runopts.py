@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     action = parser.add_argument(
-        "scheduler", nargs="?", metavar="SCHEDULER", help="only the options of this scheduler"
+        "scheduler", nargs="?", metavar="SCHEDULER", help="only this scheduler's options"
     )
     complete_with(action, "scheduler_completer")
     add_json_option(parser)

@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "-w",
         "--watch",
         action="store_true",
-        help="keep watching until the job has ended; if piped, print changes",
+        help="watch until the job has ended; if piped, print changes",
     )
     add_json_option(parser)
 

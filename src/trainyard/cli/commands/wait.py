@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         metavar="TIME",
-        help=f"give up after this time (90, 10m, 2h) and exit with {EXIT_TIMEOUT}",
+        help=f"give up after this (90, 10m, 2h) and exit with {EXIT_TIMEOUT}",
     )
     parser.add_argument(
         "--exit-code-from",

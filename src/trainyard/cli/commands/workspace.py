@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
     if args.action != "show":
         raise UsageError(
             f"the action must be show, not {args.action!r}",
-            hint="trainyard workspace show [DIR | DIR=SUB,...]",
+            hint="trainyard workspace show [DIR]",
         )
     workspace = Workspace.from_str(args.workspace)
     if not workspace:
