@@ -22,7 +22,7 @@ from trainyard.components.finder import BUILTINS, get_component
 from trainyard.components.parameters import Parameter
 from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
-from trainyard.specs.decode import type_name
+from trainyard.specs.conversion import type_name
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Made by docs/generate.py from the code (`make docs`). Do not edit. -->"

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 
 from trainyard.components.parameters import Parameter, snake_case
 from trainyard.errors import ComponentArgumentError, did_you_mean
-from trainyard.specs.decode import (
+from trainyard.specs.conversion import (
     FALSE_WORDS,
     TRUE_WORDS,
-    DecodeError,
+    ConversionError,
     bare_type,
     from_text,
     from_value,
@@ -218,7 +218,7 @@ def decode_given(options: Options, given: Given) -> dict[str, Any]:
         parameter = options.parameters[name]
         try:
             values[name] = decode_texts(parameter, texts) if texts else None
-        except DecodeError as error:
+        except ConversionError as error:
             given.problems.append(f"{parameter.options[0]}: {error}{_expected(parameter)}")
     if options.varargs is not None and given.rest is not None:
         values[options.varargs.name] = _decode_rest(options.varargs, given)
@@ -229,7 +229,7 @@ def decode_texts(parameter: Parameter, texts: Sequence[str]) -> Any:
     """Convert the texts of one parameter; repeated lists and dicts are joined.
 
     Raises:
-        DecodeError: a text does not fit the type.
+        ConversionError: a text does not fit the type.
     """
     values = [_decode_text(parameter, text) for text in texts]
     if len(values) == 1 or not parameter.is_repeatable:
@@ -255,7 +255,7 @@ def _decode_rest(parameter: Parameter, given: Given) -> tuple[Any, ...]:
     for position, text in enumerate(given.rest or (), 1):
         try:
             items.append(from_text(parameter.type, text))
-        except DecodeError as error:
+        except ConversionError as error:
             given.problems.append(f"argument {position} of {parameter.name}: {error}{_expected(parameter)}")
     return tuple(items)
 
@@ -291,7 +291,7 @@ def decode_mapping(
             continue
         try:
             values[parameter.name] = _from_mapping(parameter, value, as_text=as_text)
-        except DecodeError as error:
+        except ConversionError as error:
             problems.append(f"{kind} {name}: {error}{_expected(parameter)}")
     return values
 
@@ -303,7 +303,7 @@ def _from_mapping(parameter: Parameter, value: Any, *, as_text: bool) -> Any:
         return decode_texts(parameter, [value])
     try:
         return from_value(parameter.type, value)
-    except DecodeError:
+    except ConversionError:
         if isinstance(value, str):
             return decode_texts(parameter, [value])
         raise
@@ -316,9 +316,9 @@ def _varargs_from_value(parameter: Parameter, value: Any) -> tuple[Any, ...]:
         try:
             value = shlex.split(value)
         except ValueError as error:
-            raise DecodeError(f"{value!r}: {error}") from None
+            raise ConversionError(f"{value!r}: {error}") from None
     if not isinstance(value, (list, tuple)):
-        raise DecodeError(f"{value!r} is not a list")
+        raise ConversionError(f"{value!r} is not a list")
     return tuple(
         from_text(parameter.type, item) if isinstance(item, str) else from_value(parameter.type, item)
         for item in value

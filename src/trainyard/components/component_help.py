@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from trainyard.specs.decode import bare_type, type_name
+from trainyard.specs.conversion import bare_type, type_name
 
 if TYPE_CHECKING:
     from trainyard.components.component import Component

@@ -286,13 +286,13 @@ def effective_options(
 
 
 def _convert(name: str, opt: runopt, setting: Setting) -> Any:
-    from trainyard.specs.decode import DecodeError
+    from trainyard.specs.conversion import ConversionError
 
     try:
         if setting.kind == INI:
             return _convert_ini(opt, setting.value)
         return opt.convert(setting.value)
-    except DecodeError as error:
+    except ConversionError as error:
         raise InvalidRunConfigException(
             f"{setting.origin}: option {name!r} ({opt.opt_type_name}): {error}", name
         ) from None
@@ -300,7 +300,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
 
 def _convert_ini(opt: runopt, text: str) -> Any:
     """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
-    from trainyard.specs.decode import from_text, is_list_type, list_item_type
+    from trainyard.specs.conversion import from_text, is_list_type, list_item_type
 
     if text == "None" and not opt.is_required:
         return None

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from trainyard.specs.status import Record
+from trainyard.specs.status import SlotRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOGGER = "trainyard.events"
 
 
-class Event(Record):
+class Event(SlotRecord):
     """What happened in one call of the runner. Texts hold no secrets; times are in microseconds."""
 
     api: str  # the method: run, schedule, status, wait, cancel, log_lines, ...

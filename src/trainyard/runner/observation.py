@@ -277,8 +277,6 @@ def wait_for_end(
         except (BackendError, OSError) as error:
             if backoff.left() == 0:
                 return error
-            if backoff.left() == 0:
-                return error
             if not warned:
                 warnings.warn(
                     f"{scheduler.backend} cannot be reached; still waiting for {app_id}: {error}",

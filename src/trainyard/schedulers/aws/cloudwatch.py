@@ -22,11 +22,11 @@ from typing import Protocol, TypeVar
 
 from trainyard.backoff import Clock
 from trainyard.schedulers.aws.cloudwatch_calls import (
-    Event,
     LogCalls,
+    LogEvent,
     MissingGroupError,
-    Pace,
-    StoppedError,
+    RateLimit,
+    ReadingStoppedError,
     untranslated,
     verdict,
 )
@@ -60,7 +60,7 @@ BLOCK_BYTES = 256 << 10
 SKEW = 900.0
 
 
-class Attempt(namedtuple("Attempt", "stream ended", defaults=(None,))):
+class AttemptLog(namedtuple("AttemptLog", "stream ended", defaults=(None,))):
     """One run of a replica: its log stream, and when it ended (seconds since the epoch) if that is known."""
 
     __slots__ = ()
@@ -68,18 +68,18 @@ class Attempt(namedtuple("Attempt", "stream ended", defaults=(None,))):
     ended: float | None
 
 
-class Attempts(namedtuple("Attempts", "attempts over")):
+class ReplicaAttempts(namedtuple("ReplicaAttempts", "attempts over")):
     """The runs of a replica so far, oldest first, and whether no more will come and the last has ended."""
 
     __slots__ = ()
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptLog]
     over: bool
 
 
 class JobLogs(Protocol):
     """Where the logs of a job's replicas are. One call serves all of them."""
 
-    def refresh(self) -> Mapping[Key, Attempts]:
+    def refresh(self) -> Mapping[Key, ReplicaAttempts]:
         """Ask the backend, and return the runs of every replica that is wanted, by its role and index."""
 
 
@@ -127,7 +127,7 @@ class LogStreams:
         self._renew = renew
         self._translate = translate
         self._clock = clock or Clock()
-        self._pace = Pace(calls_per_second, BURST, self._clock)
+        self._pace = RateLimit(calls_per_second, BURST, self._clock)
 
     def read(self, job: JobLogs, query: LogQuery, scheduler: str = "CloudWatch") -> Iterator[LogBlock]:
         """Return the lines of a job's replicas.
@@ -168,20 +168,20 @@ def milliseconds(time: datetime) -> int:
     return -((datetime(1970, 1, 1, tzinfo=UTC) - time.astimezone(UTC)) // timedelta(milliseconds=1))
 
 
-def _line_filter(query: LogQuery) -> Callable[[Event], list[bytes]]:
+def _line_filter(query: LogQuery) -> Callable[[LogEvent], list[bytes]]:
     """Return a function that makes of an event the lines that are wanted."""
     if query.regex is None:
         return lambda event: list(iter_lines(_bytes_of(event)))
     search = compile_regex(query.regex).search
 
-    def matching(event: Event) -> list[bytes]:
+    def matching(event: LogEvent) -> list[bytes]:
         lines = iter_lines(_bytes_of(event))
         return [line for line in lines if search(line.decode("utf-8", "replace").rstrip("\r\n"))]
 
     return matching
 
 
-def _bytes_of(event: Event) -> bytes:
+def _bytes_of(event: LogEvent) -> bytes:
     text = event.message if event.message.endswith("\n") else event.message + "\n"
     return text.encode("utf-8", "surrogatepass")
 
@@ -193,7 +193,7 @@ class _Reading:
         self,
         job: JobLogs,
         query: LogQuery,
-        lines_of: Callable[[Event], list[bytes]],
+        lines_of: Callable[[LogEvent], list[bytes]],
         calls: LogCalls,
         clock: Clock,
         *,
@@ -206,7 +206,7 @@ class _Reading:
         self._clock = clock
         self._wants_live = live and query.should_tail
         self._live: LiveTail | None = None
-        self._logs: dict[Key, ReplicaLog] = {}
+        self._logs: dict[Key, ReplicaFollower] = {}
         self._tails: dict[Key, deque[bytes]] = {}
         self._refresh_due = 0.0
         self._refresh_delay = FIRST_REFRESH
@@ -228,7 +228,7 @@ class _Reading:
                     yield LogBlock(role, replica, b"".join(lines))
         except MissingGroupError as error:
             raise self._calls.no_group() from error
-        except StoppedError:  # only a reader that was closed stops its calls
+        except ReadingStoppedError:  # only a reader that was closed stops its calls
             return
         finally:
             self._calls.stop.set()
@@ -249,7 +249,7 @@ class _Reading:
             if not is_follower and end is None:
                 # Without it, AWS says, reading may never come to an end where much is written.
                 end = int((self._clock.time() + SKEW) * 1000)
-            self._logs[key] = ReplicaLog(
+            self._logs[key] = ReplicaFollower(
                 self._calls,
                 self._clock,
                 since=since,
@@ -266,7 +266,7 @@ class _Reading:
     def _history(self, workers: Workers) -> Iterator[LogBlock]:
         """Yield what is there, merged by time. Pages are read ahead, one of each replica."""
 
-        def events(key: Key, pages: Iterator[list[Event]]) -> Iterator[tuple[int, Key, Event]]:
+        def events(key: Key, pages: Iterator[list[LogEvent]]) -> Iterator[tuple[int, Key, LogEvent]]:
             newest = 0
             for page in pages:
                 for event in page:
@@ -274,7 +274,7 @@ class _Reading:
                     yield newest, key, event
 
         streams = [events(key, ahead(workers, log.available())) for key, log in self._logs.items()]
-        merged: Iterable[tuple[int, Key, Event]]
+        merged: Iterable[tuple[int, Key, LogEvent]]
         merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda item: item[0])
         for key, items in groupby(merged, key=lambda item: item[1]):
             yield from self._block(key, (event for _, _, event in items))
@@ -318,7 +318,7 @@ class _Reading:
             return
         self._clock.wait(self._live.changed, seconds)
 
-    def _listen(self, waiting: Mapping[Key, ReplicaLog]) -> None:
+    def _listen(self, waiting: Mapping[Key, ReplicaFollower]) -> None:
         """Keep Live Tail up, and look at once where it has seen something."""
         if not self._wants_live:
             return
@@ -346,7 +346,7 @@ class _Reading:
         self._refresh_failures.start()
         self._schedule_refresh(changed=self._take(found))
 
-    def _take(self, found: Mapping[Key, Attempts]) -> bool:
+    def _take(self, found: Mapping[Key, ReplicaAttempts]) -> bool:
         """Tell each replica's log what is known now; returns whether that is new."""
         changes = [
             self._logs[key].update(runs.attempts, runs.over)
@@ -361,7 +361,7 @@ class _Reading:
         if all(log.is_over for log in self._logs.values()):
             self._refresh_due = float("inf")
 
-    def _block(self, key: Key, events: Iterable[Event]) -> Iterator[LogBlock]:
+    def _block(self, key: Key, events: Iterable[LogEvent]) -> Iterator[LogBlock]:
         """Yield the wanted lines of events in blocks; or keep them, if only the last are wanted."""
         tail = self._tails.get(key)
         lines: list[bytes] = []
@@ -398,7 +398,7 @@ LATE = 60.0
 MISSING = 20.0
 
 
-class ReplicaLog:
+class ReplicaFollower:
     """Reads the streams of one replica's attempts.
 
     Args:
@@ -455,7 +455,7 @@ class ReplicaLog:
         """Name of the stream that is read now, if it is there."""
         return self._cursor.stream if self._cursor is not None and self._cursor.exists else ""
 
-    def update(self, attempts: Sequence[Attempt], over: bool) -> bool:
+    def update(self, attempts: Sequence[AttemptLog], over: bool) -> bool:
         """Take in what is known of the attempts; returns whether that is new."""
         before = (dict(self._ends), self.is_over)
         for attempt in attempts:
@@ -477,13 +477,13 @@ class ReplicaLog:
 
     # ---- reading
 
-    def available(self) -> Iterator[list[Event]]:
+    def available(self) -> Iterator[list[LogEvent]]:
         """Yield pages of what is new, until there is a reason to wait."""
         while not self.is_done and self.due <= self._clock.monotonic():
             if page := self.step():
                 yield page
 
-    def step(self) -> list[Event]:
+    def step(self) -> list[LogEvent]:
         """Make one call, and decide when the next is due. Returns what is new."""
         cursor = self._open()
         if cursor is None:
@@ -511,7 +511,7 @@ class ReplicaLog:
             self.is_done = True
         return events
 
-    def read_back(self, count: int, lines_of: Callable[[Event], list[bytes]]) -> list[bytes]:
+    def read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
         """Return the last lines of all attempts; reading goes on after them."""
         lines: list[bytes] = []
         names = list(self._ends)

@@ -38,7 +38,7 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 _PASSING = {"InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException"}
 
 
-class Event(namedtuple("Event", "time message")):
+class LogEvent(namedtuple("LogEvent", "time message")):
     """A log event: when it was written, in milliseconds since the epoch, and its text."""
 
     __slots__ = ()
@@ -50,7 +50,7 @@ class Page(namedtuple("Page", "events ingested forward backward")):
     """Events in order of time, when the newest of them came in (ms; 0 if none), and the tokens."""
 
     __slots__ = ()
-    events: list[Event]
+    events: list[LogEvent]
     ingested: int
     forward: str
     backward: str
@@ -123,7 +123,7 @@ class LogCalls:
         self,
         client: Any,
         group: str,
-        pace: Pace,
+        pace: RateLimit,
         clock: Clock,
         renew: Callable[[], Any] | None = None,
         translate: Callable[[Exception, str], Exception] = untranslated,
@@ -197,7 +197,7 @@ class LogCalls:
             params["startFromHead"] = True
         found = self.call("get_log_events", ("events", "nextForwardToken", "nextBackwardToken"), params)
         # Servers other than AWS give times as fractions.
-        events = [Event(int(event["timestamp"]), event["message"]) for event in found["events"]]
+        events = [LogEvent(int(event["timestamp"]), event["message"]) for event in found["events"]]
         ingested = max((int(event.get("ingestionTime", 0)) for event in found["events"]), default=0)
         return Page(events, ingested, found["nextForwardToken"], found["nextBackwardToken"])
 
@@ -212,7 +212,7 @@ class LogCalls:
         params = {"logGroupName": self.group, "logStreamNamePrefix": stream, "limit": 1}
         try:
             answer = self.call("describe_log_streams", ("logStreams",), params, patience=FIRST_PATIENCE)
-        except StoppedError:
+        except ReadingStoppedError:
             raise
         except Exception:
             self._may_describe = False
@@ -307,7 +307,7 @@ class LogCalls:
         if found in ("final", "expired") or not backoff.pause():
             raise self._translate(error, _operation(method)) from error
         if self.stop.is_set():
-            raise StoppedError
+            raise ReadingStoppedError
 
 
 def _operation(method: str) -> str:
@@ -320,11 +320,11 @@ LEAST_RATE = 1.0
 SLOWER, FASTER = 0.8, 1.15
 
 
-class StoppedError(Exception):
+class ReadingStoppedError(Exception):
     """Waiting was given up because nobody wants the result any more."""
 
 
-class Pace:
+class RateLimit:
     """Bounds the calls per second of everybody who shares it, and adapts to throttling.
 
     The bound falls with every call that AWS throttles, and rises with every one that it answers, by so much
@@ -349,14 +349,14 @@ class Pace:
         """Wait for one's turn.
 
         Raises:
-            StoppedError: ``stop`` was set meanwhile.
+            ReadingStoppedError: ``stop`` was set meanwhile.
         """
         with self._lock:
             now = self._clock.monotonic()
             turn = max(self._next, now - (self._burst - 1) / self.rate)
             self._next = turn + 1 / self.rate
         if stop.is_set() or (turn > now and self._clock.wait(stop, turn - now)):
-            raise StoppedError
+            raise ReadingStoppedError
 
     def throttled(self) -> None:
         """Take note that AWS had too many calls."""

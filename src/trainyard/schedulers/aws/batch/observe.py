@@ -38,7 +38,7 @@ CONCURRENCY = 8
 UNNAMED_ROLE = "node"
 
 
-class Place(NamedTuple):
+class ReplicaRef(NamedTuple):
     """Where a replica is: its role and index, and the id under which Batch describes it alone."""
 
     role: str
@@ -81,7 +81,7 @@ def kind_of(job: Mapping[str, Any]) -> str:
     return ARRAY if (job.get("arrayProperties") or {}).get("size") else CONTAINER
 
 
-def places_of(job: Mapping[str, Any]) -> list[Place]:
+def replicas_of(job: Mapping[str, Any]) -> list[ReplicaRef]:
     """Return a job's replicas in order of their roles. Works for the predecessor's jobs too."""
     job_id, kind = job["jobId"], kind_of(job)
     if kind == MULTINODE:
@@ -90,31 +90,31 @@ def places_of(job: Mapping[str, Any]) -> list[Place]:
     role = environment(container).get(ROLE_NAME, UNNAMED_ROLE)
     if kind == ARRAY:
         count = job["arrayProperties"]["size"]
-        return [Place(role, index, f"{job_id}:{index}", container) for index in range(count)]
-    return [Place(role, 0, job_id, container)]
+        return [ReplicaRef(role, index, f"{job_id}:{index}", container) for index in range(count)]
+    return [ReplicaRef(role, 0, job_id, container)]
 
 
-def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[Place]:
-    places: list[Place] = []
+def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[ReplicaRef]:
+    places: list[ReplicaRef] = []
     seen: dict[str, int] = {}
     count = properties["numNodes"]
     for each in properties.get("nodeRangeProperties") or []:
         container = each.get("container") or {}
         role = environment(container).get(ROLE_NAME, UNNAMED_ROLE)
         for node in range(*node_range(each["targetNodes"], count)):
-            places.append(Place(role, seen.get(role, 0), f"{job_id}#{node}", container))
+            places.append(ReplicaRef(role, seen.get(role, 0), f"{job_id}#{node}", container))
             seen[role] = seen.get(role, 0) + 1
     return places
 
 
-def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple[Place, dict[str, Any]]]:
+def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple[ReplicaRef, dict[str, Any]]]:
     """Return all replicas of a job, and what Batch says of each."""
-    return details_of(session, job, places_of(job))
+    return details_of(session, job, replicas_of(job))
 
 
 def details_of(
-    session: AwsSession, job: Mapping[str, Any], places: Iterable[Place]
-) -> list[tuple[Place, dict[str, Any]]]:
+    session: AwsSession, job: Mapping[str, Any], places: Iterable[ReplicaRef]
+) -> list[tuple[ReplicaRef, dict[str, Any]]]:
     """Return replicas of a job, and what Batch says of each, or else of the job."""
     wanted = list(places)
     if kind_of(job) == CONTAINER:
@@ -123,7 +123,7 @@ def details_of(
     return [(place, found.get(place.job_id) or _unseen(job, place)) for place in wanted]
 
 
-def _unseen(job: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _unseen(job: Mapping[str, Any], place: ReplicaRef) -> dict[str, Any]:
     """Stand in for a replica that Batch does not describe: it is in the state of its job, at most."""
     taken = ["status", "statusReason", "isCancelled", "isTerminated", "startedAt", "stoppedAt"]
     if place.job_id.endswith("#0"):
@@ -135,7 +135,7 @@ def _unseen(job: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 def app_response(
-    app_id: str, job: Mapping[str, Any], replicas: list[tuple[Place, dict[str, Any]]] | None = None
+    app_id: str, job: Mapping[str, Any], replicas: list[tuple[ReplicaRef, dict[str, Any]]] | None = None
 ) -> DescribeAppResponse:
     """Return what is known of a job.
 
@@ -193,7 +193,7 @@ def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:
     return reason.state, words or reason.text
 
 
-def _first_failure(replicas: list[tuple[Place, dict[str, Any]]]) -> str:
+def _first_failure(replicas: list[tuple[ReplicaRef, dict[str, Any]]]) -> str:
     failed = [
         (detail.get("stoppedAt") or 0, place, reason)
         for place, detail in replicas
@@ -206,14 +206,14 @@ def _first_failure(replicas: list[tuple[Place, dict[str, Any]]]) -> str:
     return f"{place.role}/{place.replica}: {reason.text}{others}"
 
 
-def _role_statuses(replicas: list[tuple[Place, dict[str, Any]]]) -> list[RoleStatus]:
+def _role_statuses(replicas: list[tuple[ReplicaRef, dict[str, Any]]]) -> list[RoleStatus]:
     by_role: dict[str, list[ReplicaStatus]] = {}
     for place, detail in replicas:
         by_role.setdefault(place.role, []).append(_replica_status(place, detail))
     return [RoleStatus(role, found) for role, found in by_role.items()]
 
 
-def _replica_status(place: Place, detail: dict[str, Any]) -> ReplicaStatus:
+def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:
     reason = reason_of(detail)
     ended = is_terminal(reason.state)
     return ReplicaStatus(
@@ -236,7 +236,7 @@ def starts_of(detail: Mapping[str, Any]) -> int:
     return len(attempts) + is_new
 
 
-def log_group(place: Place) -> str:
+def log_group(place: ReplicaRef) -> str:
     """Return the log group that a replica writes to."""
     options = (place.container.get("logConfiguration") or {}).get("options") or {}
     return str(options.get("awslogs-group", names.DEFAULT_LOG_GROUP))
@@ -261,7 +261,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 def _roles(job: Mapping[str, Any]) -> list[Role]:
     """Rebuild the roles, as far as Batch keeps them: no mounts, devices and retry policies."""
     roles: dict[str, Role] = {}
-    for place in places_of(job):
+    for place in replicas_of(job):
         if place.role in roles:
             roles[place.role].num_replicas += 1
         elif place.container.get("command"):
@@ -269,7 +269,7 @@ def _roles(job: Mapping[str, Any]) -> list[Role]:
     return list(roles.values())
 
 
-def _role(place: Place) -> Role:
+def _role(place: ReplicaRef) -> Role:
     container = place.container
     command = original_command(list(container["command"]))
     hidden = (REPLICA_INDEX, RANK0_HOST, "AWS_BATCH_JOB_ID")

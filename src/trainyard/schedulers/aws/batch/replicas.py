@@ -158,14 +158,14 @@ SHELL = ["sh", "-c"]
 
 
 @dataclass(frozen=True)
-class Program:
+class ReplicaCommand:
     """What a replica starts."""
 
     command: list[str]
     env: dict[str, str]
 
 
-def program(group: Group, app_id: str, name: str, session: str) -> Program:
+def replica_command(group: Group, app_id: str, name: str, session: str) -> ReplicaCommand:
     """Return the command and environment of a group of replicas.
 
     Args:
@@ -194,13 +194,13 @@ def program(group: Group, app_id: str, name: str, session: str) -> Program:
         env[REPLICA_INDEX] = str(replica)
         if is_main:
             env[RANK0_HOST] = "localhost"
-        return Program(command, env)
+        return ReplicaCommand(command, env)
     env.pop(REPLICA_INDEX, None)
     if group.kind == ARRAY:
         env[RANK0_HOST] = "localhost"
     late = {key: value for key, value in env.items() if _INDEX in value}
     plain = {key: value for key, value in env.items() if key not in late}
-    return Program(_wrapped(command, late, group), plain)
+    return ReplicaCommand(_wrapped(command, late, group), plain)
 
 
 def _wrapped(command: list[str], late: dict[str, str], group: Group) -> list[str]:
@@ -240,4 +240,4 @@ def original_command(command: list[str]) -> list[str]:
     return [word.replace(f"${REPLICA_INDEX}", macros.replica_id) for word in words]
 
 
-__all__ = ["CONTAINER", "OF_THE_RUN", "Program", "original_command", "program"]
+__all__ = ["CONTAINER", "OF_THE_RUN", "ReplicaCommand", "original_command", "replica_command"]

@@ -13,7 +13,14 @@ from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.batch import names
 from trainyard.schedulers.aws.batch.options import FARGATE, RETRY_SPOT, AWSBatchOpts
-from trainyard.schedulers.aws.batch.replicas import ARRAY, MULTINODE, OF_THE_RUN, Group, layout, program
+from trainyard.schedulers.aws.batch.replicas import (
+    ARRAY,
+    MULTINODE,
+    OF_THE_RUN,
+    Group,
+    layout,
+    replica_command,
+)
 from trainyard.schedulers.aws.batch.rules import check_options, check_requests
 from trainyard.schedulers.ids import make_unique, normalize
 from trainyard.specs.app import AppDef, Role
@@ -121,8 +128,8 @@ def _containers(
     group: Group, opts: AWSBatchOpts, app_id: str, name: str, session: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a group's container as the definition has it, and what this run has otherwise."""
-    lasting = program(group, names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
-    actual = program(group, app_id, name, session)
+    lasting = replica_command(group, names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
+    actual = replica_command(group, app_id, name, session)
     env = {key: value for key, value in lasting.env.items() if key not in OF_THE_RUN}
     definition = {
         **container(group.role, opts, group.kind),

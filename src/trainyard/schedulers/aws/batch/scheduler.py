@@ -289,7 +289,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         if found is None:
             raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
         session, job = found
-        places = {(place.role, place.replica): place for place in observe.places_of(job)}
+        places = {(place.role, place.replica): place for place in observe.replicas_of(job)}
         check_replicas(app_id, replicas, places)
         live = bool(self.configured().get("live_tail"))
         return read_logs(session, job, [places[replica] for replica in replicas], query, live=live)
@@ -307,7 +307,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         if self._inspector is None:
             self._inspector = QueueInspector()
         needs: dict[str, int] = {}
-        for place in observe.places_of(job):
+        for place in observe.replicas_of(job):
             for each in place.container.get("resourceRequirements") or []:
                 value = int(float(each["value"]))
                 needs[each["type"]] = max(needs.get(each["type"], 0), value)
@@ -317,7 +317,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     """Describe a job from what is known of itself."""
     alone = observe.kind_of(job) == CONTAINER
-    replicas = [(observe.places_of(job)[0], job)] if alone else None
+    replicas = [(observe.replicas_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
 
 

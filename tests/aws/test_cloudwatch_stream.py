@@ -12,10 +12,10 @@ from tests.aws.clock import FakeClock
 from tests.aws.fake.logs import Logs
 from tests.aws.fake.wire import ApiError
 from trainyard.schedulers.aws.cloudwatch_calls import (
-    Event,
     LogCalls,
+    LogEvent,
     MissingStreamError,
-    Pace,
+    RateLimit,
     StaleTokenError,
 )
 from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
@@ -25,7 +25,7 @@ class Direct(LogCalls):
     """Calls the fake's service as if it were a client."""
 
     def __init__(self, logs: Logs, clock: FakeClock) -> None:
-        super().__init__(None, "group", Pace(1e9, 1, clock), clock)
+        super().__init__(None, "group", RateLimit(1e9, 1, clock), clock)
         self._logs = logs
 
     def call(self, method: str, members: tuple[str, ...], params: dict[str, Any], patience: float = 0) -> Any:
@@ -51,7 +51,7 @@ STEPS = st.lists(
 )
 
 
-def drain(cursor: StreamCursor, found: list[Event]) -> None:
+def drain(cursor: StreamCursor, found: list[LogEvent]) -> None:
     for _ in range(200):
         events, is_end = cursor.read()
         found += events
@@ -71,7 +71,7 @@ def test_each_event_once(
     cursor = StreamCursor(Direct(logs, clock), "s", since, until, 1000, 1000)
     cursor.begin(full=True)
     written: list[tuple[int, str]] = []
-    found: list[Event] = []
+    found: list[LogEvent] = []
     for what, detail in steps:
         if what in ("put", "hide"):
             logs.put("group", "s", detail, visible_after=5 if what == "hide" else 0)
@@ -110,7 +110,7 @@ def test_the_last_and_what_comes_after(
     assert last == (in_order[-count:] if count else [])
     late = [event for event in after if event[0] < max((t for t, _ in before), default=0)]
     logs.put("group", "s", after)
-    found: list[Event] = []
+    found: list[LogEvent] = []
     cursor.begin(full=True)
     drain(cursor, found)
     given_out = sorted((event.time, event.message) for event in found)
@@ -124,7 +124,7 @@ def test_a_full_memory_forgets_the_oldest_only() -> None:
     logs = Logs(clock.time)
     cursor = StreamCursor(Direct(logs, clock), "s", 0, None, 1000, 100)
     logs.put("group", "s", [(i, f"{i}") for i in range(5000)])
-    found: list[Event] = []
+    found: list[LogEvent] = []
     cursor.begin(full=True)
     drain(cursor, found)
     logs.put("group", "s", [(4999, "4999"), (4990, "late"), (10, "too late to be told apart")])

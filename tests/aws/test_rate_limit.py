@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from tests.aws.clock import FakeClock
-from trainyard.schedulers.aws.cloudwatch_calls import LEAST_RATE, Pace, StoppedError
+from trainyard.schedulers.aws.cloudwatch_calls import LEAST_RATE, RateLimit, ReadingStoppedError
 
 
-def seconds_for(pace: Pace, clock: FakeClock, calls: int) -> float:
+def seconds_for(pace: RateLimit, clock: FakeClock, calls: int) -> float:
     start = clock.elapsed
     for _ in range(calls):
         pace.take(threading.Event())
@@ -17,7 +17,7 @@ def seconds_for(pace: Pace, clock: FakeClock, calls: int) -> float:
 
 def test_calls_are_spread_after_a_burst() -> None:
     clock = FakeClock()
-    pace = Pace(4.0, 8, clock)
+    pace = RateLimit(4.0, 8, clock)
     assert seconds_for(pace, clock, 8) == 0
     assert seconds_for(pace, clock, 40) == pytest.approx(10)
     clock.advance(100)
@@ -27,7 +27,7 @@ def test_calls_are_spread_after_a_burst() -> None:
 
 def test_throttling_lowers_the_rate_and_success_restores_it() -> None:
     clock = FakeClock()
-    pace = Pace(8.0, 1, clock)
+    pace = RateLimit(8.0, 1, clock)
     for _ in range(3):
         pace.throttled()
     seconds_for(pace, clock, 1)
@@ -45,11 +45,11 @@ def test_throttling_lowers_the_rate_and_success_restores_it() -> None:
 
 def test_stopping_ends_a_wait() -> None:
     clock = FakeClock()
-    pace = Pace(1.0, 1, clock)
+    pace = RateLimit(1.0, 1, clock)
     stop = threading.Event()
     pace.take(stop)
     pace.take(stop)
     assert clock.elapsed == pytest.approx(1)
     clock.at(1.5, stop.set)
-    with pytest.raises(StoppedError):
+    with pytest.raises(ReadingStoppedError):
         pace.take(stop)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from trainyard.errors import OptionParseError, did_you_mean
 from trainyard.lazy_dataclass import fields, has_default, is_dataclass
 from trainyard.specs.limits import cut
-from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
+from trainyard.specs.pairs import parse_dict, parse_pairs, split_items, unquote
 from trainyard.specs.typehints import (
     class_hints,
     get_args,
@@ -35,7 +35,7 @@ FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
 LONGEST_NUMBER = 1000  # characters; Python does not write numbers of more than a few thousand
 
 
-class DecodeError(ValueError):
+class ConversionError(ValueError):
     """A value does not fit its type. ``path`` says where in a nested value."""
 
     def __init__(self, problem: str, path: str = "") -> None:
@@ -114,7 +114,7 @@ def from_text(tp: Any, text: str) -> Any:
     container.
 
     Raises:
-        DecodeError: the text does not fit the type.
+        ConversionError: the text does not fit the type.
     """
     if is_union(tp):
         return _union_from_text(tp, text)
@@ -124,7 +124,7 @@ def from_text(tp: Any, text: str) -> Any:
         try:
             return _container_from_text(tp, kind, text)
         except OptionParseError as error:
-            raise DecodeError(error.message) from None
+            raise ConversionError(error.message) from None
     return _scalar_from_text(tp, text)
 
 
@@ -138,9 +138,9 @@ def _union_from_text(tp: Any, text: str) -> Any:
     for member in sorted(get_args(bare), key=lambda member: member is str):
         try:
             return from_text(member, text)
-        except DecodeError:
+        except ConversionError:
             continue
-    raise DecodeError(f"{text!r} is none of {type_name(bare)}")
+    raise ConversionError(f"{text!r} is none of {type_name(bare)}")
 
 
 def _container_from_text(tp: Any, kind: type, text: str) -> Any:
@@ -148,7 +148,7 @@ def _container_from_text(tp: Any, kind: type, text: str) -> Any:
         try:
             return from_value(tp, json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise DecodeError(f"{text[:200]!r} is not JSON: {error}") from None
+            raise ConversionError(f"{text[:200]!r} is not JSON: {error}") from None
     args = get_args(tp)
     if kind is list:
         item = args[0] if args else str
@@ -184,7 +184,7 @@ def _dict_pairs(text: str) -> dict[str, str]:
         for item in split_items(text):
             key, colon, value = item.partition(":")
             if not colon or not key:
-                raise DecodeError(f"{item!r} is not of the form key:value")
+                raise ConversionError(f"{item!r} is not of the form key:value")
             pairs[key.strip()] = unquote(value.strip())
         return pairs
     return parse_dict(text)
@@ -196,14 +196,16 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
     if tp is bool:
         if text.lower() in TRUE_WORDS | FALSE_WORDS:
             return text.lower() in TRUE_WORDS
-        raise DecodeError(f"{text!r} is neither true nor false")
+        raise ConversionError(f"{text!r} is neither true nor false")
     if tp in (int, float):
         try:
             if tp is int and text.strip().lower().startswith("0x"):
                 return int(text if len(text) < LONGEST_NUMBER else "", 0)
             return tp(text)
         except ValueError:
-            raise DecodeError(f"{cut(text)!r} is not {'an integer' if tp is int else 'a number'}") from None
+            raise ConversionError(
+                f"{cut(text)!r} is not {'an integer' if tp is int else 'a number'}"
+            ) from None
     if isinstance(tp, type) and issubclass(tp, enum.Enum):
         return _enum_member(tp, text)
     if is_literal(tp):
@@ -213,8 +215,8 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
     if tp is type(None):
         if text in ("", "None"):
             return None
-        raise DecodeError(f"{text!r} is not None")
-    raise DecodeError(f"values of type {type_name(tp)} cannot be written as text")
+        raise ConversionError(f"{text!r} is not None")
+    raise ConversionError(f"values of type {type_name(tp)} cannot be written as text")
 
 
 def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
@@ -223,14 +225,14 @@ def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
     for member in tp:
         if str(member.value) == text or member.name.lower() == text.lower():
             return member
-    raise DecodeError(f"{text!r} is none of them. {did_you_mean(text, tp.__members__)}")
+    raise ConversionError(f"{text!r} is none of them. {did_you_mean(text, tp.__members__)}")
 
 
 def _literal_member(tp: Any, text: str) -> Any:
     for choice in get_args(tp):
         if text == str(choice):
             return choice
-    raise DecodeError(f"{text!r} is none of them. {did_you_mean(text, map(str, get_args(tp)))}")
+    raise ConversionError(f"{text!r} is none of them. {did_you_mean(text, map(str, get_args(tp)))}")
 
 
 # ---- from JSON values
@@ -240,7 +242,7 @@ def from_value(tp: Any, value: Any) -> Any:
     """Check a value (of JSON, TOML or Python) against a type; lists become tuples where those are asked for.
 
     Raises:
-        DecodeError: it does not fit; the message says where.
+        ConversionError: it does not fit; the message says where.
     """
     if is_any(tp) or tp is object:
         return value
@@ -273,12 +275,12 @@ def _union_from_value(tp: Any, value: Any) -> Any:
     for member in get_args(tp):
         try:
             return from_value(member, value)
-        except DecodeError as error:
+        except ConversionError as error:
             problems.append(error)
     members = [member for member in get_args(tp) if member is not type(None)]
     if len(members) == 1:
         raise problems[0] if get_args(tp)[0] is not type(None) else problems[-1]
-    raise DecodeError(f"{value!r} is none of {type_name(tp)}")
+    raise ConversionError(f"{value!r} is none of {type_name(tp)}")
 
 
 def _dataclass_from_mapping(tp: Any, value: Mapping[str, Any]) -> Any:
@@ -292,7 +294,7 @@ def _scalar_from_value(tp: Any, value: Any) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise DecodeError("the number is too large") from None
+            raise ConversionError("the number is too large") from None
     if tp is type(None) and value is None:
         return None
     if is_literal(tp):
@@ -304,7 +306,7 @@ def _scalar_from_value(tp: Any, value: Any) -> Any:
         return tp(os.path.expanduser(value))
     elif isinstance(tp, type) and isinstance(value, tp) and (tp is bool or not isinstance(value, bool)):
         return value
-    raise DecodeError(f"{value!r} is not of type {type_name(tp)}")
+    raise ConversionError(f"{value!r} is not of type {type_name(tp)}")
 
 
 # ---- shared
@@ -314,7 +316,7 @@ def _check_fields(tp: Any, given: Mapping[str, Any]) -> None:
     known = {field.name for field in fields(tp) if field.init}
     for key in given:
         if key not in known:
-            raise DecodeError(f"{tp.__name__} has no field {key!r}. {did_you_mean(str(key), known)}")
+            raise ConversionError(f"{tp.__name__} has no field {key!r}. {did_you_mean(str(key), known)}")
 
 
 def _make_dataclass(tp: Any, values: dict[str, Any]) -> Any:
@@ -324,7 +326,7 @@ def _make_dataclass(tp: Any, values: dict[str, Any]) -> Any:
         if field.init and field.name not in values and not has_default(field)
     ]
     if missing:
-        raise DecodeError(f"{tp.__name__} needs {', '.join(missing)}")
+        raise ConversionError(f"{tp.__name__} needs {', '.join(missing)}")
     return tp(**values)
 
 
@@ -335,16 +337,16 @@ def _tuple_items(tp: Any, count: int) -> Sequence[Any]:
     if len(args) == 2 and args[1] is Ellipsis:
         return [args[0]] * count
     if len(args) != count:
-        raise DecodeError(f"{count} values where {type_name(tp)} takes {len(args)}")
+        raise ConversionError(f"{count} values where {type_name(tp)} takes {len(args)}")
     return args
 
 
 def _at(place: str, decode: Any, tp: Any, value: Any) -> Any:
     try:
         return decode(tp, value)
-    except DecodeError as error:
+    except ConversionError as error:
         path = f"{place}{error.path}" if error.path.startswith("[") else f"{place}.{error.path}".rstrip(".")
-        raise DecodeError(error.problem, path) from None
+        raise ConversionError(error.problem, path) from None
 
 
 def _is_container(tp: Any) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import OptionParseError
-from trainyard.specs.text import parse_dict, parse_pairs, split_items, unquote
+from trainyard.specs.pairs import parse_dict, parse_pairs, split_items, unquote
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.aws.logtools import GROUP, Rig
 from trainyard.backoff import Clock
 from trainyard.errors import BackendError
 from trainyard.schedulers.aws import cloudwatch, cloudwatch_calls, cloudwatch_live_tail
-from trainyard.schedulers.aws.cloudwatch_calls import LogCalls, Pace
+from trainyard.schedulers.aws.cloudwatch_calls import LogCalls, RateLimit
 from trainyard.schedulers.aws.cloudwatch_live_tail import LiveTail
 
 HOUR = 3600.0
@@ -153,7 +153,7 @@ def test_it_is_not_used_unasked(job: Rig) -> None:
 @pytest.fixture
 def calls(job: Rig) -> Iterator[LogCalls]:
     clock = Clock()
-    made = LogCalls(job.client, GROUP, Pace(1000, 1000, clock), clock)
+    made = LogCalls(job.client, GROUP, RateLimit(1000, 1000, clock), clock)
     yield made
     made.stop.set()
 
