@@ -1,4 +1,4 @@
-"""A component: a function that makes a job, called with arguments of a command line, JSON or configuration."""
+"""A component: a function that makes a job, called with arguments from a command line, JSON or files."""
 
 from __future__ import annotations
 
