@@ -7,6 +7,7 @@ import signal
 import time
 
 from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec.process.program import Program
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 
@@ -16,11 +17,8 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.log_recorder import ReplicaRecorder
 
-_RESET_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
-_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
-
-class Replica:
+class Replica(Program):
     """A replica and its present attempt.
 
     Args:
@@ -37,7 +35,6 @@ class Replica:
         self.env: dict[str, str] = plan["env"]
         self.log_dir: str = plan["log_dir"]
         self.recorder: ReplicaRecorder | None = None
-        self.pid = 0
         self.state = AppState.PENDING
         self.reason = ""
         self.exit_code: int | None = None
@@ -83,33 +80,13 @@ class Replica:
         self.exit_code = self.ended_at = self.ended_by = None
         self.grace_is_over = False
         self.started_at = time.time()
-        if not os.access(self.program, os.X_OK):
-            raise FileNotFoundError(2, "no such program", self.program)
-        # posix_spawn rather than a fork of this process: that takes three times as long.
-        self.pid = os.posix_spawn(
-            self.program,
-            self.argv,
-            self.env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, self.log_paths[0], _LOG_FLAGS, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, self.log_paths[1], _LOG_FLAGS, 0o600),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_RESET_SIGNALS,
-        )
+        self.spawn(self.program, self.argv, self.env, self.log_paths)
         self.state = AppState.RUNNING
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """Ask the process group to end: SIGTERM, and SIGCONT so that what is stopped can act on it."""
+        """Ask the process group to end."""
         self.ended_by = (reason, detail)
-        processes.signal_group(self.pid, signal.SIGTERM)
-        processes.signal_group(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End the process group at once (SIGKILL)."""
-        processes.signal_group(self.pid, signal.SIGKILL)
+        self.terminate()
 
     def ended(self, status: int, oom_evidence: str) -> str:
         """Take note of how the main process ended; returns the reason."""

@@ -14,11 +14,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+from trainyard import system
 from trainyard.schedulers.exec.process import reasons
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
+from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine, myself
@@ -76,18 +78,13 @@ class Supervisor:
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
         self._last_write = 0.0
-        self._signals_in, self._signals_out = os.pipe()
-        for fd in (self._signals_in, self._signals_out):
-            os.set_blocking(fd, False)
+        self._wakeup = Wakeup((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
         self._prepare()
 
     # ---- life
 
     def _prepare(self) -> None:
         """Make directories and logs, and write the first state."""
-        signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(signum, lambda *_: None)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         os.chdir(self.plan["cwd"])
@@ -113,7 +110,7 @@ class Supervisor:
             for replica in self.replicas:
                 self._start(replica)
         poller = select.poll()
-        poller.register(self._signals_in, select.POLLIN)
+        poller.register(self._wakeup.fileno(), select.POLLIN)
         while not self._is_over():
             self._turn(poller)
         self._finish()
@@ -130,8 +127,10 @@ class Supervisor:
         wait = self._recorder.seconds_to_wait()
         if watched in ready or (wait is not None and wait <= 0):
             self._recorder.look()
-        if self._signals_in in ready:
+        if self._wakeup.fileno() in ready:
             self._handle_signals()
+        elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
+            self._reap()  # no signal tells of the ends of processes that are not our children
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             heapq.heappop(self._deadlines)[2]()
@@ -159,6 +158,8 @@ class Supervisor:
                 self._recorder.finish(replica.recorder)
         self._recorder.close()
         processes.kill_descendants()
+        if not system.HAS_SUBREAPER:
+            processes.kill_members_of_job(self.job.path)
         self.job.write_final_state(self._document(self._final_state()))
 
     def _final_state(self) -> AppState:
@@ -170,7 +171,7 @@ class Supervisor:
     # ---- what happens
 
     def _handle_signals(self) -> None:
-        received = os.read(self._signals_in, 4096)
+        received = self._wakeup.read()
         if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
             self._cancel()
         if signal.SIGTERM in received:
@@ -213,7 +214,7 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, _, group, session, _, _ in processes.orphans(running, groups):
+        for pid, _, group, session, _, _ in processes.orphans(running, self.job.path):
             replica = stopped.get(session)
             if group in groups or (replica is None and not all_stop):
                 continue
