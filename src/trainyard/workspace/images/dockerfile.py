@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, WorkspaceChangedError
-from trainyard.ordinary import read_ordinary
+from trainyard.regular_files import read_regular_file
 from trainyard.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from trainyard.workspace.manifest import Entry
 
@@ -211,7 +211,7 @@ def find_context(taken: Snapshot, projects: Mapping[str, str]) -> BuildContext |
     else:
         added[name] = path
         try:
-            raw = read_ordinary(path)
+            raw = read_regular_file(path)
         except OSError as error:
             raise _unreadable(path, error) from error
     text = raw.decode("utf-8", "replace")
