@@ -214,7 +214,7 @@ def test_recorder_and_reader(tmp_path):
         os.write(files[i % 2], b"%d\n" % i)
         expected.append(b"%d\n" % i)
         if i % 7 == 0:
-            recorder.look()
+            recorder.record_changes()
             got += b"".join(part.data for part in log.parts())
         if i == 100:
             break

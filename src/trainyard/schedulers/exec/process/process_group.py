@@ -1,4 +1,4 @@
-"""A program of a job with all that it starts: started in a session, asked to end, killed."""
+"""A program of a job and all that it starts: starting it in a session, asking it to end, killing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESET_SIGNALS = (
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
-class Program:
+class ProcessGroup:
     """A program and what it starts, which share a session and a process group.
 
     Attributes:
