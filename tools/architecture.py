@@ -1,12 +1,12 @@
-"""Show how the launcher's folders and modules import each other, late imports included, and what breaks the rules.
+"""Show how the launcher's folders and modules import each other, and which of that breaks the rules.
 
     python tools/architecture.py            folders from top to bottom, and what each imports
     python tools/architecture.py circles    circles between folders and between modules
     python tools/architecture.py names      base names and class names with two meanings
     python tools/architecture.py index      a line for each module, as ARCHITECTURE.md has them
 
-Imports under TYPE_CHECKING do not count, since they are gone when the program runs; nor do tables of module names,
-such as that of the schedulers, which are entry points for plug-ins of our own.
+Late imports, within functions, count. Imports under TYPE_CHECKING do not, since they are gone when the program
+runs; nor do tables of modules that are imported by name, such as those of the schedulers and of the commands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PACKAGE = "trainyard"
 _LEFT_OUT = ("trainyard._toolkit", "trainyard.__main__")
 #: Names that each backend's folder may have: the same role there.
 ROLES = frozenset(
-    "doctor housekeeping logs names observe options reasons request rules scheduler submission".split()
+    ["doctor", "housekeeping", "logs", "names", "observe", "options"]
+    + ["reasons", "request", "rules", "scheduler", "submission"]
 )
 
 Graph = dict[str, set[str]]
@@ -182,7 +183,7 @@ def repeated_classes(paths: dict[str, Path]) -> dict[str, list[str]]:
 def index(paths: dict[str, Path]) -> str:
     """Return a Markdown list of all modules with the first line of what each says of itself."""
     lines: list[str] = []
-    for name, path in sorted(paths.items(), key=lambda item: (str(item[1].parent), item[1].name)):
+    for path in sorted(paths.values(), key=lambda path: (str(path.parent), path.name)):
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         summary = docstring.split("\n\n")[0].replace("\n", " ")
         if path.name == "__init__.py":
