@@ -5,8 +5,8 @@
     python tools/architecture.py names      base names and class names with two meanings
     python tools/architecture.py index      a line for each module, as ARCHITECTURE.md has them
 
-Late imports, within functions, count. Imports under TYPE_CHECKING do not, since they are gone when the program
-runs; nor do tables of modules that are imported by name, such as those of the schedulers and of the commands.
+Late imports, within functions, count. Imports under TYPE_CHECKING do not, since they are gone when the
+program runs; nor do tables of modules that are imported by name: those of the schedulers and the commands.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ PACKAGE = "trainyard"
 _LEFT_OUT = ("trainyard._toolkit", "trainyard.__main__")
 #: Names that each backend's folder may have: the same role there.
 ROLES = frozenset(
-    ["doctor", "housekeeping", "logs", "names", "observe", "options"]
-    + ["reasons", "request", "rules", "scheduler", "submission"]
+    {
+        *("doctor", "housekeeping", "logs", "names", "observe", "options"),
+        *("reasons", "request", "rules", "scheduler", "submission"),
+    }
 )
 
 Graph = dict[str, set[str]]
