@@ -10,10 +10,10 @@ import time
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError
+from trainyard.parallel import for_all
 from trainyard.paths import state_dir
 from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.parallel import for_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from trainyard.docker import image_store
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
+from trainyard.parallel import for_all
 from trainyard.paths import make_private_dir, state_error
 from trainyard.schedulers.exec.container import inventory, labels, reasons
-from trainyard.schedulers.exec.container.parallel import for_all
 from trainyard.schedulers.exec.container.watcher import ensure_watcher
 from trainyard.system.identity import host_name, myself
 
