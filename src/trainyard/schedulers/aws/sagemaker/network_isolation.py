@@ -257,7 +257,7 @@ def _without_login(address: str) -> str:
 
 def reading(code: Snapshot) -> Reading:
     """Return what reads small files of the code as text: None for what is not there, or not readable."""
-    from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
+    from trainyard.errors import WorkspaceChangedError, WorkspaceError
 
     def read(path: str) -> str | None:
         entry = code.manifest.by_path.get(path)
