@@ -9,7 +9,9 @@
     │   ├── InvalidRunConfigException
     │   ├── ComponentNotFoundException
     │   ├── ComponentValidationException
-    │   └── UnknownSchedulerException
+    │   ├── UnknownSchedulerException
+    │   └── WorkspaceError                  files that travel with a job cannot be selected or read
+    │       └── WorkspaceChangedError       a file was changed while it was shipped
     ├── BackendError                    4   a scheduler refused or could not be reached
     │   ├── AccessError                     it does not accept who asks: credentials, permissions
     │   └── StateStoreError                 the state directory cannot be read or written
@@ -99,6 +101,27 @@ class ComponentArgumentError(UsageError):
 
 class UnknownSchedulerException(ConfigError):
     """No scheduler has the name that was asked for."""
+
+
+class WorkspaceError(ConfigError):
+    """A workspace cannot be selected or read; the message names the directory or file."""
+
+
+class WorkspaceChangedError(WorkspaceError):
+    """A file no longer has the content that was hashed. A new snapshot has the new content.
+
+    Args:
+        path: the file.
+        grew: whether it still begins with that content, as a log does that is being written.
+    """
+
+    def __init__(self, path: str, *, grew: bool = False) -> None:
+        super().__init__(
+            f"{path} was changed while it was being shipped",
+            hint="Try again when nothing writes to the workspace, or leave the file out (.trainyardignore).",
+        )
+        self.path = path
+        self.grew = grew
 
 
 class BackendError(TrainyardError):

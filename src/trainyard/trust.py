@@ -71,17 +71,12 @@ def _name(uid: int) -> str:
 
 def _is_listed(directory: str) -> bool:
     """Tell whether the user's configuration of Git lists a directory, or the checkout around it, as safe."""
-    from trainyard.gitcommand import safe_directories
+    from trainyard.git import checkout_of, safe_directories
 
     listed = safe_directories()
     if "*" in listed:
         return True
-    path = os.path.realpath(directory)
-    tops = [path]
-    while os.path.dirname(path) != path and not os.path.lexists(os.path.join(path, ".git")):
-        path = os.path.dirname(path)
-    if os.path.lexists(os.path.join(path, ".git")):
-        tops.append(path)
+    tops = {os.path.realpath(directory), checkout_of(directory) or os.path.realpath(directory)}
     return any(top in listed or _below(top, listed) for top in tops)
 
 

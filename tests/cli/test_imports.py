@@ -66,6 +66,11 @@ def test_what_needs_no_command_imports_none(cli: Cli, words: list[str]) -> None:
     assert not modules & (SLOW | {"argparse", "json", "trainyard.runner", "trainyard.schedulers"})
 
 
+def test_a_dry_run_does_without_the_slow_modules_of_the_standard_library(cli: Cli) -> None:
+    modules = modules_of(cli, "run", "--dryrun", "utils.echo")
+    assert not modules & (SLOW - {"trainyard.components", "trainyard.specs.app"} | {"threading", "typing"})
+
+
 def test_status_of_a_local_handle(cli: Cli) -> None:
     handle = cli("run", "--wait", "utils.echo").out.strip()
     modules = modules_of(cli, "status", handle)
@@ -98,5 +103,4 @@ def test_run_does_not_import_what_other_commands_need(cli: Cli) -> None:
         "argcomplete",
         "rich",
         "yaml",
-        "trainyard.cli.watch",
     }

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from trainyard.docker.endpoint import SYSTEM_SOCKET, find_endpoint, parse_host
+from trainyard.docker.daemon_address import SYSTEM_SOCKET, find_daemon, parse_address
 from trainyard.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def add_context(home, name, host, **fields):
     ],
 )
 def test_addresses(text, shown):
-    assert str(parse_host(text)) == shown
+    assert str(parse_address(text)) == shown
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_addresses(text, shown):
 )
 def test_what_is_no_address(text):
     with pytest.raises(ConfigError, match="no address of a Docker daemon"):
-        find_endpoint({"DOCKER_HOST": text})
+        find_daemon({"DOCKER_HOST": text})
 
 
 def test_host_wins_over_contexts(tmp_path):
     add_context(tmp_path, "far", "tcp://far:1")
     environ = {"HOME": str(tmp_path), "DOCKER_HOST": "unix:///x", "DOCKER_CONTEXT": "far"}
-    assert find_endpoint(environ).address == "/x"
+    assert find_daemon(environ).address == "/x"
 
 
 def test_context_of_variable_and_of_configuration(tmp_path):
@@ -57,34 +57,34 @@ def test_context_of_variable_and_of_configuration(tmp_path):
     near.mkdir(parents=True)
     (tmp_path / ".docker" / "config.json").write_text('{"currentContext": "near"}')
     environ = {"HOME": str(tmp_path)}
-    found = find_endpoint(environ)
+    found = find_daemon(environ)
     assert (found.address, found.tls.directory, found.tls.verify) == ("near", str(near), True)
-    assert find_endpoint({**environ, "DOCKER_CONTEXT": "far"}).address == "far"
-    assert find_endpoint({**environ, "DOCKER_CONTEXT": "default"}).scheme == "unix"
+    assert find_daemon({**environ, "DOCKER_CONTEXT": "far"}).address == "far"
+    assert find_daemon({**environ, "DOCKER_CONTEXT": "default"}).scheme == "unix"
 
 
 def test_unknown_context(tmp_path):
     with pytest.raises(ConfigError, match="'nowhere', which does not exist"):
-        find_endpoint({"HOME": str(tmp_path), "DOCKER_CONTEXT": "nowhere"})
+        find_daemon({"HOME": str(tmp_path), "DOCKER_CONTEXT": "nowhere"})
 
 
 def test_damaged_configuration(tmp_path):
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"cannot read .*config\.json"):
-        find_endpoint({"HOME": str(tmp_path)})
+        find_daemon({"HOME": str(tmp_path)})
 
 
 def test_tls(tmp_path):
     environ = {"DOCKER_HOST": "tcp://h", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
-    found = find_endpoint(environ)
+    found = find_daemon(environ)
     assert (found.port, found.tls.directory, found.tls.verify) == (2376, str(tmp_path), True)
-    assert not find_endpoint({"DOCKER_HOST": "tcp://h", "DOCKER_TLS": "1", "HOME": "/h"}).tls.verify
+    assert not find_daemon({"DOCKER_HOST": "tcp://h", "DOCKER_TLS": "1", "HOME": "/h"}).tls.verify
 
 
 def test_rootless_socket(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainyard.docker.endpoint.SYSTEM_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setattr("trainyard.docker.daemon_address.SYSTEM_SOCKET", str(tmp_path / "none"))
     (tmp_path / "docker.sock").touch()
     environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
-    assert find_endpoint(environ).address == str(tmp_path / "docker.sock")
-    assert find_endpoint({"HOME": str(tmp_path)}).address == str(tmp_path / "none")
+    assert find_daemon(environ).address == str(tmp_path / "docker.sock")
+    assert find_daemon({"HOME": str(tmp_path)}).address == str(tmp_path / "none")

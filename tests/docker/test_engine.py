@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backends import need
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError, _query, _quote
+from trainyard.http.connections import Connection, Pool, Response
 
 HELLO = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK"
 
@@ -95,31 +96,31 @@ def test_volume_comes_and_goes(engine):
 
 def test_load_tag_and_remove_an_image(engine):
     name = f"trainyard-test-{uuid.uuid4().hex[:12]}"
-    assert images.inspect_image(engine, f"{name}:one") is None
+    assert image_store.inspect_image(engine, f"{name}:one") is None
     empty = io.BytesIO(bytes(10240))
     with engine.stream(
         "POST", "/images/create", params={"fromSrc": "-", "repo": name, "tag": "one"}, data=empty
     ) as answer:
         assert list(answer.json_lines())
     try:
-        images.tag(engine, f"{name}:one", f"{name}:two")
+        image_store.tag(engine, f"{name}:one", f"{name}:two")
         with engine.stream("GET", f"/images/{name}:two/get") as answer:
             archive = answer.read()
-        assert images.remove(engine, f"{name}:two")
+        assert image_store.remove(engine, f"{name}:two")
         told = []
         pieces = (archive[i : i + 1000] for i in range(0, len(archive), 1000))
-        assert images.load(engine, pieces, told.append) == [f"{name}:two"]
+        assert image_store.load(engine, pieces, told.append) == [f"{name}:two"]
         assert told
-        assert images.inspect_image(engine, f"{name}:two") is not None
+        assert image_store.inspect_image(engine, f"{name}:two") is not None
     finally:
-        images.remove(engine, f"{name}:two")
-        assert images.remove(engine, f"{name}:one")
-    assert not images.remove(engine, f"{name}:one")
+        image_store.remove(engine, f"{name}:two")
+        assert image_store.remove(engine, f"{name}:one")
+    assert not image_store.remove(engine, f"{name}:one")
 
 
 def test_pull_that_fails(engine):
     with pytest.raises(EngineError, match="no such host"):
-        images.pull(engine, "registry.invalid/x:1")
+        image_store.pull(engine, "registry.invalid/x:1")
 
 
 def test_docker_client_is_adopted():
@@ -261,7 +262,7 @@ def test_connection_that_the_daemon_closed_meanwhile(serve):
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[1]"
     engine = serve(HELLO, ok, ok)
     assert engine.request("POST", "/x") == [1]
-    while engine._transport._idle[0].is_idle():
+    while engine._connections._idle[0].is_idle():
         threading.Event().wait(0.001)
     assert engine.request("POST", "/x") == [1]
 
@@ -278,7 +279,7 @@ def test_error_in_a_progress_stream(serve):
     body = b'{"status": "x"}\r\n{"errorDetail": {"message": "denied"}, "error": "denied"}\r\n'
     engine = serve(HELLO, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     with pytest.raises(EngineError, match="denied"):
-        images.pull(engine, "x:1")
+        image_store.pull(engine, "x:1")
 
 
 # ---- small parts
@@ -302,27 +303,18 @@ def test_query():
 def test_chunks_come_back_whole(pieces, limit):
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        from trainyard.docker.endpoint import Endpoint
-        from trainyard.docker.sockets import SocketResponse, SocketTransport
-        from trainyard.docker.transport import Connection
-
-        class Given(Connection):
-            def _connect(self):
-                return ours
-
-        endpoint = Endpoint("unix", "/x")
         body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
         theirs.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
-        connection = Given(endpoint)
+        connection = Connection(ours)
         status, headers = connection.read_head()
-        transport = SocketTransport(endpoint)
-        response = SocketResponse(transport, connection, "GET", status, headers)
+        pool = Pool(lambda: connection, "x")
+        response = Response(pool, connection, "GET", status, headers)
         parts = []
         while part := response.read1(limit):
             assert len(part) <= limit
             parts.append(part)
         assert b"".join(parts) == b"".join(pieces)
-        assert transport._idle == [connection]
+        assert pool._idle == [connection]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +329,7 @@ def test_chunks_come_back_whole(pieces, limit):
     ],
 )
 def test_references(ref, parts):
-    assert images.split_reference(ref) == parts
+    assert image_store.split_reference(ref) == parts
 
 
 def test_what_is_imported():

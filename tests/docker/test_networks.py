@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.backends import need
 from trainyard.docker import networks
-from trainyard.docker.engine import Engine
-from trainyard.docker.errors import NoSubnetLeftError
+from trainyard.docker.engine import Engine, NoSubnetLeftError
 from trainyard.errors import ConfigError
+from trainyard.system import linux
 
 LABEL = "trainyard.test-networks"
 
@@ -88,7 +88,7 @@ def test_routes_of_this_machine_are_kept_away_from(
     ]
     table = tmp_path / "route"  # type: ignore[operator]
     table.write_text("\n".join(rows) + "\n")
-    monkeypatch.setattr(networks, "ROUTES", str(table))
+    monkeypatch.setattr(linux, "ROUTES", str(table))
     monkeypatch.setenv(networks.VARIABLE, str(whole))
     assert networks.make_network(engine, body_of(engine), 2).subnet == free
 

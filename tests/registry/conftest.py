@@ -6,7 +6,7 @@ import pytest
 
 from tests.registry.server import PASSWORD, USER, logged_in, registry  # noqa: F401
 from trainyard.docker.credentials import Credentials
-from trainyard.workspace.registry import RegistryClient
+from trainyard.image_registry.client import RegistryClient
 
 LOGIN = Credentials(USER, PASSWORD, origin="the test")
 

@@ -10,8 +10,8 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.workspace.registry import LayerFile, RegistryClient, encode_config, own_platform
-from trainyard.workspace.registry.media import (
+from trainyard.image_registry.client import RegistryClient
+from trainyard.image_registry.image_manifest import (
     DOCKER_CONFIG,
     DOCKER_LAYER,
     DOCKER_LIST,
@@ -20,7 +20,9 @@ from trainyard.workspace.registry.media import (
     OCI_INDEX,
     OCI_LAYER,
     OCI_MANIFEST,
+    own_platform,
 )
+from trainyard.image_registry.push import LayerFile, encode_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import Fault, http_proxy
 from trainyard.errors import ConfigError
-from trainyard.workspace.registry import ContentMismatchError, RegistryError
-from trainyard.workspace.registry.media import DOCKER_MANIFEST, OCI_MANIFEST
+from trainyard.image_registry.image_manifest import DOCKER_MANIFEST, OCI_MANIFEST
+from trainyard.image_registry.registry_errors import ContentMismatchError, RegistryError
 
 MIB = 1 << 20
 

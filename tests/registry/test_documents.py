@@ -13,17 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.registry.images import sha256
+from trainyard.docker.image_reference import Reference
 from trainyard.errors import TrainyardError
+from trainyard.image_registry.client import ManifestDocument
+from trainyard.image_registry.image_manifest import (
+    OCI_INDEX,
+    OCI_LAYER,
+    OCI_MANIFEST,
+    RegistryImage,
+    parse_object,
+    read_image,
+)
+from trainyard.image_registry.registry_errors import RegistryError
 from trainyard.workspace.images import remotefiles
-from trainyard.workspace.images.image import add_layers, working_dir
-from trainyard.workspace.images.imagecache import ImageCache
+from trainyard.workspace.images.image_cache import ImageCache
+from trainyard.workspace.images.image_config import add_layers, working_dir
 from trainyard.workspace.images.remotefiles import RemoteFiles
-from trainyard.workspace.registry import RegistryError, read_image
-from trainyard.workspace.registry.client import ManifestDocument
-from trainyard.workspace.registry.documents import parse_object
-from trainyard.workspace.registry.image import RegistryImage
-from trainyard.workspace.registry.media import OCI_INDEX, OCI_LAYER, OCI_MANIFEST
-from trainyard.workspace.registry.reference import Reference
 
 REFERENCE = Reference.parse("registry.test/job:v1")
 CONFIG = {

@@ -15,7 +15,8 @@ from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
 from tests.registry.server import RegistryServer, free_port, htpasswd
 from tests.registry.test_append import ref
 from tests.registry.test_blobs import Recorder, fetched
-from trainyard.workspace.registry import RegistryError, RegistryUnavailableError, append_layer
+from trainyard.image_registry.push import append_layer
+from trainyard.image_registry.registry_errors import RegistryError, RegistryUnavailableError
 
 MIB = 1 << 20
 
@@ -206,7 +207,7 @@ def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
 
 
 def test_registry_that_does_not_answer_in_time_is_asked_again(connect, repo, monkeypatch):
-    monkeypatch.setattr("trainyard.workspace.registry.transport.SILENCE", 0.05)
+    monkeypatch.setattr("trainyard.http.url_client.SILENCE", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         time = FakeTime()
         client = connect(f"127.0.0.1:{silent.getsockname()[1]}", clock=time, patience=3)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trainyard.docker.image_reference import Reference, api_host, is_loopback, split_host
 from trainyard.errors import ConfigError
-from trainyard.workspace import registry
-from trainyard.workspace.registry.reference import Reference, api_host, is_loopback, split_host
 
 D = "sha256:" + "0123456789abcdef" * 4
 
@@ -122,15 +121,9 @@ def test_hosts():
 def test_reading_a_name_loads_no_http():
     code = (
         "import sys\n"
-        "from trainyard.workspace.registry import Reference\n"
+        "from trainyard.docker.image_reference import Reference\n"
         "Reference.parse('a/b:c')\n"
         "print(sorted({'ssl', 'http.client', 'concurrent.futures', 'boto3'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_every_public_name_is_there():
-    assert all(getattr(registry, name) is not None for name in registry.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = registry.nothing

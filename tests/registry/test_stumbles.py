@@ -10,8 +10,7 @@ from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
 from tests.registry.test_blobs import fetched
-from trainyard.workspace.registry import RegistryError, RegistryUnavailableError
-from trainyard.workspace.registry.refusals import Purpose, refusal
+from trainyard.image_registry.registry_errors import Purpose, RegistryError, RegistryUnavailableError, refusal
 
 MIB = 1 << 20
 

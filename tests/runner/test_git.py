@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.git import GitProbe
 from trainyard.runner import Runner
-from trainyard.runner.git import GitProbe
 from trainyard.specs import AppDef
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.runner.fake_scheduler import FakeScheduler
 from tests.runner.test_history import add, intent
-from trainyard.processes import myself
 from trainyard.runner import Runner
 from trainyard.runner.history import History
 from trainyard.runner.jobsearch import REFUSED_STATE, JobFilter
 from trainyard.runner.records import JobRecord
 from trainyard.specs import AppDef, AppState
+from trainyard.system.identity import myself
 
 STATES = [*AppState.__members__, REFUSED_STATE]
 

@@ -14,7 +14,7 @@ import pytest
 from tests.runner.fake_scheduler import FakeScheduler
 from trainyard.errors import BackendError
 from trainyard.runner import Runner
-from trainyard.runner.submission import INTERRUPTED
+from trainyard.runner.records import INTERRUPTED
 from trainyard.specs import AppState
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def check_recovery(home: Path, monkeypatch: pytest.MonkeyPatch, *, ended_well: b
 
 
 def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeScheduler, home: Path) -> None:
-    from trainyard.processes import identify
+    from trainyard.system.identity import myself
 
     columns = {
         "scheduler": "fake",
@@ -106,13 +106,13 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
         "user": "u",
         "host": os.uname().nodename,
     }
-    runner.history.add_intent(**columns, submitter=str(identify()), app_id="mine", handle="fake://sess/mine")
+    runner.history.add_intent(**columns, submitter=str(myself()), app_id="mine", handle="fake://sess/mine")
     (job,) = runner.jobs()
     assert (job.phase, job.state) == ("intent", AppState.UNSUBMITTED)
     status = runner.status("fake://sess/mine")
     assert status is not None
-    assert status.msg == "its submission is under way"
-    assert "under way" in status.msg
+    assert status.msg == "its submission is in progress"
+    assert "in progress" in status.msg
 
 
 def test_a_dead_submission_that_cannot_be_looked_up_stays_open(

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from trainyard import git as git_module
 from trainyard import trust
+from trainyard.components.file_linter import SourceFile
 from trainyard.components.finder import get_component
-from trainyard.components.lint import SourceFile
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, WorkspaceError
+from trainyard.git import GitProbe
 from trainyard.runner.config import load_config
-from trainyard.runner.git import GitProbe
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs import runopts
-from trainyard.workspace import git as workspace_git
-from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.selection import select
 
 STRANGER = 54321
@@ -66,7 +65,7 @@ def test_a_strangers_configuration_is_left_out(
     path.write_text(table.get(name, "[scheduler.fake]") + '\nqueue = "theirs"\n')
     assert "theirs" in str(queue())
     give_away(path)
-    with pytest.warns(RuntimeWarning, match=f"{path} was left out: it belongs to .*safe.directory"):
+    with pytest.warns(RuntimeWarning, match=f"{path} is ignored: it belongs to .*safe.directory"):
         assert queue() is None
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
@@ -287,7 +286,7 @@ def test_an_ignore_file_that_is_no_file_is_an_error(
     else:
         (project / name).symlink_to("/dev/zero")
     if name == ".gitignore":  # Git itself waits for a FIFO
-        monkeypatch.setattr(workspace_git, "LONGEST_SECONDS", 0.5)
+        monkeypatch.setattr(git_module, "LISTING_SECONDS", 0.5)
         git(project, "init")
         if kind == "device":
             return  # which it does not read

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.workspace.machines import Recording, Shipper, Told, base, code, content_of, docker, engine
 from trainyard.docker.engine import Engine
-from trainyard.docker.images import inspect_image
+from trainyard.docker.image_store import inspect_image
 from trainyard.errors import BackendError, ConfigError
-from trainyard.workspace.images import custom
+from trainyard.workspace.images import docker_build
 from trainyard.workspace.images.builder import find_buildkit
 from trainyard.workspace.images.dockerfile import parse
 
@@ -92,7 +92,7 @@ WAYS = ["buildkit", "engine"]
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> str:
     """Both builders, one after the other."""
     if request.param == "engine":
-        monkeypatch.setattr(custom, "find_buildkit", lambda engine: None)
+        monkeypatch.setattr(docker_build, "find_buildkit", lambda engine: None)
     elif find_buildkit(engine) is None:
         pytest.skip("no docker command here builds with BuildKit")
     return str(request.param)
@@ -226,7 +226,7 @@ def test_the_predecessors_file_is_second(base: str, engine: Engine, dockerfile: 
 def test_what_needs_buildkit_is_refused_without(
     base: str, engine: Engine, dockerfile: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(custom, "find_buildkit", lambda engine: None)
+    monkeypatch.setattr(docker_build, "find_buildkit", lambda engine: None)
     root = dockerfile(f"FROM {base}", "RUN --mount=type=cache,target=/c true")
     with pytest.raises(ConfigError, match=r"needs BuildKit \(RUN --mount\)") as caught:
         Shipper(engine).image(base, root)

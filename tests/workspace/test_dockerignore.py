@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.backends import need
 from tests.workspace.conftest import chosen, write
-from trainyard.workspace.errors import WorkspaceError
+from trainyard.errors import WorkspaceError
 from trainyard.workspace.ignore import DockerRules
 from trainyard.workspace.selection import select
 

@@ -15,9 +15,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.images.content import Cargo
 from trainyard.workspace.images.delta import difference
-from trainyard.workspace.images.image import add_layers, config_bytes, working_dir
+from trainyard.workspace.images.image_config import add_layers, config_bytes, working_dir
+from trainyard.workspace.images.image_content import Cargo
 from trainyard.workspace.images.layer import (
     MTIME,
     LayerContent,

@@ -29,13 +29,12 @@ from tests.workspace.machines import (
     write,
 )
 from trainyard.docker.engine import Engine
-from trainyard.docker.images import inspect_image
-from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException
+from trainyard.docker.image_store import inspect_image
+from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
 from trainyard.specs import AppDef, Role, option
-from trainyard.workspace.errors import WorkspaceChangedError
-from trainyard.workspace.images.basefiles import LOOKING_LABEL
-from trainyard.workspace.images.making import LOCAL_REPOSITORY
-from trainyard.workspace.patch import DockerWorkspaceOpts
+from trainyard.workspace.image_shipment import DockerWorkspaceOpts
+from trainyard.workspace.images.base_files import LOOKING_LABEL
+from trainyard.workspace.images.make_image import LOCAL_REPOSITORY
 
 __all__ = ["base", "code", "engine"]
 pytestmark = pytest.mark.xdist_group("docker")

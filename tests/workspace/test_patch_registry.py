@@ -29,7 +29,7 @@ from tests.workspace.machines import (
 )
 from trainyard.docker.engine import Engine
 from trainyard.errors import BackendError, ConfigError
-from trainyard.workspace.registry import RegistryError
+from trainyard.image_registry.registry_errors import RegistryError
 
 __all__ = ["base", "code", "engine", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")

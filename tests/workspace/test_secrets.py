@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.workspace.conftest import chosen, write
-from trainyard.workspace.secrets import is_secret
+from trainyard.workspace.secret_files import is_secret
 from trainyard.workspace.selection import select
 
 KEY = "-----BEGIN {}PRIVATE KEY-----\nMIIB\n"

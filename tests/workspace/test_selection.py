@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.workspace.conftest import chosen, files_of, git, take, write
-from trainyard.errors import ConfigError
-from trainyard.workspace.errors import WorkspaceError
+from trainyard.errors import ConfigError, WorkspaceError
 from trainyard.workspace.selection import select
 
 

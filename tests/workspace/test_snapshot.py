@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tests.workspace.conftest import take, write
+from trainyard.errors import WorkspaceChangedError, WorkspaceError
+from trainyard.progress import Silent
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace import index
+from trainyard.workspace import hashing
 from trainyard.workspace import snapshot as snapshots
-from trainyard.workspace.directory import DirectoryShipment
-from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
-from trainyard.workspace.index import Index, is_settled
-from trainyard.workspace.progress import Silent
+from trainyard.workspace.code_store import Store
+from trainyard.workspace.directory_shipment import DirectoryShipment
+from trainyard.workspace.hashing import Index, is_settled
 from trainyard.workspace.snapshot import Snapshot, snapshot
-from trainyard.workspace.store import Store
 
 
 def sha(content: str) -> str:
@@ -331,7 +331,7 @@ def test_a_log_that_grows_each_time_it_is_shipped(project: Path, home: Path) -> 
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files whose content was read."""
     read: list[str] = []
-    original = index.hash_file
+    original = hashing.hash_file
 
     def hash_file(path: str) -> object:
         read.append(os.path.basename(path))
@@ -343,8 +343,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def settle(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files count as untouched for long, though they have just been written."""
-    monkeypatch.setattr(index, "FINE_TICK_NS", -(10**12))
-    monkeypatch.setattr(index, "COARSE_TICK_NS", -(10**12))
+    monkeypatch.setattr(hashing, "FINE_TICK_NS", -(10**12))
+    monkeypatch.setattr(hashing, "COARSE_TICK_NS", -(10**12))
 
 
 def test_unchanged_files_are_not_read_again(
@@ -380,10 +380,10 @@ def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list
     write(project, {"a": "1"})
     info = (project / "a").stat()
     memory = Index(str(project))
-    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + index.FINE_TICK_NS - 1)
+    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + hashing.FINE_TICK_NS - 1)
     memory.save()
     assert Index(str(project)).digest("a", info) is None
-    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + index.COARSE_TICK_NS + 1)
+    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + hashing.COARSE_TICK_NS + 1)
     memory.save()
     assert Index(str(project)).digest("a", info) == sha("1")
 

@@ -16,13 +16,12 @@ import pytest
 
 from tests.backends import backend, need
 from tests.workspace.conftest import git, take, write
-from trainyard.errors import StateStoreError
+from trainyard.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
 from trainyard.workspace import tree
-from trainyard.workspace.directory import is_intact, shared_copy
-from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
+from trainyard.workspace.code_store import SPARED_SECONDS, Store
+from trainyard.workspace.directory_shipment import is_intact, shared_copy
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.snapshot import Snapshot
-from trainyard.workspace.store import SPARED_SECONDS, Store
 from trainyard.workspace.tree import SMALLEST_LINK
 
 BIG = b"x" * SMALLEST_LINK
@@ -304,9 +303,9 @@ def test_a_copy_that_was_written_into_is_not_shared(store: Store, taken: Snapsho
 MANY = """
 import sys
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.directory import shared_copy
+from trainyard.workspace.directory_shipment import shared_copy
 from trainyard.workspace.snapshot import snapshot
-from trainyard.workspace.store import Store
+from trainyard.workspace.code_store import Store
 project, root, made, number = sys.argv[1:]
 store = Store(root)
 taken = snapshot(Workspace({project: ""}))
@@ -337,7 +336,7 @@ def test_many_processes_at_once(store: Store, taken: Snapshot, project: Path, tm
 
 
 KILLED = """
-import os, sys, trainyard.workspace.tree as tree, trainyard.workspace.store as stores
+import os, sys, trainyard.workspace.tree as tree, trainyard.workspace.code_store as stores
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.snapshot import snapshot
 project, root, made, stage = sys.argv[1:]

@@ -16,7 +16,7 @@ from tests.backends import need
 from tests.toolkit.image import make_image
 from tests.workspace.machines import Recording, Shipper, code, content_of, docker, engine, remove_images
 from trainyard.docker.engine import Engine
-from trainyard.docker.images import inspect_image
+from trainyard.docker.image_store import inspect_image
 from trainyard.errors import ConfigError
 from trainyard.workspace.toolkit_files import TOOLKIT_PATH, toolkit_archive
 

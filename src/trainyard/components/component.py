@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from trainyard.components.parameters import Parameter, SignatureError, read_parameters
-from trainyard.components.parser import (
+from trainyard.components.arguments import (
     HelpRequested,
     Options,
     decode_given,
     decode_mapping,
     scan,
 )
+from trainyard.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
 from trainyard.errors import ComponentArgumentError, ComponentValidationException
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.specs.app import AppDef
 
 
@@ -155,7 +157,7 @@ class Component:
 
     def call(self, values: Mapping[str, Any]) -> AppDef:
         """Call the function with the values of all parameters (as `bind` gives them)."""
-        from trainyard.components.loading import guarded
+        from trainyard.components.user_code import guarded
         from trainyard.specs.app import AppDef
 
         positional = [
@@ -176,13 +178,11 @@ class Component:
 
     def help_text(self, prog: str = "") -> str:
         """Return the help: usage, description, and a line for each parameter. ``prog`` begins the usage."""
-        from trainyard.components.help import help_text
+        from trainyard.components.component_help import help_text
 
         return help_text(self, prog or f"trainyard run {self.name}")
 
 
 def _location(fn: Callable[..., Any]) -> str:
-    import inspect
-
-    code = getattr(inspect.unwrap(fn), "__code__", None)
+    code = getattr(unwrapped(fn), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)

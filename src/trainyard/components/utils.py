@@ -6,12 +6,15 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Annotated
 
 from trainyard.errors import ComponentArgumentError, ConfigError
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resources import Resource, resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # it is found without import where `hydra` is read
+    from typing import Annotated
 
 
 def _single(name: str, role: Role) -> AppDef:
@@ -32,7 +35,7 @@ typeset ulimit umask unalias unset until wait while { }
 """
 _NOT_PROGRAMS = frozenset(_SHELL_WORDS.split())
 #: An assignment before a command: its value is not quoted, or it would be the command's name.
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[\w@%+=:,./-]*", re.ASCII)
+_ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*=[\w@%+=:,./-]*"
 #: The kernel takes no longer argument than 128 KiB; macros may lengthen this one.
 LONGEST_LINE = 120 * 1024
 
@@ -43,7 +46,9 @@ def shell_arguments(words: Sequence[str]) -> list[str]:
     The shell becomes the program (exec) where there is one to become, so that signals reach it and its exit
     code is the replica's. A command too long for one argument goes as arguments of its own.
     """
-    first = next((k for k, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
+    first = next(
+        (k for k, word in enumerate(words) if not re.fullmatch(_ASSIGNMENT, word, re.ASCII)), len(words)
+    )
     becomes = ["exec"] if first < len(words) and words[first] not in _NOT_PROGRAMS else []
     before = [*words[:first], *becomes]
     line = " ".join([*before, *map(shlex.quote, words[first:])])

@@ -14,10 +14,12 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from trainyard.docker.endpoint import docker_config_dir
+from trainyard import system
+from trainyard.docker.daemon_address import docker_config_dir
 from trainyard.errors import ConfigError
 from trainyard.ordinary import read_ordinary
 from trainyard.paths import xdg
+from trainyard.system.identity import home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,17 +111,13 @@ def _config_files(env: Mapping[str, str]) -> Iterator[str]:
         yield env["REGISTRY_AUTH_FILE"]
     if runtime := xdg("XDG_RUNTIME_DIR", env):
         yield os.path.join(runtime, "containers", "auth.json")
-    config_home = xdg("XDG_CONFIG_HOME", env) or os.path.join(_home(env), ".config")
+    config_home = xdg("XDG_CONFIG_HOME", env) or os.path.join(home(env), ".config")
     yield os.path.join(config_home, "containers", "auth.json")
-
-
-def _home(env: Mapping[str, str]) -> str:
-    return env.get("HOME") or os.path.expanduser("~")
 
 
 def _read_config(path: str) -> dict[str, Any]:
     try:
-        config = json.loads(read_ordinary(path, special=path.startswith(("/dev/", "/proc/"))) or b"{}")
+        config = json.loads(read_ordinary(path, special=system.is_pipe_path(path)) or b"{}")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

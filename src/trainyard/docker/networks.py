@@ -12,7 +12,8 @@ import random
 import re
 import time
 
-from trainyard.docker.errors import EngineError, NoSubnetLeftError
+from trainyard import system
+from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -40,7 +41,6 @@ ATTEMPTS = 50
 SECONDS_BETWEEN_LOOKS = 0.1
 #: Routes to more than this say nothing of which addresses are used: a VPN takes everything by two halves.
 SHORTEST_ROUTE = 8
-ROUTES = "/proc/net/route"
 _TAKEN = re.compile(r"overlap|conflict", re.IGNORECASE)
 
 
@@ -216,13 +216,7 @@ def _parsed(text: str) -> Subnet | None:
 
 
 def _routes() -> Iterator[Subnet]:
-    try:
-        with open(ROUTES, encoding="ascii") as file:
-            rows = [line.split() for line in file][1:]
-    except OSError:  # a system without such a table
-        return
-    for row in rows:
-        destination, mask = (int.from_bytes(bytes.fromhex(row[n]), "little") for n in (1, 7))
+    for destination, mask in system.routes():
         prefix = mask.bit_count()
         if prefix >= SHORTEST_ROUTE:
-            yield ipaddress.IPv4Network((destination & mask, prefix))
+            yield ipaddress.IPv4Network((destination, prefix))

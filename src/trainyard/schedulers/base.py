@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, Generic, TypeVar
 
+    from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -183,7 +183,7 @@ class Scheduler(ABC, Generic[T]):
         """
         if info.shipment is None:
             return
-        from trainyard.workspace.progress import Silent
+        from trainyard.progress import Silent
         from trainyard.workspace.shipment import replace_references
 
         progress = progress or Silent()
@@ -263,6 +263,17 @@ class Scheduler(ABC, Generic[T]):
 
     def _cancel_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot cancel jobs")
+
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: stop the job's machines, and restart it ``absence`` seconds later.
+
+        Raises:
+            ConfigError: this scheduler cannot simulate that, or the job is not running on spot machines.
+            UnknownAppException: there is no such job.
+        """
+        from trainyard.errors import ConfigError
+
+        raise ConfigError(f"{self.backend} cannot simulate interruptions", hint="sagemaker_local can.")
 
     def delete(self, app_id: str) -> None:
         """Remove what the scheduler keeps of a job that has ended. Does nothing if it does not exist.

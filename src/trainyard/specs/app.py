@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock  # `threading` is slow to import
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
 from trainyard.specs.limits import (
     MOST_CPUS,
     MOST_GPUS,
@@ -20,8 +19,13 @@ from trainyard.specs.limits import (
 from trainyard.specs.mounts import Mount
 from trainyard.specs.resources import NULL_RESOURCE, Resource
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.specs.dryrun import AppDryRunInfo
+else:
+    Any = object  # for those who read the annotations; `typing` is slow to import
 
 MISSING = "<MISSING>"
 #: The image of a role for which nobody named one. Schedulers that run processes ignore it; those that run
@@ -40,7 +44,7 @@ class RetryPolicy(str, Enum):
     ROLE = "ROLE"
 
 
-_override_lock = threading.RLock()
+_override_lock = RLock()
 
 
 @dataclass

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, get_type_hints
 
 from trainyard.errors import InvalidRunConfigException, OptionParseError, did_you_mean
-from trainyard.specs.decode import (
-    DecodeError,
+from trainyard.lazy_dataclass import MISSING, dataclass, default_of, field, fields, has_default, is_dataclass
+from trainyard.specs.conversion import (
+    ConversionError,
     bare_type,
     from_text,
     from_value,
@@ -20,12 +19,17 @@ from trainyard.specs.decode import (
     list_item_type,
     type_name,
 )
-from trainyard.specs.text import parse_pairs, unquote
+from trainyard.specs.pairs import parse_pairs, unquote
+from trainyard.specs.typehints import class_hints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class runopt:
     """One option.
 
@@ -54,7 +58,7 @@ class runopt:
         """Check a value, or convert a text given for it. None is always taken where there is no must.
 
         Raises:
-            DecodeError: it does not fit the type.
+            ConversionError: it does not fit the type.
         """
         if value is None or (value == "None" and bare_type(self.opt_type) is not str):
             return None
@@ -66,8 +70,8 @@ class runopt:
 def option(
     help: str,
     *,
-    default: Any = dataclasses.MISSING,
-    factory: Any = dataclasses.MISSING,
+    default: Any = MISSING,
+    factory: Any = MISSING,
     secret: bool = False,
     sends: str = "",
     **metadata: Any,
@@ -76,7 +80,7 @@ def option(
 
     A scheduler may keep more about the option in ``metadata``, such as the member of its request.
     """
-    return dataclasses.field(  # type: ignore[call-overload,unused-ignore]
+    return field(  # type: ignore[call-overload,unused-ignore]
         default=default,
         default_factory=factory,
         metadata={"help": help, "secret": secret, "sends": sends, **metadata},
@@ -92,20 +96,16 @@ class runopts:
     @classmethod
     def from_dataclass(cls, opts: type[Any]) -> runopts:
         """Derive the options from a dataclass whose fields are made by `option`."""
-        hints = get_type_hints(opts)
+        hints = class_hints(opts)
         result = cls()
-        for field in dataclasses.fields(opts):
-            required = field.default is field.default_factory is dataclasses.MISSING
-            default = None if field.default is dataclasses.MISSING else field.default
-            if field.default_factory is not dataclasses.MISSING:
-                default = field.default_factory()
-            result._options[field.name] = runopt(
-                default,
-                bare_type(hints[field.name]),
-                required,
-                field.metadata.get("help", ""),
-                field.metadata.get("secret", False),
-                field.metadata.get("sends", ""),
+        for item in fields(opts):
+            result._options[item.name] = runopt(
+                default_of(item),
+                bare_type(hints[item.name]),
+                not has_default(item),
+                item.metadata.get("help", ""),
+                item.metadata.get("secret", False),
+                item.metadata.get("sends", ""),
             )
         return result
 
@@ -123,7 +123,7 @@ class runopts:
         if default is not None:
             try:
                 from_value(type_, default)
-            except DecodeError as error:
+            except ConversionError as error:
                 raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
         self._options[cfg_key] = runopt(default, type_, required, help)
 
@@ -168,7 +168,7 @@ class runopts:
             value = given.get(name)
             try:
                 resolved[name] = copy.deepcopy(opt.default) if value is None else opt.convert(value)
-            except DecodeError as error:
+            except ConversionError as error:
                 problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
                 continue
             if opt.is_required and resolved[name] is None:
@@ -238,7 +238,7 @@ class runopts:
             opt = self._options.get(key)
             try:
                 cfg[key] = value if opt is None else opt.convert(value)
-            except DecodeError as error:
+            except ConversionError as error:
                 type_text = opt.opt_type_name if opt else ""
                 raise InvalidRunConfigException(f"option {key!r} ({type_text}): {error}", key, raw) from None
         return cfg
@@ -263,8 +263,8 @@ def as_mapping(cfg: Any) -> dict[str, Any]:
     """Return a configuration as a new dict, whether it is a mapping or an options dataclass."""
     if cfg is None:
         return {}
-    if dataclasses.is_dataclass(cfg) and not isinstance(cfg, type):
-        return {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
+    if is_dataclass(cfg) and not isinstance(cfg, type):
+        return {field.name: getattr(cfg, field.name) for field in fields(cfg)}
     return dict(cfg)
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trainyard.errors import ConfigError, did_you_mean
+from trainyard.lazy_dataclass import dataclass, field, fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+else:
+    Any = object  # for those who read the annotations; `typing` is slow to import
 
 
 @dataclass
@@ -32,12 +37,10 @@ class Resource:
     @staticmethod
     def copy(original: Resource, **capabilities: Any) -> Resource:
         """Return a copy with these capabilities added."""
-        return replace(
-            original,
-            capabilities={**original.capabilities, **capabilities},
-            devices=dict(original.devices),
-            tags=dict(original.tags),
-        )
+        values = {field.name: getattr(original, field.name) for field in fields(original)}
+        values["capabilities"] = {**original.capabilities, **capabilities}
+        values |= {"devices": dict(original.devices), "tags": dict(original.tags)}
+        return type(original)(**values)
 
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)

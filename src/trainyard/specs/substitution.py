@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass
 from string import Template
-from typing import Any
 
+from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.app import Role
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class macros:
@@ -54,7 +57,7 @@ class macros:
 
         def to_dict(self) -> dict[str, str]:
             """Return the values by macro name."""
-            return asdict(self)
+            return dict(vars(self))
 
         def _substitute_nested(self, value: Any) -> Any:
             if isinstance(value, str):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
 
 def unneeded(store: Store, keep: set[str], older_than: float) -> list[str]:
@@ -61,7 +61,7 @@ def _sweep(root: str, wanted: set[str] | None, spared: float) -> int:
 
 def _sweep_views(root: str, spared: float) -> None:
     """Remove working directories whose making was interrupted."""
-    from trainyard.workspace.store import remove_tree, store_error
+    from trainyard.workspace.code_store import remove_tree, store_error
 
     now = time.time()
     for name in os.listdir(root) if os.path.isdir(root) else ():
@@ -95,7 +95,7 @@ def _age(path: str, now: float, *, by_change: bool = False) -> float:
 
 
 def _remove(path: str) -> int:
-    from trainyard.workspace.store import store_error
+    from trainyard.workspace.code_store import store_error
 
     try:
         info = os.lstat(path)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from trainyard.errors import WorkspaceError
 from trainyard.ordinary import read_ordinary
-from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.wildmatch import NeverMatchesError, as_bytes_text, compile_pattern
 
 DOCKERIGNORE, TORCHXIGNORE, TRAINYARDIGNORE = ".dockerignore", ".torchxignore", ".trainyardignore"

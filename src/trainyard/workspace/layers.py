@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from trainyard.workspace import git
+from trainyard import git
 from trainyard.workspace.ignore import GitRules, Verdict, read_lines
 
 
@@ -34,7 +34,7 @@ class GitLayer:
     def ignored(self, paths: list[str]) -> set[str]:
         """Return those of the paths, which are the project's, that Git ignores."""
         own = [path[len(self.prefix) :] for path in paths]
-        return {self.prefix + path for path in git.ignored(self.directory, own)}
+        return {self.prefix + path for path in git.ignored_paths(self.directory, own)}
 
 
 class GitignoreLayer:
@@ -86,6 +86,6 @@ class GitignoreLayer:
 def is_ignored_directory(directory: str) -> bool:
     """Tell whether Git ignores a directory as a whole, so that it is no part of the checkout around it."""
     try:
-        return bool(git.ignored(directory, ["."]))
+        return bool(git.ignored_paths(directory, ["."]))
     except git.GitFailed:
         return False

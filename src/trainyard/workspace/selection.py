@@ -13,10 +13,10 @@ import stat
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainyard import git
+from trainyard.errors import WorkspaceError
 from trainyard.paths import state_dir
 from trainyard.trust import why_not_trusted
-from trainyard.workspace import git
-from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.ignore import (
     DOCKERIGNORE,
     TORCHXIGNORE,
@@ -27,7 +27,7 @@ from trainyard.workspace.ignore import (
     ignore_file,
 )
 from trainyard.workspace.layers import GitignoreLayer, GitLayer, is_ignored_directory
-from trainyard.workspace.secrets import is_secret
+from trainyard.workspace.secret_files import is_secret
 
 GIT, DEFAULT = "git", "default"
 _METADATA = frozenset({".git", ".hg", ".svn"})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainyard.progress import Progress
     from trainyard.workspace.manifest import Manifest
-    from trainyard.workspace.progress import Progress
     from trainyard.workspace.selection import Report
 
 

@@ -11,14 +11,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
-from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_beginning, hash_file
+from trainyard.errors import WorkspaceChangedError, WorkspaceError
+from trainyard.workspace.hashing import ChangingFileError, Index, NotAFileError, hash_beginning, hash_file
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report, Selection, select
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.progress import Progress
 
 CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.
@@ -88,7 +88,7 @@ def snapshot(
     Args:
         workspace: its projects. If nobody asked for it (``implicit``) it must look like a project.
         cache: whether to trust digests of files that have not changed since they were last read.
-        progress: told of the steps, if given (`trainyard.workspace.progress`).
+        progress: told of the steps, if given (`trainyard.progress`).
         growing: absolute paths of files that are known to be appended to all the time.
 
     Raises:
@@ -96,7 +96,7 @@ def snapshot(
             same path, no file is left, or an implicit workspace is the home directory or very large.
     """
     if workspace.frozen:
-        from trainyard.workspace.store import Store
+        from trainyard.workspace.code_store import Store
 
         return Store().snapshot(workspace.frozen)
     if progress is not None:

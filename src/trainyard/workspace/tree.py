@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trainyard import system
 from trainyard.errors import StateStoreError
 from trainyard.workspace.manifest import Entry, Manifest
 
 if TYPE_CHECKING:
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
-#: ioctl FICLONE of linux/fs.h: the new file shares its blocks with the old one until either is written to.
-FICLONE = 0x40049409
 #: Smaller files are copied: a link costs as much, and keeps nobody from writing into it.
 SMALLEST_LINK = 64 * 1024
 _NO_CLONE = frozenset(
@@ -36,7 +33,7 @@ def build(store: Store, manifest: Manifest, directory: str, *, private: bool) ->
     Raises:
         StateStoreError: it could not be made; nothing of it is left.
     """
-    from trainyard.workspace.store import beside, remove_tree, store_error
+    from trainyard.workspace.code_store import beside, remove_tree, store_error
 
     partial = beside(directory)
     if os.path.lexists(directory):
@@ -100,7 +97,7 @@ class _Builder:
     def _clone(self, source: int, path: str, mode: int) -> bool:
         target = _create(path, mode)
         try:
-            fcntl.ioctl(target, FICLONE, source)
+            system.share_blocks(source, target)
         except OSError as error:
             os.unlink(path)
             if error.errno not in _NO_CLONE:
@@ -133,32 +130,16 @@ def _copy(source: int, path: str, entry: Entry) -> None:
     try:
         if os.fstat(source).st_size < entry.size:
             raise StateStoreError(f"the stored content of {entry.path} is cut off")
-        for start, end in _data_ranges(source, entry.size):
+        for start, end in system.data_ranges(source, entry.size):
             os.lseek(target, start, os.SEEK_SET)
             while start < end:
-                sent = os.sendfile(target, source, start, end - start)
+                sent = system.send_file(source, target, start, end - start)
                 if sent == 0:
                     raise StateStoreError(f"the stored content of {entry.path} is cut off")
                 start += sent
         os.ftruncate(target, entry.size)
     finally:
         os.close(target)
-
-
-def _data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of what is not a hole."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(source, end, os.SEEK_DATA)
-            end = min(os.lseek(source, start, os.SEEK_HOLE), size)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole from here on
-                return
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise
-            start, end = end, size  # the file system has no holes
-        yield start, end
 
 
 def write_sparsely(descriptor: int, content: bytes) -> None:

@@ -12,10 +12,11 @@ from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from tests.registry.server import RegistryServer, logged_in, registry
 from tests.workspace.machines import base, code, docker, engine
+from trainyard.docker.image_reference import Reference
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.image_registry.client import RegistryClient
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.registry import Reference, RegistryClient
 
 __all__ = ["base", "code", "engine", "logged_in", "registry"]
 pytestmark = pytest.mark.xdist_group("docker")

@@ -14,15 +14,15 @@ from tests.sagemaker.remote.proxy import DROP, PASS, Proxy, between
 from tests.sagemaker.remote.test_jobs import options
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws import session
 from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.s3 import PART_BYTES, S3
 from trainyard.schedulers.aws.sagemaker import datasets
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset
 from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler as create_local_scheduler
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.workspace.progress import Silent
 
 LARGE = PART_BYTES + 1000
 
@@ -36,7 +36,7 @@ class Line:
         self.broken: tuple[str, ...] = ()
         proxy.fault = self._decide
         self._session = AwsSession("us-east-1")
-        self.storage = Storage(self._session)
+        self.s3 = S3(self._session)
 
     def _decide(self, method: str, path: str, headers: dict[str, str]) -> str:
         if method != "PUT":
@@ -49,9 +49,7 @@ class Line:
 
     def upload(self, path: Path) -> str:
         self.sent.clear()
-        return upload_dataset(
-            read_dataset(str(path)), f"s3://{self.cloud.bucket}/data", self.storage, Silent()
-        )
+        return upload_dataset(read_dataset(str(path)), f"s3://{self.cloud.bucket}/data", self.s3, Silent())
 
     def close(self) -> None:
         self._session.close()
@@ -120,13 +118,13 @@ def test_a_large_object_that_arrived_is_known_by_its_parts(line: Line, data: Pat
 def test_a_file_that_changes_while_it_is_uploaded(
     line: Line, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = Storage.put
+    put = S3.put
 
-    def change(self: Storage, path: Path, *rest: object) -> None:
+    def change(self: S3, path: Path, *rest: object) -> None:
         put(self, path, *rest)  # type: ignore[arg-type]
         (data / "small-3").write_text("changed")
 
-    monkeypatch.setattr(Storage, "put", change)
+    monkeypatch.setattr(S3, "put", change)
     with pytest.raises(ConfigError, match="was changed while it was uploaded"):
         line.upload(data)
     assert [key for key in line.cloud.objects() if key.endswith(".complete")] == []

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.progress import Silent
 from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
+from trainyard.schedulers.aws.sagemaker.container import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import PlannedCode, make_job
+from trainyard.schedulers.aws.sagemaker.request import make_job
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.progress import Silent
-from trainyard.workspace.store import Store
+from trainyard.workspace.code_store import Store
 from trainyard_toolkit import program as toolkit_program
 
 ROLE = "arn:aws:iam::123456789012:role/Training"

@@ -14,15 +14,16 @@ from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import model, options, submit
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws import validate
+from trainyard.progress import Silent
+from trainyard.schedulers.aws import service_model
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.schedulers.aws.sagemaker.submission import extend_plan
+from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
-from trainyard.workspace.progress import Silent
 
 PLAN = f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{'p' * 20}"
 MLFLOW = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/one"
@@ -117,7 +118,7 @@ def old_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         "batch": _without("batch", ("SubmitServiceJobRequest", "quotaShareName")),
     }
-    monkeypatch.setattr(validate, "_model", models.__getitem__)
+    monkeypatch.setattr(service_model, "_model", models.__getitem__)
     monkeypatch.setattr("botocore.__version__", "1.35.80")
 
 
@@ -162,7 +163,7 @@ def test_an_older_boto3_serves_for_the_rest(old_boto3: None) -> None:
 
 def test_a_boto3_without_queues_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backends.need("botocore")
-    monkeypatch.setattr(validate, "_model", _model_without_queues(validate._model))
+    monkeypatch.setattr(service_model, "_model", _model_without_queues(service_model._model))
     with pytest.raises(ConfigError, match=r"batch_queue needs boto3 1\.39\.16 or newer"):
         check_job(make_job(ANY, AWSSageMakerOpts(**BASE, batch_queue="q")))
 
@@ -175,7 +176,7 @@ def _model_without_queues(known: Any) -> Any:
 # ---- training plans
 
 
-class Plans:
+class Plans(AwsSession):
     """SageMaker's answers about one plan; an answer may get lost."""
 
     def __init__(self, *bought: str, is_lost: bool = False, is_refused: bool = False) -> None:
@@ -206,7 +207,7 @@ def test_an_extension_is_bought_once(plans: Any) -> None:
 
 def test_an_extension_that_is_refused_stops_the_job() -> None:
     with pytest.raises(AwsError):
-        extend_plan(Plans(is_refused=True), PLAN, "tpeo-1", Silent())  # type: ignore[arg-type]
+        extend_plan(Plans(is_refused=True), PLAN, "tpeo-1", Silent())
 
 
 def test_an_extension_is_announced() -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests import backends
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws.sagemaker.channels import local_path
 from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
@@ -21,7 +22,6 @@ from trainyard.schedulers.aws.sagemaker_local.data.objects import Place
 from trainyard.schedulers.registry import get_scheduler_factories
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.progress import Silent
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import pytest
 
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
-from trainyard.cli.apptext import request_json
+from trainyard.cli.submitting import shown_request
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
+from trainyard.progress import Silent
 from trainyard.schedulers.aws.errors import AwsCredentialsError
 from trainyard.schedulers.aws.sagemaker.permissions import services, trust_problem
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.specs.status import AppState
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace.progress import Silent
 
 pytestmark = pytest.mark.usefixtures("iam")
 
@@ -288,7 +288,7 @@ def test_a_bucket_with_a_policy_of_its_own_is_left_to_it(
     (warning,) = told.warnings
     assert warning == (
         f"warning: the policies of {cloud.role_arn} do not allow {READ}, {WRITE}, {LIST} on "
-        f"s3://{cloud.bucket}/checkpoints; the bucket {cloud.bucket} has a policy of its own, which may"
+        f"s3://{cloud.bucket}/checkpoints; the bucket {cloud.bucket} has its own policy, which may"
     )
 
 
@@ -318,7 +318,7 @@ def test_a_dry_run_shows_what_would_be_looked_up_and_asks_nothing(
     app = script(script="train.py", image="i:1")
     workspace = Workspace({str(project): ""})
     info = scheduler.submit_dryrun(app, again(cloud), workspace)
-    shown = request_json(info)["before"]  # as the command line prints it
+    shown = shown_request(info)["before"]  # as the command line prints it
     assert shown == json.loads(str(info.request))["before"]
     assert shown[0] == "look up whether SageMaker may assume the role, if that is allowed"
     assert shown[1] == (

@@ -11,12 +11,12 @@ import pytest
 
 from tests.backends import need
 from tests.toolkit.image import make_image
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import inventory as docker_jobs
 from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.remove import remove_job
+from trainyard.schedulers.exec.container.inventory import remove_job
 from trainyard.specs import AppDef, Role, is_terminal
 
 PATIENCE = 50
@@ -29,7 +29,7 @@ def image():
     make_image(tag)
     yield tag
     engine = Engine.from_env()
-    images.remove(engine, tag, force=True)
+    image_store.remove(engine, tag, force=True)
     engine.close()
 
 

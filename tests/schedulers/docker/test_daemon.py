@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends import need
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.specs import AppState
 
@@ -73,7 +73,7 @@ def daemon(image, monkeypatch):
         engine = Engine.from_env()
         own = Engine.from_env({"DOCKER_HOST": daemon.host})
         with engine.stream("GET", f"/images/{image}/get") as archive:
-            images.load(own, iter(archive.read1, b""))
+            image_store.load(own, iter(archive.read1, b""))
         engine.close()
         own.close()
         monkeypatch.setenv("DOCKER_HOST", daemon.host)

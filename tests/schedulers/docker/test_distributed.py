@@ -11,10 +11,10 @@ import pytest
 
 from tests.backends import need
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
-from trainyard.docker import images
+from trainyard.docker import image_store
 from trainyard.docker.engine import Engine
 from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.exec.container.remove import remove_job
+from trainyard.schedulers.exec.container.inventory import remove_job
 from trainyard.specs import AppState, parse_app_handle
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("docker")]
@@ -48,7 +48,7 @@ def host_image() -> Iterator[str]:
     make_host_image(tag)
     yield tag
     engine = Engine.from_env()
-    images.remove(engine, tag, force=True)
+    image_store.remove(engine, tag, force=True)
     engine.close()
 
 
@@ -91,7 +91,7 @@ def submitter(tmp_path: Path) -> Iterator[Submitter]:
             record = runner.history.find(handle)
             remove_job(engine, parse_app_handle(handle).app_id)
             for image in set(record.images.values()) if record and record.images else ():
-                images.remove(engine, image, force=True)
+                image_store.remove(engine, image, force=True)
         engine.close()
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard import system
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogQuery, Stream
 from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
 from trainyard.schedulers.exec.process.log_merge import Merger
 from trainyard.schedulers.exec.process.log_reader import ReplicaLog
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
-from trainyard.schedulers.machine import linux
 
-from .conftest import role, wait_until
+from .conftest import linux_only, role, wait_until
 
 WRITER = """
 import os, random, sys, time
@@ -44,6 +44,7 @@ def misplaced(lines) -> int:
     return max(abs(place - int(line)) for place, line in enumerate(lines))
 
 
+@linux_only
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["alternating", "random", "rare"])
 @pytest.mark.parametrize("follow", [False, True])
@@ -83,7 +84,7 @@ def test_million_lines_are_followed_without_loss(jobs):
 
 
 def test_without_inotify_nothing_is_lost(jobs, monkeypatch):
-    monkeypatch.setattr(linux.Inotify, "open", classmethod(lambda cls: None))
+    monkeypatch.setattr(system, "open_file_events", lambda: None)
     app_id = jobs.submit(role("for i in 1 2 3; do echo $i; sleep 0.1; done"))
     assert jobs.log(app_id, should_tail=True) == ["1\n", "2\n", "3\n"]
 
@@ -136,7 +137,8 @@ def test_last_lines_of_both_streams(jobs, count):
     assert last_lines(jobs, app_id, 3, regex="[02468]$") == [n for n in whole if n % 2 == 0][-3:]
 
 
-def test_last_lines_then_following(jobs):
+def test_last_lines_then_following(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     app_id = jobs.submit(role("seq 10; while [ ! -e go ]; do sleep 0.02; done; echo end; rm go"))
     blocks = jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True, last=2))
     jobs.wait_for_line(app_id)
@@ -195,6 +197,7 @@ def test_lines_are_placed_exactly_where_they_were_written(order, writes_per_line
     assert b"".join(out) + merger.rest() == b"".join(line_of)
 
 
+@linux_only
 # ---- recorder and reader together, on files of this test
 
 
@@ -228,10 +231,13 @@ def test_recorder_and_reader(tmp_path):
         os.close(fd)
 
 
-def test_what_a_running_job_has_just_written_is_there(jobs):
+def test_what_a_running_job_has_just_written_is_there(jobs, tmp_path):
     """Also before its supervisor has recorded it, and before its last line has an end."""
-    app_id = jobs.submit(role("read line < /dev/null; echo one; printf part; exec sleep 300"))
+    script = f"while ! [ -e {tmp_path}/go ]; do sleep 0.01; done; echo one; printf part; exec sleep 300"
+    app_id = jobs.submit(role(script))
+    wait_until(lambda: jobs.scheduler.describe(app_id).to_status().replicas()[0].started_at, "the replica")
     supervisor = jobs.state(app_id)["supervisor"][0]
     os.kill(supervisor, signal.SIGSTOP)
+    (tmp_path / "go").touch()
     wait_until(lambda: jobs.log(app_id) == ["one\n", "part"], "what it wrote")
     os.kill(supervisor, signal.SIGCONT)

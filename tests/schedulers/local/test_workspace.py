@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.workspace.conftest import take, write
-from trainyard.errors import BackendError, ConfigError, StateStoreError
+from trainyard.errors import BackendError, ConfigError, StateStoreError, WorkspaceChangedError, WorkspaceError
 from trainyard.paths import view_dir
 from trainyard.schedulers.local import housekeeping
 from trainyard.schedulers.local.housekeeping import SUBMISSION_SECONDS
 from trainyard.schedulers.local.scheduler import create_scheduler
 from trainyard.specs import AppDef, AppState, Role
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace import directory
-from trainyard.workspace.errors import WorkspaceChangedError, WorkspaceError
-from trainyard.workspace.store import Store
+from trainyard.workspace import directory_shipment
+from trainyard.workspace.code_store import Store
 
 from .conftest import Jobs, role
 
@@ -150,33 +149,33 @@ def test_delete_and_gc_remove_the_copy(jobs: Jobs, project: Path) -> None:
     assert views() == sorted([first, second])
     jobs.scheduler.delete(first)
     assert views() == [second]
-    (item,) = housekeeping.find(0)
-    assert item.size > housekeeping.size_of(housekeeping.JobDir.of("none"))
-    housekeeping.collect([item])
+    (item,) = housekeeping.leftovers(0)
+    assert item.size > housekeeping.size_of(housekeeping.ProcessJob.of("none"))
+    housekeeping.remove([item])
     assert views() == []
 
 
 def test_copies_without_a_job_are_collected(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipment = directory.DirectoryShipment(Workspace({str(project): ""}))
+    shipment = directory_shipment.DirectoryShipment(Workspace({str(project): ""}))
     shipment.store.add(take(project))
-    directory.make_view(shipment, "interrupted")
-    assert housekeeping.find(0) == []
+    directory_shipment.make_view(shipment, "interrupted")
+    assert housekeeping.leftovers(0) == []
     now = time.time()
     monkeypatch.setattr(housekeeping.time, "time", lambda: now + SUBMISSION_SECONDS + 60)
-    (item,) = housekeeping.find(0)
+    (item,) = housekeeping.leftovers(0)
     assert item.app_id == "interrupted"
-    housekeeping.collect([item])
+    housekeeping.remove([item])
     assert views() == []
 
 
 def test_a_job_that_cannot_start_leaves_no_copy(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.schedulers.local import submission
+    from trainyard.schedulers.exec.process import launcher
 
-    monkeypatch.setattr(submission, "SUPERVISE", "/nowhere/supervise.py")
+    monkeypatch.setattr(launcher, "SUPERVISE", "/nowhere/supervise.py")
     with pytest.raises(BackendError, match="was not started"):
         run(jobs, role("exit 0"), project)
     assert views() == []
@@ -232,10 +231,10 @@ def test_a_workspace_that_never_stands_still(project: Path, monkeypatch: pytest.
         raise WorkspaceChangedError(str(project / "a.txt"))
 
     monkeypatch.setattr(Store, "add", add)
-    shipment = directory.DirectoryShipment(Workspace({str(project): ""}))
+    shipment = directory_shipment.DirectoryShipment(Workspace({str(project): ""}))
     with pytest.raises(WorkspaceError, match=r"a\.txt was changed while it was being shipped"):
         shipment.ship(Notes())
-    assert len(tries) == directory.ATTEMPTS
+    assert len(tries) == directory_shipment.ATTEMPTS
 
 
 def test_what_is_told_meanwhile(project: Path) -> None:
@@ -251,7 +250,7 @@ def test_what_is_told_meanwhile(project: Path) -> None:
         "left out: pipe is a named pipe, which cannot travel",
     ]
     again = Notes()
-    directory.DirectoryShipment(workspace).ship(again)
+    directory_shipment.DirectoryShipment(workspace).ship(again)
     assert again.steps == []
 
 

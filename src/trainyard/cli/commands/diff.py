@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
 
 def _compare(runner: Runner, args: Namespace) -> Comparison:
     from trainyard.runner.compare import Comparison, find_for_comparison
-    from trainyard.workspace.store import Store
+    from trainyard.workspace.code_store import Store
 
     named = runner.resolve_handle(args.handle)
     other = runner.resolve_handle(args.other) if args.other else _predecessor(runner, named)

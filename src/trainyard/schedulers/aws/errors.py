@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
-_FORBIDDEN = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"}
+_FORBIDDEN = {
+    *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"),
+    *("403", "Forbidden"),  # of a HEAD, whose answer has no body
+}
 _INVALID_CREDENTIALS = {
     "AuthFailure",
     "IncompleteSignature",

@@ -23,7 +23,7 @@ from trainyard.docker.engine import Engine, EngineError
 from trainyard.errors import BackendError
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 #: Lines of a failing build that its error shows.
 SHOWN_LINES = 25

@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING
 
 import trainyard
-from trainyard.workspace.images.content import Cargo, no_content
 from trainyard.workspace.images.context import find_context
-from trainyard.workspace.images.image import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
+from trainyard.workspace.images.image_config import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
+from trainyard.workspace.images.image_content import Cargo, no_content
 from trainyard.workspace.snapshot import snapshot
 from trainyard.workspace.toolkit_files import toolkit_archive
 

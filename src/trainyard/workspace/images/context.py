@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, WorkspaceChangedError
 from trainyard.ordinary import read_ordinary
-from trainyard.workspace.errors import WorkspaceChangedError
 from trainyard.workspace.images.dockerfile import DOCKERFILES, parse
 from trainyard.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from trainyard.workspace.manifest import Entry

@@ -7,14 +7,15 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainyard.workspace.images.basefiles import found
+from trainyard.workspace.images.base_files import found
 from trainyard.workspace.images.layer import WHITEOUT
 from trainyard.workspace.images.placement import Found
 
 if TYPE_CHECKING:
-    from trainyard.workspace.images.imagecache import ImageCache
-    from trainyard.workspace.registry import RegistryClient, RegistryImage
-    from trainyard.workspace.registry.download import BlobStream
+    from trainyard.image_registry.blobs import BlobStream
+    from trainyard.image_registry.client import RegistryClient
+    from trainyard.image_registry.image_manifest import RegistryImage
+    from trainyard.workspace.images.image_cache import ImageCache
 
 #: Compressed layers beyond this are not read: they hold packages, not the making of a directory.
 LARGEST_READ = 256 << 20

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.credentials import credentials_for, engine_auth_header
 from trainyard.docker.engine import Engine, EngineError
-from trainyard.docker.images import inspect_image, pull, push
+from trainyard.docker.image_reference import Reference
+from trainyard.docker.image_store import inspect_image, pull, push
 from trainyard.errors import BackendError
-from trainyard.workspace.images.daemon import is_out_of_space, out_of_space
-from trainyard.workspace.registry.reference import Reference
+from trainyard.workspace.images.patch_in_daemon import is_out_of_space, out_of_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 _REFUSALS = ("denied", "unauthorized", "authentication required", "no basic auth credentials", "forbidden")
 _UNREACHABLE = ("connection refused", "no such host", "timeout", "i/o timeout", "network is unreachable")

@@ -20,8 +20,8 @@ from trainyard.schedulers.aws.batch.options import (
     RETRY_SPOT,
     AWSBatchOpts,
 )
-from trainyard.schedulers.aws.batch.shapes import MOST_CHILDREN, MOST_NODES, MOST_RANGES
-from trainyard.schedulers.aws.validate import problems_of
+from trainyard.schedulers.aws.batch.replicas import MOST_CHILDREN, MOST_NODES, MOST_RANGES
+from trainyard.schedulers.aws.service_model import problems_of
 from trainyard.specs.training import script_of, specification
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):
-            from trainyard.workspace.directory import script_problem
+            from trainyard.workspace.directory_shipment import script_problem
 
             problem = script_problem(manifest, script)
             if problem:

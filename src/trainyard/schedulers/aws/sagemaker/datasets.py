@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.localfiles import files_below
-from trainyard.schedulers.aws.sagemaker.storage import PART_BYTES, Storage, StoredObject
-from trainyard.workspace.index import ChangingFileError, Index, NotAFileError, hash_file
+from trainyard.schedulers.aws.s3 import PART_BYTES, S3, StoredObject
+from trainyard.workspace.hashing import ChangingFileError, Index, NotAFileError, hash_file
 
 if TYPE_CHECKING:
-    from trainyard.workspace.progress import Progress
+    from trainyard.progress import Progress
 
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.
 CONCURRENCY = 16
@@ -123,13 +123,13 @@ def _files(path: str) -> dict[str, str]:
     return found
 
 
-def upload_dataset(data: Dataset, parent: str, storage: Storage, progress: Progress) -> str:
+def upload_dataset(data: Dataset, parent: str, s3: S3, progress: Progress) -> str:
     """Upload a file or directory below ``parent``, unless its content is there; returns its URI.
 
     Args:
         data: what is to be there.
         parent: ``s3://`` URI of a "directory".
-        storage: writes the objects.
+        s3: where they are written.
         progress: is told of the steps.
 
     Returns:
@@ -142,32 +142,32 @@ def upload_dataset(data: Dataset, parent: str, storage: Storage, progress: Progr
     uri = f"{parent.rstrip('/')}/{data.key}/"
     mark = f"{parent.rstrip('/')}/{data.key}.complete"
     result = uri + next(iter(data.files)) if data.is_single else uri
-    if storage.has(mark):
+    if s3.has(mark):
         progress.done(f"{data.path} is in S3 already")
         return result
-    missing = _missing(data, uri, storage)
+    missing = _missing(data, uri, s3)
     progress.step(f"uploading {data.path}: {len(missing)} of {len(data.files)} files")
-    _send(missing, uri, storage, progress)
+    _send(missing, uri, s3, progress)
     if read_dataset(data.path) != data:
         raise ConfigError(f"{data.path} was changed while it was uploaded", hint="Submit the job again.")
-    storage.put_small(data.listing, mark)
+    s3.put_small(data.listing, mark)
     return result
 
 
-def _missing(data: Dataset, uri: str, storage: Storage) -> dict[str, DataFile]:
-    there = storage.objects(uri)
+def _missing(data: Dataset, uri: str, s3: S3) -> dict[str, DataFile]:
+    there = s3.objects(uri)
     return {
         name: file
         for name, file in data.files.items()
-        if name not in there or not _is_same(file, there[name], uri + name, storage)
+        if name not in there or not _is_same(file, there[name], uri + name, s3)
     }
 
 
-def _is_same(file: DataFile, stored: StoredObject, uri: str, storage: Storage) -> bool:
+def _is_same(file: DataFile, stored: StoredObject, uri: str, s3: S3) -> bool:
     if stored.size != file.size or not stored.has_sha256:
         return False
     # S3 has refused a small object that is not what its digest says; of a large one it checked the parts
-    return file.size < PART_BYTES or storage.sha256(uri) == _sha256_of_parts(file.path)
+    return file.size < PART_BYTES or s3.sha256(uri) == _sha256_of_parts(file.path)
 
 
 def _sha256_of_parts(path: str) -> str:
@@ -179,7 +179,7 @@ def _sha256_of_parts(path: str) -> str:
     return base64.b64encode(digests.digest()).decode()
 
 
-def _send(files: dict[str, DataFile], uri: str, storage: Storage, progress: Progress) -> None:
+def _send(files: dict[str, DataFile], uri: str, s3: S3, progress: Progress) -> None:
     small = {name: file for name, file in files.items() if file.size < PART_BYTES}
     total = sum(file.size for file in small.values())
     sent = 0
@@ -187,7 +187,7 @@ def _send(files: dict[str, DataFile], uri: str, storage: Storage, progress: Prog
     def send(name: str) -> int:
         file = small[name]
         with open(file.path, "rb") as content:
-            storage.put_small(content, uri + name, sha256=file.digest)
+            s3.put_small(content, uri + name, sha256=file.digest)
         return file.size
 
     pool = ThreadPoolExecutor(CONCURRENCY, "upload")
@@ -198,7 +198,7 @@ def _send(files: dict[str, DataFile], uri: str, storage: Storage, progress: Prog
     finally:
         pool.shutdown(cancel_futures=True)
     for name in files.keys() - small.keys():
-        storage.put(Path(files[name].path), uri + name, progress, name)
+        s3.put(Path(files[name].path), uri + name, progress, name)
 
 
 __all__ = ["DataFile", "Dataset", "read_dataset", "upload_dataset"]

@@ -6,7 +6,7 @@ Rules between the members of the request are in `request_rules`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from trainyard.docker.image_reference import image_problem
@@ -117,8 +117,8 @@ def _role(role: Role, app: AppDef, retries: bool) -> Iterator[str]:
         yield "mounts are not possible; give data as channels (s3://, fsx://, efs://)"
     if role.max_retries and not retries:
         yield (
-            f"max_retries is {role.max_retries}, but SageMaker repeats a job only after faults of the service: "
-            "-cfg max_retry_attempts=N, or a queue that does: -cfg batch_queue=NAME"
+            f"max_retries is {role.max_retries}, but SageMaker repeats a job only after faults of the "
+            "service: -cfg max_retry_attempts=N, or a queue that does: -cfg batch_queue=NAME"
         )
     if role.min_replicas is not None and role.min_replicas != role.num_replicas:
         yield "min_replicas is given, but a training job has a fixed number of instances"
@@ -155,8 +155,8 @@ def _groups(app: AppDef, opts: AWSSageMakerOpts, groups: list[dict[str, Any]]) -
         if wanted not in (1, total):
             yield f"instance_groups have {total} instances, the role {app.roles[0].name!r} {wanted} replicas"
     elif roles != counts:
-        given, wanted = (", ".join(f"{name}:{n}" for name, n in each.items()) for each in (counts, roles))
-        yield f"instance_groups {given} are not the roles {wanted}: each role is a group"
+        shown = [", ".join(f"{name}:{n}" for name, n in each.items()) for each in (counts, roles)]
+        yield f"instance_groups {shown[0]} are not the roles {shown[1]}: each role is a group"
 
 
 def _preferences(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:

@@ -113,7 +113,9 @@ class QueuedJobs:
                 result |= {app_id: self.describe(app_id) for app_id in own}
                 continue
             session = self._session_of(next(iter(own)))
-            found = _find_many(session, queue, {each.rpartition(":")[2]: job_id for each, job_id in own.items()})
+            found = _find_many(
+                session, queue, {each.rpartition(":")[2]: job_id for each, job_id in own.items()}
+            )
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
                 if service is None or names.TAG_DELETED in (service.get("tags") or {}):
@@ -123,7 +125,7 @@ class QueuedJobs:
         return result
 
     def _training(self, app_id: str, service: ServiceJob) -> dict[str, Any] | None:
-        """Describe the training job of the last attempt; None if it does not exist, or another will follow."""
+        """Describe the training job of the last attempt; None without one, or if another will follow."""
         attempts = training_jobs(service)
         training = describe_job(self._session_of(app_id), attempts[-1]) if attempts else None
         waits = service.get("status") in ("SUBMITTED", "PENDING", "RUNNABLE")

@@ -1,4 +1,4 @@
-"""Why a job is in its state: SageMaker's answer is mapped to a reason, which gives the state and a message."""
+"""Why a job is in its state: SageMaker's answer is mapped to a reason, which gives state and message."""
 
 from __future__ import annotations
 

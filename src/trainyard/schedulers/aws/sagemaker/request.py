@@ -81,16 +81,17 @@ class Needs:
 
     def steps(self) -> list[str]:
         """Return in words what will be done."""
+        role, checkpoints, code = self.role_name, self.checkpoint_check, self.code_uri
         steps = {
-            f"look up the ARN of the role {self.role_name}, and whether SageMaker may assume it": self.role_name,
+            f"look up the ARN of the role {role}, and whether SageMaker may assume it": role,
             "look up whether SageMaker may assume the role, if that is allowed": self.role_check,
-            f"look up whether the role may read and write {self.checkpoint_check}, for when the job is started "
-            "again, if that is allowed": self.checkpoint_check,
+            f"look up whether the role may read and write {checkpoints}, for when the job is started again, "
+            "if that is allowed": checkpoints,
             "make the account's own bucket, unless it exists": self.default_bucket,
-            f"upload the code to {self.code_uri}, unless it is there": self.code_uri,
+            f"upload the code to {code}, unless it is there": code,
             **{f"upload {upload.path}, unless it is there": True for upload in self.uploads},
-            f"buy the extension {self.extension} of the training plan, which is paid at once, unless the plan "
-            "has it": self.extension,
+            f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
+            "plan has it": self.extension,
         }
         return [step for step, is_needed in steps.items() if is_needed]
 

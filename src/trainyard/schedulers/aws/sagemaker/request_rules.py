@@ -227,8 +227,8 @@ def _assignments(request: Mapping[str, Any], channels: list[Mapping[str, Any]], 
     # the service's answer: "Some channels have assigned instance groups: [...] while others not: [...]"
     if assigned[True] and assigned[False]:
         yield (
-            f"some channels have {name('InstanceGroupNames')} ({', '.join(assigned[True])}) and others have not "
-            f"({', '.join(assigned[False])}): give them to all, or to none"
+            f"some channels have {name('InstanceGroupNames')} ({', '.join(assigned[True])}) and others "
+            f"have not ({', '.join(assigned[False])}): give them to all, or to none"
         )
 
 

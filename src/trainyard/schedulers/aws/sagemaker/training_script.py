@@ -1,4 +1,4 @@
-"""Roles that are a training script: its arguments, hyperparameters, and the distribution that starts its ranks.
+"""Roles that are a training script: its arguments, hyperparameters, and how its ranks are started.
 
 A role is a script if it has a training specification (``metadata["train"]``, see ``docs/contract.md``), or if
 it runs ``python SCRIPT.py``, since on SageMaker scripts expect the container's contract.

@@ -14,6 +14,7 @@ from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
+from trainyard.system.identity import account_name
 
 MPI, TORCHRUN = "sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"
 #: What MPI on several hosts needs, and in which package Debian has it.
@@ -79,7 +80,7 @@ def _distribution_problem(request: dict[str, Any], docker: str) -> str:
             for program, package in _MPI_PROGRAMS.items()
             if shutil.which(program, path=path) is None
         ]
-        if not _has_name():
+        if not account_name(os.geteuid()):
             missing.append(
                 f"a name for the user {os.geteuid()} (/etc/passwd), without which ssh does nothing"
             )
@@ -96,13 +97,4 @@ def _is_on(parameters: dict[str, str], name: str) -> bool:
     try:
         return json.loads(parameters.get(name, "false")) is True
     except ValueError:
-        return False
-
-
-def _has_name() -> bool:
-    import pwd
-
-    try:
-        return bool(pwd.getpwuid(os.geteuid()).pw_name)
-    except KeyError:
         return False

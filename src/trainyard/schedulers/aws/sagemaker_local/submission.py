@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.channels import check_exists, local_path
 from trainyard.schedulers.aws.sagemaker.option_rules import check_options
-from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
+from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local import rules, training_job
+from trainyard.schedulers.aws.sagemaker_local import rules
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
+    from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.workspace.progress import Progress
 
 NO_IMAGE = "<NONE>"
 PROCESS_IMAGE = "this-machine"
@@ -136,7 +137,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     check_options(app, completed, region=region, local=True)
     app = _started_once(app) if completed.batch_queue else app
     job = make_job(app, _without_queue(completed), code=planned, region=region, local=True)
-    check_there(job.needs.uploads)
+    check_exists(job.needs.uploads)
     job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
@@ -179,7 +180,7 @@ def ship(job: AWSSageMakerJob, code: CodePackage, progress: Progress) -> None:
         StateStoreError: it cannot be written.
         WorkspaceChangedError: the files are changed again and again.
     """
-    from trainyard.workspace.errors import WorkspaceChangedError
+    from trainyard.errors import WorkspaceChangedError
 
     uri = job.needs.code_uri
     if not uri:
@@ -235,6 +236,6 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",
-            hint=f"It is in {training_job.JobDir.of(job.job_name).path}.",
+            hint=f"It is in {TrainingJob.of(job.job_name).path}.",
         ) from None
     return job.job_name

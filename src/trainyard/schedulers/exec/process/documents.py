@@ -1,4 +1,4 @@
-"""Small JSON documents that are replaced whole, and which machine and boot one was written on."""
+"""Small JSON documents that are replaced whole."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 import os
 from _thread import get_native_id
 
+from trainyard import system
 from trainyard.paths import state_error
-from trainyard.processes import boot_id
-from trainyard.schedulers.machine import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def write_json(path: str, data: dict[str, Any]) -> None:
 def reserve(path: str, size: int) -> None:
     """Set room on the disk aside, in a file, for a document that has to be written even when it is full."""
     with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        system.reserve_space(file.fileno(), size)
 
 
 def write_json_last(path: str, data: dict[str, Any], reserved: str, *, is_final: bool = True) -> None:
@@ -82,8 +81,3 @@ def is_full_disk(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def machine() -> dict[str, str]:
-    """Return what tells this machine and its present boot from others."""
-    return {"host": processes.hostname(), "boot_id": boot_id()}

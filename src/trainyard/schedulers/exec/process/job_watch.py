@@ -7,9 +7,10 @@ import select
 import time
 from collections.abc import Callable
 
-from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.schedulers.machine import linux, processes
-from trainyard.specs.status import AppState, is_terminal
+from trainyard import system
+from trainyard.schedulers.exec.process.job_directory import JobDirectory
+from trainyard.schedulers.exec.process.recovery import supervisor_of
+from trainyard.system import interface
 
 #: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
 POLL_SECONDS = 0.05
@@ -22,22 +23,22 @@ class JobWatch:
     The files need not exist yet, but their directories must; otherwise it looks from time to time.
     """
 
-    def __init__(self, job: JobDir, paths: list[str]) -> None:
+    def __init__(self, job: JobDirectory, paths: list[str]) -> None:
         self._job = job
         self._paths = set(paths)
         self._poller = select.poll()
         self._supervisor = -1
-        self._inotify = linux.Inotify.open()
+        self._events = system.open_file_events()
         self.changed: set[str] = set(paths)
         self._directories: dict[int, str] = {}
-        self._blind = self._inotify is None
-        if self._inotify is not None:
-            directories = {os.path.dirname(path): linux.IN_MODIFY | linux.IN_CREATE for path in paths}
-            directories[job.path] = linux.IN_MOVED_TO
-            watches = {path: self._inotify.add(path, mask) for path, mask in directories.items()}
+        self._blind = self._events is None
+        if self._events is not None:
+            directories = {os.path.dirname(path): interface.MODIFIED | interface.CREATED for path in paths}
+            directories[job.path] = interface.MOVED_TO
+            watches = {path: self._events.add(path, mask) for path, mask in directories.items()}
             self._directories = {watch: path for path, watch in watches.items() if watch is not None}
             self._blind = None in watches.values()
-            self._poller.register(self._inotify.fileno(), select.POLLIN)
+            self._poller.register(self._events.fileno(), select.POLLIN)
         self._watch_supervisor()
 
     def wait(self, timeout: float | None) -> None:
@@ -55,7 +56,7 @@ class JobWatch:
             self._poller.unregister(self._supervisor)
             os.close(self._supervisor)
             self._supervisor = -1
-        changes = [] if self._inotify is None else self._inotify.read_names()
+        changes = [] if self._events is None else self._events.read_names()
         if self._blind or any(watch < 0 for watch, _ in changes):
             self.changed = self._paths
         else:
@@ -66,22 +67,19 @@ class JobWatch:
 
     def close(self) -> None:
         """Close what is open."""
-        if self._inotify is not None:
-            self._inotify.close()
+        if self._events is not None:
+            self._events.close()
         if self._supervisor >= 0:
             os.close(self._supervisor)
             self._supervisor = -1
 
     def _watch_supervisor(self) -> None:
         state = self._job.read_state()
-        if state is None or is_terminal(AppState[state["state"]]):
-            return
-        supervisor = processes.from_json(state["supervisor"])
+        supervisor = None if state is None or self._job.is_over(state) else supervisor_of(self._job, state)
         if supervisor is None:
             return
-        try:
-            handle = os.pidfd_open(supervisor.pid)
-        except (AttributeError, OSError):
+        handle = system.open_process(supervisor.pid)
+        if handle < 0:
             return
         if supervisor.is_alive():
             self._supervisor = handle
@@ -90,7 +88,7 @@ class JobWatch:
             os.close(handle)
 
 
-def wait_for_end(job: JobDir, is_over: Callable[[], bool], timeout: float | None) -> None:
+def wait_for_end(job: JobDirectory, is_over: Callable[[], bool], timeout: float | None) -> None:
     """Block until ``is_over()`` is true or ``timeout`` seconds have passed."""
     deadline = None if timeout is None else time.monotonic() + timeout
     watch = JobWatch(job, [])

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from trainyard import system
 from trainyard.schedulers.exec.process.log_index import (
     COUNTED,
     MIXED,
@@ -22,7 +23,6 @@ from trainyard.schedulers.exec.process.log_index import (
     Record,
     make_record,
 )
-from trainyard.schedulers.machine.linux import Inotify
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.
 GATHER_SECONDS = 0.004
@@ -117,7 +117,7 @@ class LogRecorder:
     """Watches the logs of all replicas of a job."""
 
     def __init__(self) -> None:
-        self._inotify = Inotify.open()
+        self._events = system.open_file_events()
         self._replicas: list[ReplicaRecorder] = []
         self._streams: dict[int, tuple[ReplicaRecorder, int]] = {}
         self._late: dict[ReplicaRecorder, bytes] = {}
@@ -125,22 +125,22 @@ class LogRecorder:
 
     def fileno(self) -> int | None:
         """Return the file descriptor to poll for input, or None when it is not to be polled now."""
-        if self._inotify is None or time.monotonic() < self._next_look:
+        if self._events is None or time.monotonic() < self._next_look:
             return None
-        return self._inotify.fileno()
+        return self._events.fileno()
 
     def seconds_to_wait(self) -> float | None:
         """Return after how many seconds `look` wants to be called; None if `fileno` will tell."""
         rest = self._next_look - time.monotonic()
-        if self._inotify is None:
+        if self._events is None:
             return max(rest, 0.0)
         return max(rest, 0.0) if self._late or rest > 0 else None
 
     def add(self, replica: ReplicaRecorder) -> None:
         """Begin to watch a replica's logs."""
         self._replicas.append(replica)
-        if self._inotify is not None:
-            watches = [self._inotify.add(path) for path in replica.log_paths]
+        if self._events is not None:
+            watches = [self._events.add(path) for path in replica.log_paths]
             if None in watches:  # the user's limit of watches is reached: look from time to time
                 self._give_up_watching()
             else:
@@ -152,7 +152,7 @@ class LogRecorder:
     def look(self) -> None:
         """Record what has been written since the last call."""
         began = time.monotonic()
-        if self._inotify is None:
+        if self._events is None:
             for replica in self._replicas:
                 replica.record(replica.sizes(), b"", 0)
             self._next_look = began + POLL_SECONDS
@@ -166,14 +166,14 @@ class LogRecorder:
 
     def _record_events(self) -> int:
         """Record what the queued events tell; returns how many there were."""
-        assert self._inotify is not None
+        assert self._events is not None
         overflow = False
         orders: dict[ReplicaRecorder, bytes] = self._late
         sizes: dict[ReplicaRecorder, tuple[int, int]] = {}
         unsettled: set[ReplicaRecorder] = set()
         self._late = {}
         for attempt in range(SETTLE_TRIES):
-            watches, lost = self._inotify.read()
+            watches, lost = self._events.read()
             overflow = overflow or lost
             more = self._orders(watches)
             unsettled = set(more) & set(sizes)
@@ -202,8 +202,8 @@ class LogRecorder:
         """Close everything."""
         for replica in self._replicas:
             replica.close()
-        if self._inotify is not None:
-            self._inotify.close()
+        if self._events is not None:
+            self._events.close()
 
     def _orders(self, watches: Sequence[int]) -> dict[ReplicaRecorder, bytes]:
         """Return for each replica the streams of its writes, in order."""
@@ -224,20 +224,20 @@ class LogRecorder:
 
     def _adapt(self, replica: ReplicaRecorder, order: bytes) -> None:
         """Count every write of a replica, except while it floods one stream alone."""
-        assert self._inotify is not None
+        assert self._events is not None
         mixed = len(set(order)) == 2
         if mixed and replica.directory_watch is None:
             self._watch_directory(replica)
         elif not mixed and len(order) > FLOOD_WRITES and replica.directory_watch is not None:
-            self._inotify.remove(replica.directory_watch)
+            self._events.remove(replica.directory_watch)
             replica.directory_watch = None
 
     def _watch_directory(self, replica: ReplicaRecorder) -> None:
-        assert self._inotify is not None
-        replica.directory_watch = self._inotify.add(os.path.dirname(replica.log_paths[0]))
+        assert self._events is not None
+        replica.directory_watch = self._events.add(os.path.dirname(replica.log_paths[0]))
 
     def _give_up_watching(self) -> None:
-        assert self._inotify is not None
-        self._inotify.close()
-        self._inotify = None
+        assert self._events is not None
+        self._events.close()
+        self._events = None
         self._streams.clear()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.schedulers.machine.processes import signal_name
 from trainyard.specs.status import AppState
+from trainyard.system.processes import signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import signal
 import time
 
 from trainyard.schedulers.exec.process import reasons
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import heapq
 import os
+import resource
 import select
 import signal
 import time
 from collections.abc import Callable, Iterable
 
-from trainyard.processes import Process, myself
+from trainyard import system
 from trainyard.schedulers.exec.process import reasons
-from trainyard.schedulers.exec.process.documents import machine
-from trainyard.schedulers.exec.process.job_directory import STATE_RESERVE, JobDir
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
-from trainyard.schedulers.machine import processes
 from trainyard.specs.status import AppState, is_terminal
+from trainyard.system import processes
+from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 #: State changes closer together than this are written as one.
 WRITE_INTERVAL = 0.02
+STATE_RESERVE = 64 * 1024
 LEFTOVER_GRACE = 1.0
 #: `poll` takes no more than 24 days; a job may.
 LONGEST_WAIT = 86400.0
@@ -46,9 +48,14 @@ class Supervisor:
             ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
             seconds, ``fail_fast``.
         guard: the process that ends the replicas should this one be killed.
+
+    Raises:
+        OSError: the state or log directory cannot be written.
     """
 
-    def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
+    job_class = ProcessJob
+
+    def __init__(self, job: ProcessJob, plan: dict[str, Any], guard: Process) -> None:
         self.job = job
         self.plan = plan
         self.guard = guard
@@ -70,16 +77,15 @@ class Supervisor:
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
         self._last_write = 0.0
-        self._signals_in, self._signals_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._signals_in, self._signals_out = os.pipe()
+        for fd in (self._signals_in, self._signals_out):
+            os.set_blocking(fd, False)
+        self._prepare()
 
     # ---- life
 
-    def prepare(self) -> None:
-        """Make directories and logs, and write the first state.
-
-        Raises:
-            OSError: the state or log directory cannot be written.
-        """
+    def _prepare(self) -> None:
+        """Make directories and logs, and write the first state."""
         signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(signum, lambda *_: None)
@@ -102,7 +108,7 @@ class Supervisor:
         if self.plan["timeout"] is not None:
             limit = f"{self.plan['timeout']:g}"
             self._after(self.plan["timeout"], lambda: self._stop_all(reasons.TIMEOUT, limit))
-        if self.job.cancel_request() is not None:
+        if self.job.asked("cancel") is not None:
             self._cancel()
         else:
             for replica in self.replicas:
@@ -127,6 +133,8 @@ class Supervisor:
             self._recorder.look()
         if self._signals_in in ready:
             self._handle_signals()
+        elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
+            self._reap()  # no signal tells of the ends of processes that are not our children
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             heapq.heappop(self._deadlines)[2]()
@@ -154,6 +162,8 @@ class Supervisor:
                 self._recorder.finish(replica.recorder)
         self._recorder.close()
         processes.kill_descendants()
+        if not system.HAS_SUBREAPER:
+            processes.kill_members_of_job(self.job.path)
         self.job.write_final_state(self._document(self._final_state()))
 
     def _final_state(self) -> AppState:
@@ -169,7 +179,7 @@ class Supervisor:
         if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
             self._cancel()
         if signal.SIGTERM in received:
-            if self.job.cancel_request() is not None:
+            if self.job.asked("cancel") is not None:
                 self._cancel()
             else:
                 self._stop_all(reasons.SHUTDOWN, "", signal.SIGTERM)
@@ -208,7 +218,7 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, group, session in processes.children(running):
+        for pid, _, group, session, _, _ in processes.orphans(running, self.job.path):
             replica = stopped.get(session)
             if group in groups or (replica is None and not all_stop):
                 continue
@@ -281,7 +291,7 @@ class Supervisor:
     # ---- stopping
 
     def _cancel(self) -> None:
-        by = (self.job.cancel_request() or {}).get("by", "")
+        by = (self.job.asked("cancel") or {}).get("by", "")
         self._stop_all(reasons.CANCELLED, f" by {by}" if by else "")
 
     def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
@@ -366,8 +376,6 @@ class Supervisor:
 
 def _allow_open_files(count: int) -> None:
     """Raise the limit of open files as far as that is needed and allowed."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 import threading
 from collections.abc import Callable
 
+from trainyard import system
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Objects, Place, StoreFailure, in_parallel
 
 Stamp = tuple[int, int, int]
@@ -47,7 +46,7 @@ class Mirror(threading.Thread):
             complete = {
                 path: stamp
                 for path, stamp in now.items()
-                if self._sent.get(path) == stamp or not _has_writer(os.path.join(self._folder, path))
+                if self._sent.get(path) == stamp or not system.has_writer(os.path.join(self._folder, path))
             }
             if not self._is_alive():
                 return
@@ -119,25 +118,6 @@ def restore(folder: str, place: Place, objects: Objects) -> int:
     items = [item for item in objects.listing(inside) if not item.path.endswith(".partial")]
     in_parallel(lambda item: objects.fetch(item, os.path.join(folder, item.path)), items)
     return len(items)
-
-
-def _has_writer(path: str) -> bool:
-    """Tell whether somebody has a file open for writing; False where the system does not say.
-
-    A lease for reading is granted only while nobody has (fcntl(2), F_SETLEASE).
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError as error:
-        return error.errno == errno.EAGAIN
-    finally:
-        os.close(fd)
-    return False
 
 
 def _stamp(path: str) -> Stamp | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import shutil
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 from urllib.parse import unquote
 
+from trainyard import system
 from trainyard.schedulers.aws.localfiles import files_below
 from trainyard.schedulers.exec.process.documents import is_full_disk
 
@@ -22,7 +22,6 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 THREADS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-_FICLONE = 0x40049409  # linux/fs.h
 
 
 class StoreFailure(Exception):
@@ -361,7 +360,7 @@ def copy_content(source: str, target: str) -> None:
     """Copy a file's content; shares the blocks where the file system can."""
     with open(source, "rb") as old, open(target, "wb") as new:
         try:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+            system.share_blocks(old.fileno(), new.fileno())
         except OSError:
             shutil.copyfileobj(old, new, BLOCK)
 

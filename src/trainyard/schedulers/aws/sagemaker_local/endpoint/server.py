@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from trainyard import system
 from trainyard.errors import BackendError, TrainyardError, UsageError
 from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor, eventstream
 from trainyard.schedulers.aws.sagemaker_local.endpoint.api import LocalSageMaker
@@ -33,8 +34,6 @@ LARGEST_DRAINED = 64 << 20
 #: Browsers put one of these into what web pages ask for, and no SDK does.
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode")
 CONTENT_TYPE = "application/x-amz-json-1.1"
-#: The kernel's table is not read at once, and may then lack a connection.
-LOOKS = 3
 CLOUDWATCH = "GraniteServiceVersion20100801"
 #: What SDKs speak with CloudWatch.
 CBOR_PROTOCOL = "rpc-v2-cbor"
@@ -323,31 +322,8 @@ def is_own_peer(peer: tuple[Any, ...], own: tuple[Any, ...]) -> bool:
         peer: address and port of the other end.
         own: address and port of this end.
     """
-    if not os.path.exists("/proc/net/tcp"):
-        return True
-    # Both ends: the other one's address alone may also be that of connections to others, or of old ones.
-    wanted = [_in_table(peer), _in_table(own)]
-    table = "/proc/net/tcp6" if ":" in peer[0] else "/proc/net/tcp"
-    for _ in range(LOOKS):
-        with open(table, encoding="ascii") as file:
-            for line in file:
-                fields = line.split()
-                if len(fields) > 9 and fields[1:3] == wanted:
-                    has_owner = fields[9] != "0"  # the inode, by which processes hold it
-                    return has_owner and int(fields[7]) in (0, os.getuid())
-    return False
-
-
-def _in_table(end: tuple[Any, ...]) -> str:
-    """Return an address and a port as the kernel's table has them."""
-    address, port = end[0], end[1]
-    version, width = (socket.AF_INET6, 16) if ":" in address else (socket.AF_INET, 4)
-    raw = socket.inet_pton(version, address.partition("%")[0])
-    # The kernel shows each group of four bytes in this machine's order.
-    swapped = b"".join(
-        int.from_bytes(raw[i : i + 4], sys.byteorder).to_bytes(4, "big") for i in range(0, width, 4)
-    )
-    return f"{swapped.hex().upper()}:{port:04X}"
+    uid = system.user_of_peer((peer[0], peer[1]), (own[0], own[1]))
+    return uid is None or uid in (0, os.getuid())
 
 
 def _check_loopback(host: str) -> None:

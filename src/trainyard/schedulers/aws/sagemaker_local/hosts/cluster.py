@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError
-from trainyard.docker.images import inspect_image, pull
+from trainyard.docker.image_store import inspect_image, pull
 from trainyard.docker.networks import make_network, shared_network
 from trainyard.errors import BackendError
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure, StartFailure

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from trainyard import system
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster, remove_container
@@ -15,7 +16,6 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
     Exit,
     PlatformFailure,
     StartFailure,
-    is_running,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     BASE,
@@ -26,7 +26,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.logs import LineWriter
-from trainyard.schedulers.machine.processes import signal_name
+from trainyard.system.processes import signal_name
 
 #: Of a program that SIGKILL or SIGTERM has ended, and how long after it its container's removal would begin,
 #: or its daemon be gone.
@@ -272,7 +272,7 @@ class ContainerHost:
 
     def _container_process(self) -> int:
         """Return the number of the container's first process on this machine; 0 where it cannot be seen."""
-        if not self._engine.is_local:
+        if not (system.SEES_CONTAINER_PROCESSES and self._engine.is_local):
             return 0
         try:
             return int(self._engine.request("GET", f"/containers/{self._id}/json")["State"]["Pid"])
@@ -282,24 +282,19 @@ class ContainerHost:
     def _program(self) -> int:
         """Return the number of the program's process; that of the init before it, while it has not begun."""
         if self._pid == self._container_pid and self._cluster.has_init:
-            self._pid = _only_child(self._container_pid) or self._container_pid
+            self._pid = _first_child(self._container_pid) or self._container_pid
         return self._pid
 
     def is_alive(self) -> bool:
         """Tell whether its program runs; True where that cannot be seen."""
-        return not self._container_pid or is_running(self._program())
+        return not self._container_pid or system.process_facts(self._program()) is not None
 
     def _has_handler(self) -> bool:
         """Tell whether the program has a handler for SIGTERM; True where that cannot be seen."""
         program = self._program()
         if self._cluster.has_init and program == self._container_pid:
             return True  # it is the init that was asked
-        try:
-            with open(f"/proc/{program}/status", encoding="utf-8", errors="replace") as file:
-                fields = dict(line.split(":", 1) for line in file if ":" in line)
-            return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
-        except (OSError, KeyError, ValueError):
-            return True
+        return system.handles_sigterm(program)
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -359,13 +354,9 @@ class ContainerHost:
                     skip = 0
 
 
-def _only_child(pid: int) -> int:
-    """Return the first child of a process; 0 if it has none."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return int(file.read().split()[0])
-    except (OSError, IndexError):
-        return 0
+def _first_child(pid: int) -> int:
+    """Return the first child of a process, or 0."""
+    return next((facts.pid for facts in system.children_of(pid)), 0)
 
 
 def _frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:

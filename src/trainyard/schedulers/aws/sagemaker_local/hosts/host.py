@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trainyard.processes import stat_fields
+from trainyard import system
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     BASE,
     Host,
@@ -20,7 +20,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
-from trainyard.schedulers.machine.processes import JOB_VARIABLE, exit_code_of, group_lives, signal_name
+from trainyard.system.processes import JOB_VARIABLE, exit_code_of, group_lives, signal_name
 
 #: Seconds between two looks at what a stopped program has left running.
 LEFTOVER_PAUSE = 0.05
@@ -172,7 +172,7 @@ class ProcessHost:
         if self._process is None:
             return Exit(127, "it was never started")
         pid = self._process.pid
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        system.wait_without_reaping(pid)
         saved_later = False  # a shell ends at once, and the program that it had started saves its state
         while self._is_told and not self._is_killed and group_lives(pid):
             saved_later = True
@@ -186,7 +186,7 @@ class ProcessHost:
 
     def is_alive(self) -> bool:
         """Tell whether its process runs."""
-        return self._process is None or is_running(self._process.pid)
+        return self._process is None or system.process_facts(self._process.pid) is not None
 
     def terminate(self) -> None:
         """Send SIGTERM to its process group."""
@@ -204,12 +204,6 @@ class ProcessHost:
 
     def remove(self) -> None:
         """Nothing is left of it."""
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether there is a process of this number that is no zombie."""
-    fields = stat_fields(pid)
-    return fields is not None and fields[0] not in "ZX"
 
 
 def _signal_session(leader: int, signum: int) -> None:

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trainyard import system
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 HOSTS_PER_NETWORK = 250
@@ -142,7 +143,7 @@ def _parent(place: str) -> str:
 @functools.cache
 def are_available() -> bool:
     """Tell whether this user can make such namespaces on this machine."""
-    if shutil.which("unshare") is None or shutil.which("mount") is None:
+    if not system.HAS_PROCESS_HOSTS or shutil.which("unshare") is None or shutil.which("mount") is None:
         return False
     probe = View("/etc/hosts", "trainyard").wrap(["true"])
     try:

@@ -8,6 +8,7 @@ import socket
 import sys
 from typing import Any
 
+from trainyard import system
 from trainyard.errors import TrainyardError
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import (
     PlatformFailure,
@@ -33,7 +34,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 #: Of the toolkit, where the hosts of a job come together: hosts that are processes share the machine's ports.
 PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
-MEMORY = "/dev/shm"
 LOOPBACK = "lo"
 _NO_NAMESPACES = (
     "this user cannot make namespaces (unshare) on this machine, and the hosts' names do not resolve either"
@@ -73,7 +73,7 @@ class Platform:
     """
 
     def __init__(
-        self, job: JobDir, request: dict[str, Any], arn: str, region: str, settings: Settings
+        self, job: TrainingJob, request: dict[str, Any], arn: str, region: str, settings: Settings
     ) -> None:
         self._job = job
         self._request = request
@@ -86,8 +86,9 @@ class Platform:
         self._network = 0
         self._ports: dict[str, str] = {}
         os.makedirs(job.work, exist_ok=True)
-        base = MEMORY if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK) else job.work
-        self._secrets = os.path.join(base, f"trainyard-sagemaker-{os.urandom(8).hex()}")
+        memory = system.memory_directory()
+        self._is_in_memory = bool(memory)
+        self._secrets = os.path.join(memory or job.work, f"trainyard-sagemaker-{os.urandom(8).hex()}")
         # First, so that whoever cleans up knows where to look
         os.symlink(self._secrets, job.file("work", ".secrets"))
         os.mkdir(self._secrets, 0o700)
@@ -127,7 +128,7 @@ class Platform:
         """
         if self.cluster is None or self.cluster.network:
             return ""
-        from trainyard.docker.errors import NoSubnetLeftError
+        from trainyard.docker.engine import NoSubnetLeftError
 
         try:
             self.cluster.join_network(hosts)
@@ -239,7 +240,7 @@ class Platform:
         home = os.path.expanduser("~/.aws")
         if not any(os.environ.get(name) for name in _HINTS_OF_CREDENTIALS) and not os.path.isdir(home):
             return ""
-        if not self._secrets.startswith(MEMORY):
+        if not self._is_in_memory:
             return ""
         try:
             import boto3

@@ -1,15 +1,14 @@
 """Ports and loopback addresses of this machine that a job has for itself, among all jobs of all users.
 
-Each is marked by a socket in the kernel's abstract namespace (unix(7)), which ends with the process that
-holds it, whatever becomes of that process; nothing is left on a disk.
+Each is a name (`trainyard.system.claim_name`) that is free again when the process that has it ends.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 
+from trainyard import system
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
 
 #: Below those that the kernel gives to connections (ip_local_port_range), above those of well-known services.
@@ -56,16 +55,10 @@ class Reservations:
         self._release(0)
 
     def _hold(self, kind: str, number: int) -> bool:
-        mark = socket.socket(socket.AF_UNIX)
-        try:
-            mark.bind(f"\0trainyard-{kind}-{number}")
-        except OSError as error:
-            mark.close()
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-        self._held.append(mark)
-        return True
+        mark = system.claim_name(f"{kind}/{number}")
+        if mark is not None:
+            self._held.append(mark)
+        return mark is not None
 
     def _release(self, held: int) -> None:
         while len(self._held) > held:

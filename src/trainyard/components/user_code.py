@@ -1,0 +1,180 @@
+"""Importing the files and modules of users.
+
+A file is imported as a module of its own: under a name of its own in ``sys.modules`` and with its directory
+on ``sys.path``, so that dataclasses, pickling, relative data and imports of its neighbours work as they do
+in any module. What user code prints goes to stderr, since stdout belongs to the command's result, and no
+``__pycache__`` is written beside the user's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from stat import S_ISREG
+
+from trainyard.errors import ComponentNotFoundException, ConfigError, TrainyardError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
+
+
+@contextlib.contextmanager
+def guarded(attempt: str, path: str) -> Iterator[None]:
+    """Run user code: its output goes to stderr, its exceptions become errors that say where.
+
+    Raises:
+        ConfigError: the code raised anything but an error of ours.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except TrainyardError:
+            raise
+        except (Exception, SystemExit) as error:
+            where = _line_in(error, path)
+            raise ConfigError(f"{attempt}: {type(error).__name__}: {error}{where}") from error
+
+
+def _line_in(error: BaseException, path: str) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}:{error.lineno})"
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f" ({path}:{line})" if line else f" ({path})"
+
+
+def load_file(path: str) -> ModuleType:
+    """Import a file; once, unless it has changed since.
+
+    Raises:
+        ComponentNotFoundException: there is no such file.
+        ConfigError: it cannot be read or raises when it is imported.
+    """
+    path = os.path.realpath(path)
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
+    if not S_ISREG(stat.st_mode):
+        raise ComponentNotFoundException(f"cannot read {path}: it is not an ordinary file")
+    stamp = (stat.st_mtime_ns, stat.st_size)
+    if path in _loaded and _loaded[path][0] == stamp:
+        return _loaded[path][1]
+    root, name = _module_name(path)
+    with guarded(f"importing {path} failed", path), _importing_from(root):
+        module = _import(path, name)
+    _loaded[path] = (stamp, module)
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module by its dotted name; the current directory counts as on the path.
+
+    Raises:
+        ComponentNotFoundException: there is no such module.
+        ConfigError: it raises when it is imported.
+    """
+    with guarded(f"importing {name} failed", name), _importing_from(os.getcwd()):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(error.name + ".")):
+                raise ComponentNotFoundException(
+                    f"there is no module {error.name!r} (looked in {os.getcwd()} and on sys.path)",
+                    hint="For a file, write its path: ./path/to/file.py:function.",
+                ) from None
+            raise
+
+
+def _module_name(path: str) -> tuple[str, str]:
+    """Return the directory to import from, and the dotted name that the file has there."""
+    root, filename = os.path.split(path)
+    parts = [filename.removesuffix(".py")]
+    while os.path.isfile(os.path.join(root, "__init__.py")):
+        root, package = os.path.split(root)
+        parts.insert(0, package)
+    if parts[-1] == "__init__":
+        parts.pop()
+    name = ".".join(parts)
+    if all(part.isidentifier() for part in parts) and _is_free(name, path, root):
+        return root, name
+    import hashlib
+
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    stem = "".join(char if char.isalnum() else "_" for char in parts[-1])
+    return root, f"component_{stem}_{digest}"
+
+
+def _is_free(name: str, path: str, root: str) -> bool:
+    """Tell whether the name is not that of another module, which it would take the place of."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return False
+    if name in sys.modules:
+        return _file_of(sys.modules[name]) == path
+    if top in sys.modules:
+        found = _file_of(sys.modules[top])
+    else:
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(top)
+        found = os.path.realpath(spec.origin) if spec and spec.origin else ""
+    return found in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
+
+
+def _file_of(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    return os.path.realpath(file) if file else "built in"
+
+
+def _import(path: str, name: str) -> ModuleType:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    importlib.invalidate_caches()
+    parent = name.rpartition(".")[0]
+    if parent:
+        importlib.import_module(parent)
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+@contextlib.contextmanager
+def _importing_from(directory: str) -> Iterator[None]:
+    """Put a directory first on ``sys.path`` for an import.
+
+    It stays on the path, for imports that functions do later, but behind everything else: a user's
+    ``types.py`` must not come in the way of our own late imports.
+    """
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    present = directory in sys.path
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes
+        with contextlib.suppress(ValueError):
+            sys.path.remove(directory)
+        if not present:
+            sys.path.append(directory)

@@ -1,0 +1,258 @@
+"""A new image in a registry: an existing one with more layers. Nothing of it is kept on this machine."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigError
+from trainyard.image_registry.client import DEFAULT_PATIENCE, RegistryClient, push_scopes
+from trainyard.image_registry.image_manifest import (
+    OCI_MANIFEST,
+    digest_of,
+    is_foreign,
+    layer_type,
+    read_image,
+)
+from trainyard.image_registry.registry_errors import CancelledError
+from trainyard.progress import Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trainyard.docker.image_reference import Reference
+    from trainyard.image_registry.image_manifest import RegistryImage
+    from trainyard.progress import Progress
+
+THREADS = 4
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
+
+
+@dataclass(frozen=True)
+class LayerFile:
+    """A layer in a file.
+
+    Attributes:
+        path: the file, compressed or not.
+        diff_id: ``sha256:...`` of the uncompressed tar.
+        digest: ``sha256:...`` of the file.
+        size: of the file, in bytes.
+        media_type: Docker's or OCI's, with the compression: ``application/vnd.oci.image.layer.v1.tar+gzip``.
+    """
+
+    path: str
+    diff_id: str
+    digest: str
+    size: int
+    media_type: str
+
+
+def encode_config(config: dict[str, Any]) -> bytes:
+    """Return the bytes of an image's configuration; their digest is the image's id."""
+    return json.dumps(config, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+def append_layer(
+    base: Reference,
+    target: Reference,
+    layers: Sequence[LayerFile],
+    configure: Callable[[dict[str, Any]], dict[str, Any]],
+    platform: str | None = None,
+    progress: Progress | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    patience: float = DEFAULT_PATIENCE,
+    clients: Callable[[str], RegistryClient] | None = None,
+) -> str:
+    """Push an image: the base's with layers on top.
+
+    The base's own layers are mounted within a registry, and streamed from one registry to another. The
+    manifest comes last: until then nothing can be pulled, and a failure leaves nothing that can.
+
+    Args:
+        base: the image to build upon.
+        target: where to; its tag, if it has one, is set too.
+        layers: what comes on top, the lowest first.
+        configure: gets the base's configuration and returns the new one, with ``rootfs.diff_ids`` of the
+            new layers.
+        platform: which of several images of the base; this machine's by default.
+        progress: is told how far it is.
+        environ: the environment, that of the process by default.
+        patience: seconds for which a registry may be away before we give up.
+        clients: makes the client for a registry.
+
+    Returns:
+        The image, pinned: ``registry/repository@sha256:...``.
+
+    Raises:
+        ConfigError: the base is not there or not usable, or is the target too.
+        RegistryError: a registry refuses, or stays away.
+    """
+    if base.name == target.name and target.tag is not None and target.tag == base.selector:
+        raise ConfigError(
+            f"the image {base} would be replaced by the one that is built upon it",
+            hint="Give the new one another repository, or another tag.",
+        )
+    told = progress or Silent()
+
+    def client(registry: str) -> RegistryClient:
+        return RegistryClient(registry, environ=environ, patience=patience, progress=told)
+
+    source = (clients or client)(base.registry)
+    destination = source if base.registry == target.registry else (clients or client)(target.registry)
+    try:
+        return _Append(source, destination, base, target, told).run(layers, configure, platform)
+    finally:
+        source.close()
+        destination.close()
+
+
+class _Append:
+    def __init__(
+        self,
+        source: RegistryClient,
+        destination: RegistryClient,
+        base: Reference,
+        target: Reference,
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._base = base
+        self._target = target
+        self._progress = progress
+        same = source is destination
+        self._mount_from = base.repository if same and base.repository != target.repository else ""
+        self._push = push_scopes(target.repository, self._mount_from)
+        self._pull = self._push if same else (f"repository:{base.repository}:pull",)
+
+    def run(
+        self,
+        layers: Sequence[LayerFile],
+        configure: Callable[[dict[str, Any]], dict[str, Any]],
+        platform: str | None,
+    ) -> str:
+        self._progress.step(f"reading {self._base}")
+        # with the rights to pull only: whoever may not push shall hear that of the target
+        image = read_image(self._source, self._base, platform)
+        config = configure(json.loads(json.dumps(image.config)))
+        _check(image, layers, config)
+        body = encode_config(config)
+        manifest = self._manifest(image, layers, body)
+        self._progress.step(f"pushing to {self._target.name}")
+        self._send_all(image, layers)
+        self._destination.upload_blob(
+            self._target.repository, body, digest_of(body), len(body), scopes=self._push
+        )
+        digest = digest_of(manifest)
+        selector = self._target.tag or digest
+        self._destination.put_manifest(
+            self._target.repository, selector, manifest, image.media_type, scopes=self._push
+        )
+        pinned = str(self._target.pinned(digest))
+        self._progress.done(f"pushed {pinned}")
+        return pinned
+
+    def _manifest(self, image: RegistryImage, layers: Sequence[LayerFile], config: bytes) -> bytes:
+        document: dict[str, Any] = {
+            "schemaVersion": 2,
+            "mediaType": image.media_type,
+            "config": {
+                "mediaType": image.manifest["config"]["mediaType"],
+                "digest": digest_of(config),
+                "size": len(config),
+            },
+            "layers": [
+                *image.manifest["layers"],
+                *(
+                    {
+                        "mediaType": layer_type(layer.media_type, image.media_type),
+                        "digest": layer.digest,
+                        "size": layer.size,
+                    }
+                    for layer in layers
+                ),
+            ],
+        }
+        if image.media_type == OCI_MANIFEST:
+            named = self._base.name + (f":{self._base.tag}" if self._base.tag else "")
+            document["annotations"] = {
+                **(image.manifest.get("annotations") or {}),
+                BASE_NAME: named,
+                BASE_DIGEST: image.selected_digest,
+            }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    def _send_all(self, image: RegistryImage, layers: Sequence[LayerFile]) -> None:
+        """Send what comes on top, and the base's layers, a few at a time. The first failure ends the rest."""
+        jobs: list[Callable[[], object]] = [self._top(layer) for layer in layers]
+        if not self._is_there():
+            seen: set[str] = set()
+            for descriptor in image.manifest["layers"]:
+                if not is_foreign(str(descriptor.get("mediaType"))) and descriptor["digest"] not in seen:
+                    seen.add(descriptor["digest"])
+                    jobs.append(self._of_base(descriptor))
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
+        futures = [pool.submit(job) for job in jobs]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            failed = any(future.done() and future.exception() for future in futures)
+        except BaseException:  # Ctrl-C
+            self._abort(pool)
+            raise
+        if failed:
+            self._abort(pool)
+        pool.shutdown()
+        errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
+        # what was cut off because of the first failure is not the reason
+        errors.sort(key=lambda error: isinstance(error, CancelledError))
+        if errors:
+            raise errors[0]
+
+    def _is_there(self) -> bool:
+        """Whether the base lies in the target's own repository."""
+        return self._source is self._destination and not self._mount_from
+
+    def _abort(self, pool: ThreadPoolExecutor) -> None:
+        self._source.abort()
+        self._destination.abort()
+        pool.shutdown(cancel_futures=True)
+
+    def _top(self, layer: LayerFile) -> Callable[[], object]:
+        return lambda: self._destination.upload_blob(
+            self._target.repository,
+            layer.path,
+            layer.digest,
+            layer.size,
+            self._progress,
+            label="workspace",
+            scopes=self._push,
+        )
+
+    def _of_base(self, descriptor: dict[str, Any]) -> Callable[[], object]:
+        digest: str = descriptor["digest"]
+        size: int = descriptor["size"]
+        return lambda: self._destination.upload_blob(
+            self._target.repository,
+            lambda offset: self._source.open_blob(self._base.repository, digest, offset, scopes=self._pull),
+            digest,
+            size,
+            self._progress,
+            mount_from=self._mount_from,
+            scopes=self._push,
+        )
+
+
+def _check(image: RegistryImage, layers: Sequence[LayerFile], config: dict[str, Any]) -> None:
+    """Refuse what no runtime would start: as many layers in the configuration as in the manifest."""
+    wanted = [*image.config["rootfs"]["diff_ids"], *(layer.diff_id for layer in layers)]
+    if config.get("rootfs", {}).get("diff_ids") != wanted:
+        raise ValueError("configure() did not put exactly the new layers on top of the base's")
+    if len(wanted) != len(image.manifest["layers"]) + len(layers):
+        raise ConfigError(
+            f"the image {image.reference} is damaged: its configuration and its manifest do not have"
+            " the same number of layers"
+        )

@@ -1,0 +1,69 @@
+"""The types that `linux` and `portable`, which have the same functions, give and take."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+else:
+    Protocol = object
+
+# Masks of what happens to a watched file or in a watched directory: those of inotify.
+MODIFIED = 0x2
+MOVED_TO = 0x80
+CREATED = 0x100
+
+
+class ProcessFacts(namedtuple("ProcessFacts", "pid parent group session start status")):
+    """What the system tells about a process that has not ended.
+
+    ``start`` tells it from another process with the same pid. It is 0 where the system does not say.
+    ``status`` is "stopped" (by a signal), "ending" (its files are not closed yet) or "".
+    """
+
+    __slots__ = ()
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: int
+    status: str
+
+
+class FileEvents(Protocol):
+    """A queue of events in watched files and directories."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll for input."""
+
+    def add(self, path: str, mask: int = MODIFIED) -> int | None:
+        """Watch a path. Returns the watch's number, or None if the path cannot be watched."""
+
+    def remove(self, watch: int) -> None:
+        """Stop a watch."""
+
+    def read(self) -> Changes:
+        """Return the changes since the last call, without those of files in a watched directory."""
+
+    def read_names(self) -> list[tuple[int, str]]:
+        """Return the changes in watched directories since the last call: watch and name of the entry.
+
+        The watch is -1 if the queue has lost changes.
+        """
+
+    def close(self) -> None:
+        """Close the queue."""
+
+
+class Changes(namedtuple("Changes", "watches overflow")):
+    """The numbers of the watches whose files have changed, in order, and whether the queue has lost some.
+
+    Numbers below 256 may come as `bytes`, which are a sequence of numbers too, and faster to handle.
+    """
+
+    __slots__ = ()
+    watches: Sequence[int]
+    overflow: bool
