@@ -186,7 +186,7 @@ def test_commands_of_all_lengths_fit_or_are_refused() -> None:
         assert len(entrypoint) <= MOST_ITEMS
         assert len(arguments) <= MOST_ITEMS
         assert "x" * size in "".join([*entrypoint, *arguments])
-    with pytest.raises(ConfigError, match="SageMaker takes 50176"):
+    with pytest.raises(ConfigError, match="SageMaker accepts 50176"):
         container_command({"r": RoleCommand(["x" * 51_000])}, None, several=True)
 
 
