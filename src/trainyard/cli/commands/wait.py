@@ -7,7 +7,7 @@ import time
 
 from trainyard.cli.console import is_tty, note, out, print_json
 from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from trainyard.cli.parser import add_handle_argument, add_json_option
+from trainyard.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
 from trainyard.errors import EXIT_INTERRUPTED
 
 TYPE_CHECKING = False
@@ -18,22 +18,17 @@ EXIT_TIMEOUT = 124
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser)
     parser.add_argument(
-        "--timeout", metavar="TIME", help=f"give up after so long (90, 10m, 2h) and exit with {EXIT_TIMEOUT}"
+        "--timeout",
+        metavar="TIME",
+        help=f"give up after this (90, 10m, 2h) and exit with {EXIT_TIMEOUT}",
     )
-    parser.add_argument(
-        "--exit-code-from",
-        "--exit_code_from",
-        metavar="ROLE/ID|any",
-        help="exit with this replica's code, or with the first that is not 0",
-    )
+    add_exit_code_option(parser)
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.cli.liveview import StatusLines
     from trainyard.cli.units import parse_duration
     from trainyard.cli.watching import wait_for_end
@@ -49,7 +44,7 @@ def run(args: Namespace) -> int:
         try:
             status = wait_for_end(runner, handle, lines, timeout)
         except KeyboardInterrupt:
-            note(f"\nno longer waiting; the job goes on. `trainyard wait {handle}` waits again")
+            note(f"\nno longer waiting; the job keeps running. `trainyard wait {handle}` waits again")
             return EXIT_INTERRUPTED
     print_json(job_json(handle, status)) if args.json else out(str(status.state))
     if not status.is_terminal():

@@ -1,17 +1,17 @@
-"""The runner of one job: it takes the job through its steps, and keeps the state.
+"""The runner of one job: it moves the job along the status ladder, and writes its state.
 
-Two threads share the work. The main one waits for signals, deadlines and ends of hosts, and decides when the
-hosts have to end. The other one does what takes time: fetching, starting, waiting, sending.
+Two threads share the work. The main one waits for signals, deadlines and failed hosts, and stops the hosts.
+The other one does what takes time: fetching data, starting hosts, waiting for them, sending results.
 """
 
 from __future__ import annotations
 
-import os
-import queue
+import select
 import signal
 import threading
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,10 @@ from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.job_directory import log_exception
+from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
 
-#: Why hosts are made to end. A later reason counts only if it is stronger.
+#: Why hosts are stopped. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
 LONGEST_WAIT = 3600.0
 #: Between two attempts to write the state while the disk is full.
@@ -33,7 +34,7 @@ SECONDS_BETWEEN_WRITES = 0.5
 
 
 @dataclass(frozen=True)
-class End:
+class Ending:
     """How a job ends."""
 
     status: str
@@ -48,7 +49,7 @@ class TrainingRun:
     Args:
         job: the job's directory.
         plan: ``request``, ``arn``, ``region``, ``settings``.
-        guard: the process that ends the job should this one be killed.
+        guard: the process that ends the job if this one is killed.
 
     Raises:
         OSError: the state cannot be written.
@@ -57,13 +58,16 @@ class TrainingRun:
     job_class = TrainingJob
 
     def __init__(self, job: TrainingJob, plan: dict[str, Any], guard: Process) -> None:
-        self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
-        self._hear_signals()  # before anybody can know which process to send them to
+        self._events: deque[tuple[str, Attempt | None]] = deque()
+        # First: once the state names this process, signals can come. SIGIO comes when a program writes to a
+        # file that is checked for writers.
+        ignored = (signal.SIGINT, signal.SIGHUP, signal.SIGIO)
+        self._wakeup = Wakeup((signal.SIGTERM, signal.SIGUSR1, *ignored))
         self.job = job
         self.request: dict[str, Any] = plan["request"]
         self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
-        self.journal = Journal(job, guard, on_delay=self.look_at_the_clock)
+        self.journal = Journal(job, guard, on_delay=self.check_deadlines)
         self.cancelled = threading.Event()
         self.objects = Objects(self.cancelled, self.settings.patience, plan["region"])
         self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
@@ -73,50 +77,37 @@ class TrainingRun:
         self._kill_at = 0.0
         self._is_concluding = False
 
-    def _hear_signals(self) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: self._events.put(("stop", None)))
-        signal.signal(signal.SIGUSR1, lambda *_: self._events.put(("interrupt", None)))
-        # SIGIO comes when somebody writes to a file that is looked at. Hosts would inherit SIG_IGN.
-        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
-            signal.signal(signum, lambda *_: None)
-
-    def _be_woken_by_signals(self) -> None:
-        """Have every signal end the main thread's wait.
-
-        One that comes just before it begins to wait, or to another thread, does not by itself: Python would
-        call its handler once the wait is over, which may be in an hour.
-        """
-        heard, noted = os.pipe()
-        os.set_blocking(noted, False)
-        signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
-
-        def wake() -> None:
-            while os.read(heard, 512):
-                self._events.put(("", None))
-
-        threading.Thread(target=wake, name="signals", daemon=True).start()
+    def _post(self, event: str, attempt: Attempt | None = None) -> None:
+        """Send an event to the main thread. An empty one makes it check the deadlines."""
+        self._events.append((event, attempt))
+        self._wakeup.wake()
 
     # ---- the main thread
 
     def run(self) -> None:
         """Run the job to its end."""
-        self._be_woken_by_signals()
         if self.job.asked("stop"):
-            self._events.put(("stop", None))
+            self._events.append(("stop", None))
         worker = threading.Thread(target=self._work, name="work")
         worker.start()
+        poller = select.poll()
+        poller.register(self._wakeup.fileno(), select.POLLIN)
         while True:
-            try:
-                event, attempt = self._events.get(timeout=self._seconds_left())
-            except queue.Empty:
-                event, attempt = "", None
-            if event == "done":
-                break
-            if event and attempt in (None, self.attempt):
-                self._request_end(event)
+            poller.poll(self._seconds_left() * 1000 if not self._events else 0)
+            received = self._wakeup.read()
+            if signal.SIGTERM in received:
+                self._request_end("stop")
+            if signal.SIGUSR1 in received:
+                self._request_end("interrupt")
+            while self._events:
+                event, attempt = self._events.popleft()
+                if event == "done":
+                    worker.join()
+                    return
+                if event and attempt in (None, self.attempt):
+                    self._request_end(event)
             self.journal.catch_up()
-            self._check_deadlines()
-        worker.join()
+            self._act_on_deadlines()
 
     def _seconds_left(self) -> float:
         times = [moment for moment, _ in self._deadlines()]
@@ -140,7 +131,7 @@ class TrainingRun:
             found.append((created + condition["MaxWaitTimeInSeconds"], "max_wait"))
         return found
 
-    def _check_deadlines(self) -> None:
+    def _act_on_deadlines(self) -> None:
         now = time.time()
         for moment, kind in self._deadlines():
             if moment <= now:
@@ -152,12 +143,12 @@ class TrainingRun:
                 attempt.kill()
 
     def _request_end(self, kind: str) -> None:
-        """Have the hosts end."""
+        """Stop the hosts, unless that is under way for a stronger reason."""
         with self._lock:
             if self._is_concluding or (self.ending and STRENGTH[kind] <= STRENGTH[self.ending]):
                 return
             if kind == "interrupt" and (self.attempt is None or self.attempt.ended_at is not None):
-                self.job.forget("interrupt")  # there is nothing that could be taken away
+                self.job.forget("interrupt")  # no instances run
                 return
             self.ending = kind
             self.cancelled.set()
@@ -170,7 +161,7 @@ class TrainingRun:
             attempt.terminate()
             self._kill_at = self._kill_at or time.time() + self.settings.grace
 
-    # ---- the thread that works
+    # ---- the working thread
 
     def _work(self) -> None:
         try:
@@ -179,13 +170,13 @@ class TrainingRun:
             except Exception:
                 log_exception()
                 last = traceback.format_exc().strip().splitlines()[-1]
-                end = End("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
+                end = Ending("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
             self._close(end)
         finally:
-            self._events.put(("done", None))
+            self._post("done")
 
     def _attempts(self) -> Outcome:
-        """Make attempts until one of them counts."""
+        """Make attempts until one is not interrupted and does not fail for this machine's fault."""
         retries = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
         while True:
             with self._lock:
@@ -195,19 +186,19 @@ class TrainingRun:
             outcome = attempt.run()
             before = self.journal.state["training_seconds"]
             self.journal.set(training_seconds=before + attempt.seconds, attempt_start=None)
-            if self._begin_anew("interrupt"):
-                self._wait_for_machines(attempt)
-            elif outcome.kind == "internal" and retries > 0 and self._begin_anew("", "host_failed"):
+            if self._restart_after("interrupt"):
+                self._restart_after_interruption(attempt)
+            elif outcome.kind == "internal" and retries > 0 and self._restart_after("", "host_failed"):
                 retries -= 1
                 attempt.remove()
-                self.journal.await_machines()
+                self.journal.reset_hosts()
                 self.journal.move("Restarting", outcome.reason)
                 self.journal.set(restarts=self.journal.state["restarts"] + 1)
             else:
                 return outcome
 
-    def _begin_anew(self, *endings: str) -> bool:
-        """Forget why the hosts had to end, if it was for one of these reasons; returns whether it was."""
+    def _restart_after(self, *endings: str) -> bool:
+        """Prepare another attempt if the hosts were stopped for one of these reasons; return if they were."""
         with self._lock:
             if self.ending not in endings:
                 return False
@@ -215,45 +206,45 @@ class TrainingRun:
             self.cancelled.clear()
             return True
 
-    def _wait_for_machines(self, attempt: Attempt) -> None:
-        wish = self.job.asked("interrupt") or {}
+    def _restart_after_interruption(self, attempt: Attempt) -> None:
+        request = self.job.asked("interrupt") or {}
         self.job.forget("interrupt")
         attempt.remove()
-        self.journal.await_machines()
+        self.journal.reset_hosts()
         self.journal.set(restarts=self.journal.state["restarts"] + 1)
-        self.cancelled.wait(float(wish.get("absence") or 0.0))
+        self.cancelled.wait(float(request.get("absence") or 0.0))
         with self._lock:
             if not self.ending:
                 self.journal.move("Starting")
 
-    def _conclude(self, outcome: Outcome) -> End:
-        """Send what the job leaves behind, and decide how it ends."""
+    def _conclude(self, outcome: Outcome) -> Ending:
+        """Send the results, and decide how the job ends."""
         with self._lock:
             self._is_concluding = True
         if self.ending in ("stop", "max_run", "max_wait"):
             end = {
-                "stop": End("Stopped"),
-                "max_run": End("Stopped", "MaxRuntimeExceeded"),
-                "max_wait": End("Stopped", "MaxWaitTimeExceeded"),
+                "stop": Ending("Stopped"),
+                "max_run": Ending("Stopped", "MaxRuntimeExceeded"),
+                "max_wait": Ending("Stopped", "MaxWaitTimeExceeded"),
             }[self.ending]
         elif outcome.kind == "completed":
-            end = End("Completed")
+            end = Ending("Completed")
         else:
-            end = End("Failed", reason=outcome.reason)
+            end = Ending("Failed", reason=outcome.reason)
         attempt = self.attempt
         if attempt is None or not attempt.started_at:
             return end
         unsent = send_results(self, attempt.trees, with_model=end.status != "Failed")
         if unsent is None or end.status == "Failed":
             return end
-        if self.ending == "stop" and unsent.is_disk_full:  # which may be why it was stopped
-            return End(
+        if self.ending == "stop" and unsent.is_disk_full:  # perhaps the reason for the stop
+            return Ending(
                 "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
             )
-        return End("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
+        return Ending("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
 
-    def _close(self, end: End) -> None:
-        """Remove what was needed to run, and end the job."""
+    def _close(self, end: Ending) -> None:
+        """Remove the hosts and their files, and end the job."""
         attempt = self.attempt
         metrics: list[dict[str, Any]] = []
         try:
@@ -267,7 +258,7 @@ class TrainingRun:
         except Exception:
             log_exception()
             self.journal.set(metrics=metrics)
-            # whoever looks at the job next tries again
+            # the next reader of the state tries again
             self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)
             return
         self.journal.set(metrics=metrics)
@@ -276,14 +267,14 @@ class TrainingRun:
     # ---- for attempts
 
     def host_failed(self, attempt: Attempt) -> None:
-        """Have the other hosts end too."""
-        self._events.put(("host_failed", attempt))
+        """Stop the other hosts."""
+        self._post("host_failed", attempt)
 
-    def look_at_the_clock(self) -> None:
-        """Have the deadlines looked at anew: there may be another one."""
-        self._events.put(("", None))
+    def check_deadlines(self) -> None:
+        """Let the main thread check the deadlines: there may be a new one."""
+        self._post("")
 
-    def check(self) -> None:
-        """Raise `Cancelled` if the job is to end."""
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` if the hosts are to stop."""
         if self.cancelled.is_set():
             raise Cancelled
