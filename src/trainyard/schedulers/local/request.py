@@ -275,9 +275,9 @@ def _script_problem(role: Role, cwd: str, manifest: Manifest | None) -> str:
     if not script:
         return ""
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
-        from trainyard.workspace.directory_shipment import script_problem
+        from trainyard.workspace.directory_shipment import program_problem
 
-        return script_problem(manifest, script)
+        return program_problem(manifest, script, is_executed=False)
     located = os.path.join(cwd, script)
     if os.path.isdir(located):
         return f"{script} is a directory"
