@@ -115,7 +115,7 @@ class StreamCursor:
         start = self._seen.floor
         if not full:
             start = max(start, min(self._newest, int(self._calls.now() * 1000)) - LATE_MS)
-        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.monotonic(), full, False
+        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.clock.monotonic(), full, False
         self._start = start
         self._token = ""
         self._tokens.clear()
@@ -171,7 +171,7 @@ class StreamCursor:
             raise self._calls.refusal(error) from error
 
     def _read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
-        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.monotonic(), True, True
+        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.clock.monotonic(), True, True
         lines: deque[bytes] = deque()
         known: list[LogEvent] = []
         token, repeats, is_beginning, is_whole = "", 0, False, True
