@@ -31,7 +31,7 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
 )
 from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
 from trainyard.schedulers.aws.errors import failure_kind
-from trainyard.schedulers.base import LogBlock, LogQuery, Stream
+from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.schedulers.lines import compile_regex, iter_lines
 
 TYPE_CHECKING = False
@@ -83,19 +83,6 @@ class JobLogs(Protocol):
         """Ask the backend, and return the attempts of all wanted replicas, by role and index."""
 
 
-def check_stream(stream: Stream | None, scheduler: str) -> None:
-    """Refuse to separate stdout and stderr: CloudWatch has both in one stream.
-
-    Raises:
-        ValueError: another stream than ``COMBINED`` is asked for.
-    """
-    if stream not in (None, Stream.COMBINED):
-        raise ValueError(
-            f"{scheduler} keeps stdout and stderr in one log, in the order in which they were written: "
-            f"{stream} alone cannot be read, only {Stream.COMBINED}"
-        )
-
-
 class LogStreams:
     """Reads streams of one log group. All readers of one object share the rate limit.
 
@@ -141,11 +128,9 @@ class LogStreams:
             scheduler: the name of the log's keeper in messages.
 
         Raises:
-            ValueError: another stream than ``COMBINED`` is asked for.
             UsageError: the regular expression is invalid.
             BackendError: CloudWatch refuses, or was unreachable for too long (from the iterator).
         """
-        check_stream(query.streams, scheduler)
         return _Reading(job, query, _line_filter(query), self._calls(), self._clock, live=self._live).blocks()
 
     def find(self, prefix: str) -> list[str]:
