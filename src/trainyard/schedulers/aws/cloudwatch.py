@@ -116,7 +116,7 @@ class LogStreams:
         self._clock = clock or Clock()
         self._rate_limit = RateLimit(calls_per_second, BURST, self._clock)
 
-    def read(self, job: JobLogs, query: LogQuery, scheduler: str = "CloudWatch") -> Iterator[LogBlock]:
+    def read(self, job: JobLogs, query: LogQuery) -> Iterator[LogBlock]:
         """Return the lines of a job's replicas, about in the order in which they were written.
 
         The attempts of a replica come one after the other. When following, and for a job that has just ended,
@@ -125,7 +125,6 @@ class LogStreams:
         Args:
             job: names the replicas' streams.
             query: which lines.
-            scheduler: the name of the log's keeper in messages.
 
         Raises:
             UsageError: the regular expression is invalid.
@@ -610,7 +609,7 @@ class _Workers:
         self._count = 0
 
     def start(self, count: int) -> None:
-        """Start so many threads."""
+        """Start the threads."""
         self._count = count
         for i in range(count):
             threading.Thread(target=self._work, name=f"log-reader-{i}", daemon=True).start()

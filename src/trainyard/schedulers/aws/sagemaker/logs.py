@@ -15,14 +15,12 @@ from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
 
-NAME = "AWSSageMakerScheduler"
-
 
 def read_logs(
     session: AwsSession, job: dict[str, Any], replicas: Sequence[tuple[str, int]], query: LogQuery
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job."""
-    return streams_of(session).read(TrainingLogs(session, job, replicas), query, NAME)
+    return streams_of(session).read(TrainingLogs(session, job, replicas), query)
 
 
 def streams_of(session: AwsSession) -> LogStreams:

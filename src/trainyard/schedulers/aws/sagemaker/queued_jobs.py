@@ -19,7 +19,7 @@ from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsThrottledError
 from trainyard.schedulers.aws.sagemaker import calls, names, observe
 from trainyard.schedulers.aws.sagemaker.calls import CONCURRENCY, PAGE_SIZE
-from trainyard.schedulers.aws.sagemaker.logs import NAME, of_host, streams_of
+from trainyard.schedulers.aws.sagemaker.logs import of_host, streams_of
 from trainyard.schedulers.aws.sagemaker.observe import layout
 from trainyard.schedulers.aws.sagemaker.queue_request import SERVICE_JOB, queue_name
 from trainyard.schedulers.aws.sagemaker.reasons import CANCELLED, STATE_OF_REASON, message_of, reason_of
@@ -179,7 +179,7 @@ class QueuedJobs:
         session = self._session_of(app_id)
         hosts = {(role, index): host for role, index, host in self.replicas(service, app_id)}
         wanted = {replica: hosts[replica] for replica in replicas}
-        return streams_of(session).read(QueuedLogs(session, service, wanted), query, NAME)
+        return streams_of(session).read(QueuedLogs(session, service, wanted), query)
 
 
 class QueuedLogs:
