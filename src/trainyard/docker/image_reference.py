@@ -6,7 +6,6 @@ without a registry: ``python`` is ``docker.io/library/python``.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass, replace
 
@@ -30,12 +29,12 @@ _EXAMPLES = "Right: python:3.12, ghcr.io/me/train:v1, localhost:5000/train@sha25
 
 @dataclass(frozen=True)
 class Reference:
-    """An image's name, complete: nothing of it depends on defaults any more.
+    """An image's name, complete: no part depends on defaults any more.
 
     Attributes:
         registry: host as it is written, with the port if one is given; ``docker.io`` for Docker Hub.
         repository: path within the registry; official images of Docker Hub have their ``library/``.
-        tag: tag, or None. Only what is written: `selector` has the default.
+        tag: tag, or None, as written: `selector` has the default.
         digest: ``sha256:...``, or None.
     """
 
@@ -49,7 +48,7 @@ class Reference:
         """Read a name.
 
         Raises:
-            ConfigError: the text is no name of an image in a registry; the message says which part is wrong.
+            ConfigError: the text is not the name of an image in a registry; says which part is wrong.
         """
         if _IMAGE_ID.fullmatch(text):
             raise ConfigError(
@@ -73,7 +72,7 @@ class Reference:
 
     @property
     def selector(self) -> str:
-        """What the registry is asked for: the digest, else the tag, else ``latest``."""
+        """What is requested of the registry: the digest, else the tag, else ``latest``."""
         return self.digest or self.tag or "latest"
 
     def pinned(self, digest: str) -> Reference:
@@ -122,13 +121,9 @@ def split_host(host: str) -> tuple[str, int | None]:
 
 def is_loopback(host: str) -> bool:
     """Tell whether a ``host[:port]`` is this machine: localhost, 127.0.0.0/8 or ::1."""
-    bare = split_host(host)[0]
-    if bare.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
+    from trainyard.http.url_client import is_loopback_host
+
+    return is_loopback_host(split_host(host)[0])
 
 
 def _split_tag(text: str) -> tuple[str, str | None]:

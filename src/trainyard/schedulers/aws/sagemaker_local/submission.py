@@ -1,4 +1,4 @@
-"""From a job and options to a training job of this machine: the request that AWS would get, and its code."""
+"""From a job and options to a training job of this machine: its request, its code, and starting it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.channels import check_exists, local_path
 from trainyard.schedulers.aws.sagemaker.option_rules import check_options
-from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
+from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker_local import rules
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
@@ -37,12 +37,12 @@ CODE_ATTEMPTS = 3
 
 
 def code_dir() -> str:
-    """Return the directory of code that jobs were given, by content."""
+    """Return the directory of the jobs' code, by content."""
     return os.path.join(state_dir(), "sagemaker-code")
 
 
 def default_output() -> str:
-    """Return the directory of results that nobody wanted elsewhere."""
+    """Return the directory of results of jobs without an output_path."""
     return os.path.join(state_dir(), "sagemaker-results")
 
 
@@ -54,7 +54,7 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
     """
     if opts.image_repo:
         raise ConfigError(
-            "image_repo is given, but code travels to jobs of this machine without an image of its own",
+            "image_repo is given, but code travels to jobs of this machine without an image",
             hint="Leave image_repo out.",
         )
     if not _uses_docker(app):
@@ -137,7 +137,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     check_options(app, completed, region=region, local=True)
     app = _started_once(app) if completed.batch_queue else app
     job = make_job(app, _without_queue(completed), code=planned, region=region, local=True)
-    check_there(job.needs.uploads)
+    check_exists(job.needs.uploads)
     job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
