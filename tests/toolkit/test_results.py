@@ -185,7 +185,7 @@ def test_one_failing_step_does_not_keep_the_others(bare: Tree, bucket: Bucket, t
     )
     done = run(bare, document, KEPT=str(tmp_path / "kept"), **bucket.env)
     assert done.returncode == 1
-    assert "Cannot copy" in bare.failure
+    assert "Cannot store" in bare.failure
     assert bucket.keys("out/") == ["out/j1/output/model.tar.gz"]
 
 
