@@ -17,12 +17,12 @@ from typing import Any
 from trainyard.cli.catalog import COMMANDS, load_command
 from trainyard.cli.parser import Parser, add_common_options
 from trainyard.components.component import Component
+from trainyard.components.component_help import read_docstring
 from trainyard.components.finder import BUILTINS, get_component
-from trainyard.components.help import read_docstring
 from trainyard.components.parameters import Parameter
 from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
-from trainyard.specs.decode import type_name
+from trainyard.specs.conversion import type_name
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Made by docs/generate.py from the code (`make docs`). Do not edit. -->"

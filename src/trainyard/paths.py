@@ -53,11 +53,25 @@ def make_private_dir(path: str) -> None:
         raise state_error("make the state directory", path, error) from error
 
 
+def has_content(path: str) -> bool:
+    """Tell whether a file of the state directory exists and is not empty.
+
+    Raises:
+        StateStoreError: the file system does not say.
+    """
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise state_error("read the history in", path, error) from error
+
+
 def state_error(attempt: str, path: str, error: OSError) -> StateStoreError:
     """Describe a failure of the file system below the state directory."""
     return StateStoreError(
         f"cannot {attempt} {path}: {error.strerror or error}",
-        hint="Free space or mend the permissions, or set TRAINYARD_HOME to a directory that can be written.",
+        hint="Free space or fix the permissions, or set TRAINYARD_HOME to a writable directory.",
     )
 
 

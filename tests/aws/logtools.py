@@ -11,7 +11,7 @@ from tests.aws.clock import FakeClock
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
 from trainyard.backoff import Clock
-from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts, LogStreams
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
 from trainyard.schedulers.base import LogBlock, LogQuery
 
 GROUP = "/aws/batch/job"
@@ -49,16 +49,18 @@ class Rig:
         self.aws = aws
         self.clock = clock
         self.client = logs_client(aws)
-        self.attempts: dict[int, list[Attempt]] = {k: [Attempt(f"job/default/{k}")] for k in range(replicas)}
+        self.attempts: dict[int, list[AttemptLog]] = {
+            k: [AttemptLog(f"job/default/{k}")] for k in range(replicas)
+        }
         self.over = False
         self.refreshed: list[float] = []
         self.failures: list[Exception] = []
 
-    def refresh(self) -> dict[tuple[str, int], Attempts]:
+    def refresh(self) -> dict[tuple[str, int], ReplicaAttempts]:
         self.refreshed.append(self.clock.monotonic())
         if self.failures:
             raise self.failures.pop(0)
-        return {("node", k): Attempts(list(runs), self.over) for k, runs in self.attempts.items()}
+        return {("node", k): ReplicaAttempts(list(runs), self.over) for k, runs in self.attempts.items()}
 
     def stream(self, k: int = 0) -> str:
         return self.attempts[k][-1].stream
@@ -71,12 +73,12 @@ class Rig:
         self.over = True
         now = self.clock.time()
         for runs in self.attempts.values():
-            runs[-1] = Attempt(runs[-1].stream, now)
+            runs[-1] = AttemptLog(runs[-1].stream, now)
 
     def end_long_ago(self) -> None:
         self.over = True
         for runs in self.attempts.values():
-            runs[-1] = Attempt(runs[-1].stream, self.clock.time() - 3600)
+            runs[-1] = AttemptLog(runs[-1].stream, self.clock.time() - 3600)
 
     def blocks(self, *, options: dict[str, Any] | None = None, **query: Any) -> Iterator[LogBlock]:
         reader = LogStreams(self.client, GROUP, clock=self.clock, **(options or {}))

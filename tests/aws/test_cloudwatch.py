@@ -9,7 +9,7 @@ import pytest
 
 from tests.aws.logtools import GROUP, Rig, clock_of, rig
 from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.cloudwatch import Attempt, LogStreams, milliseconds
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, milliseconds
 from trainyard.schedulers.base import Stream
 
 
@@ -165,7 +165,7 @@ def test_last_lines_that_match(job: Rig) -> None:
 def test_last_lines_of_all_attempts(job: Rig) -> None:
     job.attempts[0] = []
     for attempt in range(3):
-        job.attempts[0].append(Attempt(f"attempt-{attempt}", 1.0))
+        job.attempts[0].append(AttemptLog(f"attempt-{attempt}", 1.0))
         job.put(0, f"{attempt}a", f"{attempt}b")
     job.end_long_ago()
     assert job.text(last=3).split() == ["1b", "2a", "2b"]
@@ -257,7 +257,7 @@ def test_a_stream_whose_name_comes_late_is_waited_for(job: Rig) -> None:
     clock = clock_of(job)
 
     def start() -> None:
-        job.attempts[0] = [Attempt("late")]
+        job.attempts[0] = [AttemptLog("late")]
         job.put(0, "here")
 
     clock.at(60, start)
@@ -293,10 +293,10 @@ def test_no_group(job: Rig) -> None:
 @pytest.mark.parametrize("is_follower", [True, False])
 def test_attempts_come_one_after_the_other(job: Rig, is_follower: bool) -> None:
     job.attempts[0] = []
-    job.attempts[0].append(Attempt("first", job.clock.time()))
+    job.attempts[0].append(AttemptLog("first", job.clock.time()))
     job.put(0, "1a")
     job.put(0, "1b", visible_after=5)
-    job.attempts[0].append(Attempt("second"))
+    job.attempts[0].append(AttemptLog("second"))
     job.put(0, "2a")
     if is_follower:
         clock_of(job).at(10, lambda: job.put(0, "2b"))
@@ -317,14 +317,14 @@ def test_attempts_that_begin_while_following(job: Rig) -> None:
     for attempt in range(4):
         begin = attempt * 100
         if attempt:
-            clock.at(begin, lambda i=attempt: job.attempts[0].append(Attempt(f"attempt-{i}")))  # type: ignore[misc]
+            clock.at(begin, lambda i=attempt: job.attempts[0].append(AttemptLog(f"attempt-{i}")))  # type: ignore[misc]
         for i in range(20):
             delay = 4.0 if i > 15 else 0.0
             clock.at(begin + i * 4, lambda t=f"{attempt}-{i}", d=delay: write(t, d))  # type: ignore[misc]
         # an attempt's end is known late
         clock.at(
             begin + 80,
-            lambda i=attempt: job.attempts[0].__setitem__(i, Attempt(job.stream(), job.clock.time())),
+            lambda i=attempt: job.attempts[0].__setitem__(i, AttemptLog(job.stream(), job.clock.time())),
         )  # type: ignore[misc]
     clock.at(390, job.end)
     assert job.text(should_tail=True).split() == written

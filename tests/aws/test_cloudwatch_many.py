@@ -11,9 +11,9 @@ import pytest
 
 from tests.aws.clock import FakeClock
 from tests.aws.logtools import GROUP, Rig, rig
-from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, Attempt
-from trainyard.schedulers.aws.logcalls import Event
-from trainyard.schedulers.aws.logcursor import Seen
+from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, AttemptLog
+from trainyard.schedulers.aws.cloudwatch_calls import LogEvent
+from trainyard.schedulers.aws.cloudwatch_stream import Seen
 
 NODES = 64
 PASSING = (
@@ -201,12 +201,12 @@ def test_a_reader_holds_back_what_nobody_takes() -> None:
 def test_memory_of_what_was_seen_is_bounded() -> None:
     seen = Seen(1000, 0)
     for i in range(100_000):
-        assert seen.add(Event(i // 3, f"{i}")) == 1
+        assert seen.add(LogEvent(i // 3, f"{i}")) == 1
         assert len(seen) <= 1500
-    assert seen.count(Event(99_999 // 3, "99999")) == 1
+    assert seen.count(LogEvent(99_999 // 3, "99999")) == 1
     assert seen.floor > 32_000
     floor = seen.floor
-    assert all(seen.count(Event(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
+    assert all(seen.count(LogEvent(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_attempts_of_many_replicas_begin_at_any_time() -> None:
             starts = sorted(source.sample(range(50, 400), 3))
             for a, b in pairwise([0, *starts, 450]):
                 if a:
-                    clock.at(a, lambda k=k, a=a: job.attempts[k].append(Attempt(f"{k}-{a}")))  # type: ignore[misc]
+                    clock.at(a, lambda k=k, a=a: job.attempts[k].append(AttemptLog(f"{k}-{a}")))  # type: ignore[misc]
                 for i in range(10):
                     at = a + i * (b - a) / 12
                     clock.at(at, lambda k=k, t=f"{k} {a} {i}": write(k, t))  # type: ignore[misc]

@@ -103,5 +103,4 @@ def test_run_does_not_import_what_other_commands_need(cli: Cli) -> None:
         "argcomplete",
         "rich",
         "yaml",
-        "trainyard.cli.watch",
     }

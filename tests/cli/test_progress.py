@@ -6,14 +6,15 @@ import pty
 
 import pytest
 
-from trainyard.cli import progress
-from trainyard.cli.progress import TerminalProgress, format_bytes
+from trainyard.cli import liveview
+from trainyard.cli.liveview import TerminalProgress
+from trainyard.cli.units import format_bytes
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(liveview.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -72,7 +72,7 @@ def test_a_file_that_is_left_out_is_named_once(cli: Cli) -> None:
     path.write_text('[run]\nscheduler = "local_cwd"\n')
     os.chown(path, 54321, -1)
     said = cli("run", "--dryrun", "utils.echo", SUDO_UID="").err
-    assert said.count("was left out") == 1
+    assert said.count("is ignored") == 1
 
 
 def test_what_a_project_opens_to_containers_is_named(cli: Cli) -> None:

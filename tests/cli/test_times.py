@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.times import format_duration, parse_duration, parse_time
+from trainyard.cli.units import format_duration, parse_duration, parse_time
 from trainyard.errors import UsageError
 
 NOW = 1_700_000_000.0

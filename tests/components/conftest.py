@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard import plugins
-from trainyard.components import loading
+from trainyard.components import user_code
 
 HEADER = "from __future__ import annotations\nfrom trainyard.specs import AppDef, Role\n"
 
@@ -30,7 +30,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         if file.startswith(str(tmp_path)) or not file:
             del sys.modules[name]
     sys.path[:] = path
-    loading._loaded.clear()
+    user_code._loaded.clear()
     plugins._all_entry_points.cache_clear()
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.components.arguments import HelpRequested
 from trainyard.components.component import Component
-from trainyard.components.parser import HelpRequested
 from trainyard.errors import ComponentArgumentError, ComponentValidationException, ConfigError
 from trainyard.specs import AppDef
 

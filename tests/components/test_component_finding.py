@@ -42,8 +42,8 @@ def test_the_table_of_builtins_is_what_the_modules_define() -> None:
 
 @pytest.mark.parametrize("name", [f"{m}.{fn}" for m, fns in finder.BUILTINS.items() for fn in fns])
 def test_every_builtin_lints_and_has_help_for_each_parameter(name: str) -> None:
-    from trainyard.components.help import read_docstring
-    from trainyard.components.lint import lint_component
+    from trainyard.components.component_help import read_docstring
+    from trainyard.components.file_linter import lint_component
 
     component = get_component(name)
     assert component.origin == "builtin"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.components import file_linter
-from trainyard.components.lint import LinterMessage, component_functions, lint_component
+from trainyard.components.file_linter import LinterMessage, component_functions, lint_component
 
 Write = Callable[..., Path]
 

@@ -82,11 +82,11 @@ def test_code_that_is_not_known_is_not_called_the_same(runner: Runner, app: AppD
     with_code = record(runner, app, shelf.put({"a.py": b"1"}))
     forgotten = record(runner, app, "0" * 64)
     without = record(runner, app)
-    assert "took no workspace" in Comparison(with_code, without, shelf).code
+    assert "has no workspace" in Comparison(with_code, without, shelf).code
     assert "neither" in Comparison(without, record(runner, app), shelf).code
     gone = Comparison(with_code, forgotten, shelf)
     assert forgotten.handle in gone.code
-    assert "not kept" in gone.code
+    assert "no longer stored" in gone.code
 
 
 def test_arguments_options_environment_and_definition(

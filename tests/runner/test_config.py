@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runner.fake_scheduler import FakeOpts
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.runner.config import Config, Setting, check_keys, effective_options, load_config
-from trainyard.runner.config_sources import read_ini, read_toml
+from trainyard.runner.config_files import read_ini, read_toml
 from trainyard.specs import option, runopts
 
 OPTS = runopts.from_dataclass(FakeOpts)
@@ -230,11 +230,11 @@ BAD_FILES: list[tuple[str, str, str, str]] = [
         ":3: [run] has no key 'schedluer'",
         "Did you mean scheduler?",
     ),
-    ("trainyard.toml", "[run]\na = = 5\n", ":2: this is not TOML", ""),
-    ("trainyard.toml", '[run]\nscheduler = "abc\n', ":2: this is not TOML", ""),
-    ("trainyard.toml", "[run\n", ":1: this is not TOML", ""),
+    ("trainyard.toml", "[run]\na = = 5\n", ":2: this is not valid TOML", ""),
+    ("trainyard.toml", '[run]\nscheduler = "abc\n', ":2: this is not valid TOML", ""),
+    ("trainyard.toml", "[run\n", ":1: this is not valid TOML", ""),
     ("pyproject.toml", "[tool.trainyard]\nrunn = {}\n", ":2: there is no table [runn]", "Did you mean run?"),
-    (".torchxconfig", "queue = 1\n", ":1: this stands before the first [section]", "Example"),
+    (".torchxconfig", "queue = 1\n", ":1: this is before the first [section]", "Example"),
     (".torchxconfig", "[fake]\nqueue\n", ":2: this is neither a [section] nor key = value", "Example"),
 ]
 
@@ -272,8 +272,8 @@ def test_files_that_cannot_be_read(project: Path, name: str, make: Callable[[Pat
         ("[scheduler.fake]\npriority = 'x'\n", ":2: option 'priority' (int): 'x' is not an integer", ""),
         ("[scheduler.fake]\nfast = 1\n", ":2: option 'fast' (bool): 1 is not of type bool", ""),
         ("[scheduler.local_cdw]\n", ":1: there is no scheduler 'local_cdw'", "Did you mean local_cwd"),
-        ("[run]\nscheduler = 7\n", ":2: scheduler is 7, but must be a text", ""),
-        ("[run]\nwait = 'perhaps'\n", ":2: wait is 'perhaps', but must be true or false", ""),
+        ("[run]\nscheduler = 7\n", ":2: scheduler must be a string, not 7", ""),
+        ("[run]\nwait = 'perhaps'\n", ":2: wait must be true or false, not 'perhaps'", ""),
     ],
 )
 def test_bad_values(project: Path, text: str, message: str, hint: str) -> None:

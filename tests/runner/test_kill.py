@@ -14,7 +14,7 @@ import pytest
 from tests.runner.fake_scheduler import FakeScheduler
 from trainyard.errors import BackendError
 from trainyard.runner import Runner
-from trainyard.runner.submission import INTERRUPTED
+from trainyard.runner.records import INTERRUPTED
 from trainyard.specs import AppState
 
 ROOT = Path(__file__).parents[2]
@@ -111,8 +111,8 @@ def test_a_submission_under_way_is_left_alone(runner: Runner, fake: FakeSchedule
     assert (job.phase, job.state) == ("intent", AppState.UNSUBMITTED)
     status = runner.status("fake://sess/mine")
     assert status is not None
-    assert status.msg == "its submission is under way"
-    assert "under way" in status.msg
+    assert status.msg == "its submission is in progress"
+    assert "in progress" in status.msg
 
 
 def test_a_dead_submission_that_cannot_be_looked_up_stays_open(

@@ -12,8 +12,8 @@ import pytest
 
 from trainyard import git as git_module
 from trainyard import trust
+from trainyard.components.file_linter import SourceFile
 from trainyard.components.finder import get_component
-from trainyard.components.lint import SourceFile
 from trainyard.errors import ConfigError, WorkspaceError
 from trainyard.git import GitProbe
 from trainyard.runner.config import load_config
@@ -65,7 +65,7 @@ def test_a_strangers_configuration_is_left_out(
     path.write_text(table.get(name, "[scheduler.fake]") + '\nqueue = "theirs"\n')
     assert "theirs" in str(queue())
     give_away(path)
-    with pytest.warns(RuntimeWarning, match=f"{path} was left out: it belongs to .*safe.directory"):
+    with pytest.warns(RuntimeWarning, match=f"{path} is ignored: it belongs to .*safe.directory"):
         assert queue() is None
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")

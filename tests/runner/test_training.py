@@ -11,7 +11,7 @@ from tests.runner.fake_scheduler import FakeScheduler
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.runner import Runner
-from trainyard.runner.training import start_toolkits
+from trainyard.runner.preparation import start_toolkits
 from trainyard.schedulers.base import Scheduler
 from trainyard.specs import AppDef, BindMount, Role
 from trainyard.workspace.toolkit_files import ToolkitPlace

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import InvalidRunConfigException, OptionParseError
 from trainyard.specs import option, runopt, runopts
-from trainyard.specs.decode import DecodeError, from_text, from_value, type_name
+from trainyard.specs.conversion import ConversionError, from_text, from_value, type_name
 from trainyard.specs.options import as_mapping
 
 
@@ -265,7 +265,7 @@ def test_from_text(tp: Any, text: str, value: object, tmp_path: Path) -> None:
     ],
 )
 def test_from_text_refuses(tp: Any, text: str, problem: str) -> None:
-    with pytest.raises(DecodeError) as caught:
+    with pytest.raises(ConversionError) as caught:
         from_text(tp, text)
     assert problem in str(caught.value)
 
@@ -309,7 +309,7 @@ def test_containers_come_back_from_json(items: list[int], pairs: dict[str, int])
 def test_any_text_is_decoded_or_refused(text: str, tp: Any) -> None:
     try:
         from_text(tp, text)
-    except DecodeError as error:
+    except ConversionError as error:
         assert str(error)  # noqa: PT017 - it need not be raised
 
 

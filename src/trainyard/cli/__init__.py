@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     passed; 130 interrupted.
     """
     try:
-        from trainyard.cli.app import run_command_line
+        from trainyard.cli.command_line import run_command_line
 
         return run_command_line(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:

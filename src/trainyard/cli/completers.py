@@ -1,4 +1,4 @@
-"""Shell completion: what may stand at a place of the command line. Imported only while completing."""
+"""Shell completion: what can be typed at a place of the command line. Imported only while completing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from trainyard.cli.catalog import COMMANDS, load_command, plugin_commands
-from trainyard.cli.parser import add_common_options
+from trainyard.cli.parser import Parser, add_common_options
 
 MOST_JOBS = 200
 
@@ -20,10 +20,10 @@ def complete() -> int:
 
     class Finder(CompletionFinder):  # type: ignore[misc,unused-ignore]
         def filter_completions(self, completions: list[str]) -> list[str]:
-            """Leave out names that would do something to the terminal that shows them."""
+            """Leave out names with control characters."""
             return [one for one in super().filter_completions(completions) if one.isprintable()]
 
-    warnings.simplefilter("ignore")  # a file that was left out is no matter for somebody who types
+    warnings.simplefilter("ignore")  # a warning would disturb the line being typed
     parser = _parser(_words(_line()))
     finder = Finder(default_completer=FilesCompleter())
     finder(parser, always_complete_options=False, exclude=_second_spellings(parser))
@@ -74,6 +74,9 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         if name in words:
             load_command(name).add_arguments(sub)
             add_common_options(sub)
+            for action in sub._actions:
+                if hasattr(action, "completer_name"):
+                    action.completer = globals()[action.completer_name]  # type: ignore[attr-defined]
             if name == "run" and words[0] == "run":
                 _add_component_options(sub, words[1:])
     return parser
@@ -81,21 +84,18 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
 
 def _add_component_options(parser: argparse.ArgumentParser, words: list[str]) -> None:
     """Replace the arguments of `run` by those of the component, once the cursor is behind its name."""
-    from trainyard.cli.commands.run import component_index
-    from trainyard.cli.parser import Parser
-
     scanner = Parser("trainyard run")
     load_command("run").add_arguments(scanner)
     line = _line()
     try:
-        index = component_index(scanner, words)
+        index = scanner.index_of_argument(words)
         behind = index < len(words) - 1 or (index < len(words) and line.endswith(" "))
         if not behind or words[index] == "--":
             return
         from trainyard.components.finder import parameters_for_completion
 
         options = parameters_for_completion(words[index])
-    except Exception:  # half a component's name is no reason to say anything
+    except Exception:  # the component's name may be incomplete
         return
     _forget_options(parser)
     _cut_line(line, index + 2)
@@ -136,10 +136,10 @@ def _forget_options(parser: argparse.ArgumentParser) -> None:
             action.help = argparse.SUPPRESS
 
 
-# ---- what may stand where
+# ---- completers, named by `parser.complete_with`
 
 
-def job_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
+def job_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the ids of recent jobs, or their handles once a handle is begun."""
     from trainyard.runner.history import History
 
@@ -151,15 +151,15 @@ def job_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
     return [record.app_id for record in records]
 
 
-def scheduler_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
+def scheduler_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the names of schedulers."""
     from trainyard.schedulers.registry import get_scheduler_factories
 
     return list(get_scheduler_factories())
 
 
-def option_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
-    """Return the options of the scheduler that is named, behind those that are given already."""
+def option_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
+    """Return the options of the scheduler that is named, after those that are already given."""
     from trainyard.runner import get_runner
     from trainyard.schedulers.registry import get_default_scheduler_name
 
@@ -169,7 +169,7 @@ def option_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
         return [f"{given}{comma}{option}=" for option, _ in runner.scheduler_run_opts(name)]
 
 
-def component_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
+def component_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the names of components, and Python files; behind the colon of ``file.py:``, its functions."""
     from trainyard.components.finder import component_names, names_in
 
@@ -179,7 +179,7 @@ def component_completer(prefix: str, parsed_args: argparse.Namespace) -> list[st
     return [*component_names(), *_python_files(prefix)]
 
 
-def component_argument_completer(prefix: str, parsed_args: argparse.Namespace) -> list[str]:
+def component_argument_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
     """Return the files that begin so."""
     from argcomplete.completers import FilesCompleter
 

@@ -44,7 +44,7 @@ def output_failed(error: OSError) -> NoReturn:
     raise OutputError(f"cannot write the output: {error.strerror or error}") from error
 
 
-def is_terminal(stream: TextIO | None) -> bool:
+def is_tty(stream: TextIO | None) -> bool:
     """Tell whether a stream is a terminal; a closed one is not."""
     try:
         return stream is not None and stream.isatty()
@@ -58,7 +58,7 @@ def wants_colour(stream: TextIO | None) -> bool:
         return False
     if os.environ.get("FORCE_COLOR") or os.environ.get("CLICOLOR_FORCE", "0") != "0":
         return True
-    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+    return is_tty(stream) and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, colour: str, stream: TextIO | None) -> str:

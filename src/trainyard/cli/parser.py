@@ -1,4 +1,4 @@
-"""The argument parser: our wording of errors, did-you-mean, and the options that every command takes."""
+"""The argument parser: wording of errors, did-you-mean, and options that several commands take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-# argparse looks on the disk for a translation of every text, and imports `locale` for that; there are none
+# argparse imports `locale` and looks for a translation of every text; there are none
 argparse._ = str  # type: ignore[attr-defined]
 
 
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             raise self.unknown_option(options[0])
         if unknown:
             raise UsageError(
-                f"{self.prog}: {unknown[0]!r} is one argument too many",
+                f"{self.prog}: unexpected argument {unknown[0]!r}",
                 hint=f"`{self.prog} --help` shows what it takes.",
             )
         return args
@@ -68,9 +68,22 @@ class Parser(argparse.ArgumentParser):
         near = get_close_matches(name, known, n=2, cutoff=0.6)
         suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
         return UsageError(
-            f"{self.prog}: there is no option {name}",
+            f"{self.prog}: unknown option {name}",
             hint=f"{suggestion}`{self.prog} --help` shows them all.",
         )
+
+    def index_of_argument(self, words: Sequence[str]) -> int:
+        """Return the index of the first argument (or ``--``): not an option, nor an option's value."""
+        index = 0
+        while index < len(words):
+            word = words[index]
+            if word == "--" or not word.startswith("-"):
+                return index
+            takes_value = self.takes_value(word.partition("=")[0])
+            if takes_value is None:
+                raise self.unknown_option(word)
+            index += 2 if takes_value and "=" not in word else 1
+        return len(words)
 
     def takes_value(self, option: str) -> bool | None:
         """Tell whether an option takes a value; None if there is no such option."""
@@ -104,7 +117,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def number_between(least: int, most: int) -> Callable[[str], int]:
-    """Return what reads the value of an option that takes a whole number within limits."""
+    """Return a function that reads a whole number within limits, as the ``type`` of an option."""
 
     def read(text: str) -> int:
         from trainyard.specs.limits import whole_number
@@ -152,12 +165,6 @@ def add_handle_argument(parser: argparse.ArgumentParser, nargs: str = "?") -> No
 
 
 def complete_with(action: argparse.Action, completer: str) -> argparse.Action:
-    """Let a function of `trainyard.cli.completers` complete an argument; it is imported only then."""
-
-    def complete(prefix: str, parsed_args: argparse.Namespace, **_: object) -> object:
-        from trainyard.cli import completers
-
-        return getattr(completers, completer)(prefix, parsed_args)
-
-    action.completer = complete  # type: ignore[attr-defined]
+    """Name the function of `trainyard.cli.completers` that completes an argument."""
+    action.completer_name = completer  # type: ignore[attr-defined]
     return action

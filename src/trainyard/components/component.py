@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from trainyard.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
-from trainyard.components.parser import (
+from trainyard.components.arguments import (
     HelpRequested,
     Options,
     decode_given,
     decode_mapping,
     scan,
 )
+from trainyard.components.parameters import Parameter, SignatureError, read_parameters, unwrapped
 from trainyard.errors import ComponentArgumentError, ComponentValidationException
 
 TYPE_CHECKING = False
@@ -157,7 +157,7 @@ class Component:
 
     def call(self, values: Mapping[str, Any]) -> AppDef:
         """Call the function with the values of all parameters (as `bind` gives them)."""
-        from trainyard.components.loading import guarded
+        from trainyard.components.user_code import guarded
         from trainyard.specs.app import AppDef
 
         positional = [
@@ -178,7 +178,7 @@ class Component:
 
     def help_text(self, prog: str = "") -> str:
         """Return the help: usage, description, and a line for each parameter. ``prog`` begins the usage."""
-        from trainyard.components.help import help_text
+        from trainyard.components.component_help import help_text
 
         return help_text(self, prog or f"trainyard run {self.name}")
 

@@ -92,7 +92,7 @@ def component_names() -> list[str]:
 
 def names_in(place: str) -> list[str]:
     """Return ``place:function`` for the components of a file or module, without importing it."""
-    from trainyard.components.lint import component_functions
+    from trainyard.components.file_linter import component_functions
 
     source = _written_source(place)
     return [f"{place}:{function}" for function in (component_functions(source) if source else ())]
@@ -104,7 +104,7 @@ def parameters_for_completion(name: str) -> Sequence[Parameter]:
     Raises:
         ComponentNotFoundException: there is no such component.
     """
-    from trainyard.components.lint import written_parameters
+    from trainyard.components.file_linter import written_parameters
 
     place, colon, fn_name = name.rpartition(":")
     if colon:
@@ -152,7 +152,7 @@ def get_builtin_source(name: str) -> str:
     """Return the source of a component, with the imports and helpers that it needs, to change it."""
     import inspect
 
-    from trainyard.components.extraction import standalone_source
+    from trainyard.components.builtin_source import standalone_source
 
     fn = inspect.unwrap(get_component(name).fn)
     return standalone_source(inspect.getsource(inspect.getmodule(fn) or fn), fn.__name__)
@@ -172,27 +172,27 @@ def _builtin(name: str) -> Component:
 
 
 def _from_file(name: str, path: str, fn_name: str) -> Component:
-    from trainyard.components import lint, loading
+    from trainyard.components import file_linter, user_code
 
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         raise _no_file(path)
-    lint.require_clean(path, fn_name)
-    return _from_namespace(name, loading.load_file(path), fn_name, os.path.abspath(path))
+    file_linter.require_clean(path, fn_name)
+    return _from_namespace(name, user_code.load_file(path), fn_name, os.path.abspath(path))
 
 
 def _from_module(name: str, module_name: str, fn_name: str) -> Component:
-    from trainyard.components import lint, loading
+    from trainyard.components import file_linter, user_code
 
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ComponentNotFoundException(
             f"{name!r} names no component: {module_name!r} is neither a file nor a module",
             hint="Write path/to/file.py:function or package.module:function.",
         )
-    module = loading.load_module(module_name)
+    module = user_code.load_module(module_name)
     path = getattr(module, "__file__", None)
     if path and path.endswith(".py"):
-        lint.require_clean(path, fn_name)
+        file_linter.require_clean(path, fn_name)
     return _from_namespace(name, module, fn_name, f"module {module_name}")
 
 
@@ -262,7 +262,7 @@ def _prefix(point: EntryPoint) -> str:
 
 
 def _from_entry_points(name: str) -> Component | None:
-    from trainyard.components import lint
+    from trainyard.components import file_linter
 
     failures: list[ConfigError] = []
     for point in _entry_points():
@@ -274,7 +274,7 @@ def _from_entry_points(name: str) -> Component | None:
         if found is not None:
             path = getattr(getattr(found, "__code__", None), "co_filename", "")
             if os.path.isfile(path):
-                lint.require_clean(path, found.__name__)
+                file_linter.require_clean(path, found.__name__)
             from trainyard.components.component import Component
 
             return Component(name, found, origin=f"{point.group}: {point.name} = {point.value}")
@@ -299,7 +299,7 @@ def _look_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
 
 
 def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
-    from trainyard.components.loading import guarded
+    from trainyard.components.user_code import guarded
 
     with guarded(f"loading the plugin {point.name} failed", point.value):
         fn = point.load()
@@ -310,7 +310,7 @@ def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
 
 
 def _load(point: EntryPoint, module_name: str) -> ModuleType:
-    from trainyard.components.loading import guarded
+    from trainyard.components.user_code import guarded
     from trainyard.plugins import EntryPoint
 
     with guarded(f"loading the plugin {point.name} failed", module_name):
@@ -391,7 +391,7 @@ def _names_behind(point: EntryPoint) -> list[str]:
 
 def _functions_behind(point: EntryPoint) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each component behind an entry point, its source file, and its function's name."""
-    from trainyard.components.lint import component_functions
+    from trainyard.components.file_linter import component_functions
 
     module, colon, attribute = point.value.partition(":")
     if colon:

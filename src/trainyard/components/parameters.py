@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 
 from trainyard.lazy_dataclass import dataclass, fields, is_dataclass
-from trainyard.specs.decode import (
-    DecodeError,
+from trainyard.specs.conversion import (
+    ConversionError,
     bare_type,
     from_value,
     is_dict_type,
@@ -266,7 +266,7 @@ def _plain(tp: Any) -> Any:
 def _check_default(raw: _Raw, tp: Any) -> None:
     try:
         from_value(tp, raw.default)
-    except DecodeError as error:
+    except ConversionError as error:
         text = f"the default of {raw.name!r} does not fit its type {type_name(tp)}: {error}"
         raise SignatureError([(raw.name, text)]) from None
 

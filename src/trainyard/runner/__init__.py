@@ -1,4 +1,7 @@
-"""The runner: joins a component, configuration and a scheduler into a job, and remembers it."""
+"""The runner: turns a component, configuration and a scheduler into a job, and keeps the history of jobs.
+
+The backends are in `schedulers`, the command line in `cli`.
+"""
 
 from __future__ import annotations
 

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import builtins
 
-from trainyard.errors import UnknownAppException
+from trainyard.errors import AccessError
 from trainyard.runner.events import log_event
-from trainyard.runner.jobs import JobAccess
-from trainyard.runner.session import DEFAULT_SESSION
-from trainyard.specs.handles import make_app_handle
+from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factory
+from trainyard.specs.handles import make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Any, Self
 
+    from trainyard.git import GitProbe
+    from trainyard.progress import Progress
+    from trainyard.runner.config import Config
+    from trainyard.runner.history import History
+    from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.base import ListAppResponse, LogBlock, LogQuery, Scheduler, Stream
+    from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.handles import AppHandle
+    from trainyard.specs.options import runopts
+    from trainyard.specs.status import AppStatus
     from trainyard.specs.workspace import Workspace
+
+DEFAULT_SESSION = "trainyard"
 
 
 def get_runner(
@@ -27,18 +39,145 @@ def get_runner(
     component_defaults: Mapping[str, Mapping[str, str]] | None = None,
     **scheduler_params: Any,
 ) -> Runner:
-    """Return a runner with all schedulers, built-in ones and those of plugins.
-
-    Args:
-        name: name of the session, the second part of handles; "trainyard" by default.
-        component_defaults: values of component parameters that are not given, by component.
-        scheduler_params: given to every scheduler that is made.
-    """
+    """Return a runner with all schedulers, built-in ones and those of plugins; see `Runner`."""
     return Runner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
 
 
-class Runner(JobAccess):
-    """Submits jobs and looks after them: a context manager, with the arguments of `Session`."""
+class Runner:
+    """Submits jobs and looks after them. A context manager; `close` frees what it holds.
+
+    Schedulers, history and configuration are each made when they are first needed.
+
+    Args:
+        name: name of the session, the second part of handles.
+        scheduler_factories: what makes each scheduler, by name; None for all that are installed.
+        component_defaults: by component, values of parameters that are not given.
+        scheduler_params: given to every scheduler that is made.
+        history: where submissions are recorded; by default the history of the state directory.
+    """
+
+    def __init__(
+        self,
+        name: str = DEFAULT_SESSION,
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+        history: History | None = None,
+    ) -> None:
+        self._name = name
+        self._factories = scheduler_factories
+        self._component_defaults = component_defaults or {}
+        self._scheduler_params = dict(scheduler_params or {})
+        self._history = history
+        self._config: Config | None = None
+        self._schedulers: dict[str, Scheduler[Any]] = {}
+        self._running_probes: list[tuple[str, GitProbe]] = []
+        #: Receives the progress of code that is being shipped, if set.
+        self.progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the schedulers and the history. May be called more than once."""
+        self._record_git_facts()
+        for scheduler in self._schedulers.values():
+            scheduler.close()
+        self._schedulers.clear()
+        if self._history is not None:
+            self._history.close()
+
+    def name(self) -> str:
+        """Return the name of the session."""
+        return self._name
+
+    @property
+    def history(self) -> History:
+        """The history of submissions. Opened when it is first read or written."""
+        if self._history is None:
+            from trainyard.runner.history import History
+
+            self._history = History()
+        return self._history
+
+    @property
+    def config(self) -> Config:
+        """The configuration for the current directory, read once."""
+        if self._config is None:
+            from trainyard.runner.config import load_config
+
+            self._config = load_config()
+        return self._config
+
+    # ---- schedulers
+
+    def scheduler(self, name: str) -> Scheduler[Any]:
+        """Return the scheduler of this name, made on first use.
+
+        Raises:
+            UnknownSchedulerException: there is none.
+        """
+        if name not in self._schedulers:
+            scheduler = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler.backend = name  # the name in handles, whatever its class calls itself
+            scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
+            scheduler.configured = lambda: self._configured(scheduler)
+            self._schedulers[name] = scheduler
+        return self._schedulers[name]
+
+    def scheduler_backends(self) -> builtins.list[str]:
+        """Return the names of all schedulers, the default one first."""
+        if self._factories is not None:
+            return list(self._factories)
+        from trainyard.schedulers.registry import get_scheduler_factories
+
+        return list(get_scheduler_factories())
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """Return the options of a scheduler."""
+        return self.scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literals: str) -> dict[str, Any]:
+        """Read ``key=value,...`` texts as options of a scheduler; later ones win."""
+        opts = self.scheduler_run_opts(scheduler)
+        cfg: dict[str, Any] = {}
+        for literal in cfg_literals:
+            cfg |= opts.cfg_from_str(literal)
+        return cfg
+
+    def _factory(self, name: str) -> SchedulerFactory:
+        if self._factories is None:
+            return get_scheduler_factory(name)
+        if name in self._factories:
+            return self._factories[name]
+        from trainyard.errors import UnknownSchedulerException, did_you_mean
+
+        raise UnknownSchedulerException(
+            f"there is no scheduler {name!r}", hint=did_you_mean(name, self._factories)
+        )
+
+    def _default_scheduler(self) -> str:
+        return get_default_scheduler_name() if self._factories is None else next(iter(self._factories))
+
+    def _configured(self, scheduler: Scheduler[Any]) -> dict[str, Any]:
+        from trainyard.runner.config import DEFAULT, effective_options
+
+        options = effective_options(self.config, scheduler.backend, scheduler.run_opts())
+        return {key: setting.value for key, setting in options.items() if setting.kind != DEFAULT}
+
+    def _native_id(self, scheduler: Scheduler[Any], app_id: str) -> str | None:
+        from trainyard.errors import StateStoreError
+
+        try:
+            record = self.history.find(make_app_handle(scheduler.backend, scheduler.session_name, app_id))
+        except StateStoreError:
+            return None  # the backend can be asked
+        return None if record is None else record.native_id
 
     # ---- submitting
 
@@ -65,7 +204,7 @@ class Runner(JobAccess):
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
             BackendError: the scheduler refused.
         """
-        with log_event("run_component", scheduler or "", self._name, workspace=text_of(workspace)) as event:
+        with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
             self.scheduler(scheduler or self._default_scheduler()).expect_submission()
             info = self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id)
             event.scheduler, event.app_id = info.scheduler, info.app_id
@@ -85,12 +224,11 @@ class Runner(JobAccess):
 
         found = get_component(component)
         defaults: dict[str, Any] = {}
-        for name in (found.config_name, component):  # a script's own ones stand above train.script's
+        for name in (found.config_name, component):  # a script's own defaults win over train.script's
             defaults |= self._component_defaults.get(name, {})
         app = found.parse(component_args, defaults)
-        info = self.dryrun(app, scheduler or self._default_scheduler(), cfg, workspace, parent_run_id)
-        info.record["component"] = component
-        info.record["component_args"] = component_args
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+        info.record |= {"component": component, "component_args": component_args}
         return info
 
     def run(
@@ -102,7 +240,7 @@ class Runner(JobAccess):
         parent_run_id: str | None = None,
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
-        with log_event("run", scheduler or "", self._name, workspace=text_of(workspace)) as event:
+        with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
             info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
@@ -119,13 +257,13 @@ class Runner(JobAccess):
         from trainyard.runner.preparation import prepare
 
         name = scheduler or self._default_scheduler()
-        with log_event("dryrun", name, self._name, workspace=text_of(workspace), app_metadata=app.metadata):
+        with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
             return prepare(self.scheduler(name), app, cfg, workspace, parent_run_id, self.config.trackers())
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
-        """Send a request that `dryrun` made; returns the job's handle.
+        """Ship a job's code and send the request that `dryrun` made; returns the job's handle.
 
-        An intent is recorded before, and what came of it after. Between the two the job's code is shipped.
+        The history holds an intent before anything is sent, and the outcome afterwards.
 
         Raises:
             StateStoreError: the intent cannot be recorded; nothing was sent.
@@ -139,7 +277,7 @@ class Runner(JobAccess):
             app_id, key, probe = submit(scheduler, dryrun_info, self.history, self.progress)
             event.app_id = app_id
             if probe is not None:
-                self._late_facts.append((key, probe))
+                self._running_probes.append((key, probe))
         return make_app_handle(scheduler.backend, dryrun_info.session or self._name, app_id)
 
     def rerun(
@@ -162,11 +300,10 @@ class Runner(JobAccess):
             UnknownAppException: it is not in the history.
             ConfigError: a secret that it held, its code or its directory, cannot be recovered.
         """
-        from trainyard.runner.rerun import directory_of
+        from trainyard.runner.rerun import planned_rerun
 
-        record = self._to_repeat(app_handle)
-        with directory_of(record):
-            return self.schedule(self._plan_rerun(record, scheduler, cfg, workspace))
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace) as info:
+            return self.schedule(info)
 
     def dryrun_rerun(
         self,
@@ -177,44 +314,258 @@ class Runner(JobAccess):
         workspace: Workspace | str | None = None,
     ) -> AppDryRunInfo[Any]:
         """Like `rerun`, but only make the request. Touches nothing."""
-        from trainyard.runner.rerun import directory_of
+        from trainyard.runner.rerun import planned_rerun
 
-        record = self._to_repeat(app_handle)
-        with directory_of(record):
-            return self._plan_rerun(record, scheduler, cfg, workspace)
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace) as info:
+            return info
 
-    def _plan_rerun(
+    def _record_git_facts(self, only_done: bool = False) -> None:
+        """Record what git reports of jobs that were submitted before it had finished."""
+        if not self._running_probes:
+            return
+        from trainyard.runner.submission import record_git_facts
+
+        probes, self._running_probes = self._running_probes, []
+        for key, probe in probes:
+            if only_done and not probe.done():
+                self._running_probes.append((key, probe))
+            else:
+                record_git_facts(self.history, key, probe)
+
+    # ---- observing
+
+    def status(self, app_handle: AppHandle, *, refusal_is_final: bool = False) -> AppStatus | None:
+        """Return the state of a job; None if there is no such job.
+
+        When the scheduler cannot be asked, the state is that of the history if the job is known to have
+        ended, else UNREACHABLE; ``msg`` says why.
+
+        Args:
+            app_handle: the job.
+            refusal_is_final: raise `AccessError` where the scheduler refuses the credentials, rather than
+                return UNREACHABLE.
+
+        Raises:
+            MalformedAppHandleException: the handle is malformed.
+            UnknownSchedulerException: its scheduler does not exist.
+            AccessError: see ``refusal_is_final``.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("status", scheduler.backend, self._name, app_id=app_id):
+            from trainyard.runner import observation
+
+            try:
+                response = scheduler.describe(app_id)
+            except Exception as error:
+                ended = observation.known_end(self.history, app_handle, error)
+                if ended is None and refusal_is_final and isinstance(error, AccessError):
+                    raise
+                return ended or observation.unreachable(error)
+            return observation.observed(self, app_handle, scheduler, response)
+
+    def statuses(self, handles: Iterable[AppHandle]) -> dict[AppHandle, AppStatus | None]:
+        """Return the states of several jobs, with one batched call for each scheduler.
+
+        Raises:
+            MalformedAppHandleException: a handle is malformed.
+        """
+        from trainyard.runner.observation import statuses
+
+        return statuses(self.history, self.scheduler, handles)
+
+    def jobs(
+        self, limit: int | None = None, scheduler: str | None = None, *, refresh: bool = True
+    ) -> builtins.list[JobRecord]:
+        """Return the submissions of the history, the latest first.
+
+        Args:
+            limit: return no more than this; None for all.
+            scheduler: only jobs of this scheduler.
+            refresh: ask the schedulers, once each, for the states of jobs that have not ended. A job
+                that cannot be seen now is UNREACHABLE.
+        """
+        if not refresh:
+            return self.history.rows(limit, scheduler)
+        from trainyard.runner.jobsearch import JobFilter
+
+        return self.search(JobFilter(refused=True, scheduler=scheduler), limit)[0]
+
+    def search(
+        self, wanted: JobFilter, limit: int | None = None, *, by_time: bool = False
+    ) -> tuple[builtins.list[JobRecord], int]:
+        """Return submissions of the history and the number of all that match; see `jobsearch.search`."""
+        from trainyard.runner.jobsearch import search
+
+        return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
+
+    def wait(
+        self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
+    ) -> AppStatus | None:
+        """Block until a job has ended; returns None if there is no such job.
+
+        Args:
+            app_handle: the job.
+            wait_interval: longest time between two attempts to reach a scheduler that does not answer.
+                A scheduler that answers decides itself how often it is asked.
+            timeout: seconds after which the job's current state is returned; None to wait forever.
+
+        Raises:
+            AccessError: the scheduler refuses the credentials, and the job is not known to have ended.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("wait", scheduler.backend, self._name, app_id=app_id):
+            from trainyard.runner import observation
+
+            try:
+                response = observation.wait_for_end(scheduler, app_id, wait_interval, timeout)
+            except AccessError as error:
+                ended = observation.known_end(self.history, app_handle, error)
+                if ended is None:
+                    raise
+                return ended
+            self._record_git_facts(only_done=True)
+            if isinstance(response, Exception):
+                ended = observation.known_end(self.history, app_handle, response)
+                return ended or observation.unreachable(response)
+            return observation.observed(self, app_handle, scheduler, response)
+
+    def describe(self, app_handle: AppHandle) -> AppDef | None:
+        """Return the definition of a job, from its scheduler or else the history; None if there is none."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("describe", scheduler.backend, self._name, app_id=app_id):
+            from trainyard.runner.observation import definition
+
+            return definition(self.history, app_handle, scheduler.describe(app_id))
+
+    def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs that the scheduler knows, their handles filled in."""
+        with log_event("list", scheduler, self._name):
+            jobs = self.scheduler(scheduler).list(cfg)
+            for job in jobs:
+                job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
+            return jobs
+
+    def replicas(self, app_handle: AppHandle) -> builtins.list[tuple[str, int]]:
+        """Return all replicas of a job in order, as pairs of role name and index.
+
+        Raises:
+            UnknownAppException: neither the scheduler nor the history knows the job.
+        """
+        from trainyard.runner.observation import replicas
+
+        scheduler, app_id = self._locate(app_handle)
+        return replicas(self.history, app_handle, scheduler.describe(app_id))
+
+    def resolve_handle(self, text: str | None) -> AppHandle:
+        """Return the handle of the job that a user names.
+
+        Args:
+            text: a handle; the beginning of an app id, or of a handle, that matches only one job of the
+                history; or ``-``, "" or None for the job that was submitted last.
+
+        Raises:
+            UnknownAppException: no job of the history matches.
+            UsageError: several jobs match; the message lists them.
+        """
+        from trainyard.runner.lookup import resolve
+
+        return resolve(text, self._reconciled_history)
+
+    # ---- ending
+
+    def cancel(self, app_handle: AppHandle) -> None:
+        """Ask a job to stop. Does not wait for it; does nothing if it has ended or does not exist."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
+            scheduler.cancel(app_id)
+
+    def stop(self, app_handle: AppHandle) -> None:
+        """Do what `cancel` does; the predecessor's older name."""
+        self.cancel(app_handle)
+
+    def interrupt(self, app_handle: AppHandle, absence: float = 0.0) -> None:
+        """Simulate a spot interruption of a job; see `Scheduler.interrupt`."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("interrupt", scheduler.backend, self._name, app_id=app_id):
+            scheduler.interrupt(app_id, absence)
+
+    def delete(self, app_handle: AppHandle) -> None:
+        """Remove what the scheduler keeps of a job that has ended, and leave it out of lists.
+
+        Raises:
+            UnknownAppException: neither the scheduler nor the history knows the job.
+            ConfigError: it has not ended.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("delete", scheduler.backend, self._name, app_id=app_id):
+            from trainyard.runner.observation import mark_deleted
+
+            record = self.history.find(app_handle)
+            if record is None or record.phase == "deleted":
+                _require(app_handle, scheduler, app_id)
+            scheduler.delete(app_id)
+            if record is not None:
+                mark_deleted(self.history, app_handle)
+
+    # ---- logs
+
+    def log_lines(
         self,
-        record: JobRecord,
-        scheduler: str | None,
-        cfg: Mapping[str, Any] | None,
-        workspace: Workspace | str | None,
-    ) -> AppDryRunInfo[Any]:
-        from trainyard.runner.rerun import frozen_code, recover
+        app_handle: AppHandle,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Return the log lines of a role's k-th replica; see `Scheduler.log_iter`.
 
-        name = scheduler or record.scheduler
-        app, options = recover(record, name, cfg)
-        reused = workspace is None and frozen_code(record, self.scheduler(name), app)
-        info = self.dryrun(app, name, options, reused or workspace, record.parent_run_id)
-        info.record |= {
-            "component": record.component,
-            "component_args": record.component_args,
-            "rerun_of": record.handle,
-        }
-        if workspace is None and not reused:  # its images, if it has any, hold the code already
-            info.record |= {"fingerprint": record.fingerprint, "images": record.images}
-        return info
+        Raises:
+            UnknownAppException: there is no such job.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
+            _require(app_handle, scheduler, app_id)
+            return scheduler.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
 
-    def _to_repeat(self, app_handle: AppHandle) -> JobRecord:
-        record = self.history.find(app_handle)
-        if record is None:
-            raise UnknownAppException(
-                f"cannot repeat {app_handle}: it is not in the history of this machine",
-                hint="`trainyard list` shows the jobs that are.",
-            )
-        return record
+    def log_blocks(
+        self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return the log lines of several replicas, in about the order in which they were written.
+
+        Raises:
+            UnknownAppException: there is no such job.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
+            _require(app_handle, scheduler, app_id)
+            return scheduler.log_blocks(app_id, replicas, query)
+
+    # ---- shared
+
+    def _locate(self, app_handle: AppHandle) -> tuple[Scheduler[Any], str]:
+        """Return a job's scheduler, and its id there."""
+        parsed = parse_app_handle(app_handle)
+        return self.scheduler(parsed.scheduler_backend), parsed.app_id
+
+    def _reconciled_history(self) -> History:
+        intents = self.history.intents()
+        if intents:
+            from trainyard.runner.observation import reconcile
+
+            reconcile(self.history, self.scheduler, intents)
+        return self.history
 
 
-def text_of(workspace: Workspace | str | None) -> str | None:
+def _require(app_handle: AppHandle, scheduler: Scheduler[Any], app_id: str) -> None:
+    if not scheduler.exists(app_id):
+        from trainyard.runner.observation import unknown_job
+
+        raise unknown_job(app_handle)
+
+
+def _text_of(workspace: Workspace | str | None) -> str | None:
     """Return a workspace as events name it."""
     return None if workspace is None else str(workspace)

@@ -28,14 +28,7 @@ SECTIONS = ("arguments", "options", "environment", "job", "origin")
 
 
 class FileChange:
-    """One path that differs.
-
-    Attributes:
-        path: relative to the workspace.
-        change: "added", "removed" or "modified".
-        before: the old content; None if there is none, or it was not kept.
-        after: the new content, likewise.
-    """
+    """A path of the workspace that was "added", "removed" or "modified"; contents are None if not kept."""
 
     __slots__ = ("after", "before", "change", "path")
 
@@ -89,16 +82,16 @@ class Comparison:
 def _compare_code(first: JobRecord, second: JobRecord, store: CodeStore) -> tuple[str, list[FileChange]]:
     without = [record.handle for record in (first, second) if not record.fingerprint]
     if len(without) == 2:
-        return "not known: neither job took a workspace along", []
+        return "unknown: neither job has a workspace", []
     if without:
-        return f"not known: {without[0]} took no workspace along", []
+        return f"unknown: {without[0]} has no workspace", []
     if first.fingerprint == second.fingerprint:
         return "same", []
     manifests = [store.manifest(str(record.fingerprint)) for record in (first, second)]
     old, new = manifests
     if old is None or new is None:
         gone = first if old is None else second
-        return f"changed, but what {gone.handle} ran with is not kept any more", []
+        return f"changed, but the code of {gone.handle} is no longer stored", []
     return "changed", list(_file_changes(old, new, store))
 
 
@@ -122,7 +115,7 @@ def _content(entry: Any, store: CodeStore) -> bytes | None:
 
 
 def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
-    """Return what there is to compare of a job, by section; names are unique within one."""
+    """Return what is compared of a job, by section and name."""
     app = record.app
     roles = {role["name"]: role for role in app.get("roles", [])}
     arguments = record.component_args
@@ -158,14 +151,14 @@ def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def _without_command(role: dict[str, Any]) -> dict[str, Any]:
-    """Return a role without what its training specification repeats of its command and replicas."""
+    """Return a role, its training specification without the facts that the role has too."""
     spec = specification(role["metadata"])
     own = {key: spec[key] for key in spec if key not in ("program", "arguments", "host_count")}
     return {**role, "metadata": {**role["metadata"], METADATA_KEY: own}} if spec else role
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Spread nested objects over names with dots."""
+    """Flatten nested objects into names with dots."""
     if not isinstance(value, dict) or not value:
         return {name: value}
     return {
@@ -179,10 +172,10 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tu
 
 
 def find_for_comparison(records: Mapping[str, JobRecord | None]) -> list[JobRecord]:
-    """Return the records of two handles.
+    """Return the records, in order.
 
     Raises:
-        UnknownAppException: one of them is not in the history, which alone knows what a job was made of.
+        UnknownAppException: a handle is not in the history.
     """
     found = []
     for handle, record in records.items():

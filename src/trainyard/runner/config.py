@@ -12,7 +12,7 @@ import warnings
 
 from trainyard.errors import ConfigError, InvalidRunConfigException, did_you_mean
 from trainyard.paths import config_dir
-from trainyard.runner.config_sources import (
+from trainyard.runner.config_files import (
     COMMAND_LINE,
     DEFAULT,
     ENVIRONMENT,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from trainyard.specs.options import runopt, runopts
 
-__all__ = ["Config", "Setting", "check_keys", "effective_options", "load_config"]
+__all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
 
 TABLES = ("run", "scheduler", "component", "cli", "tracker")
 RUN_KEYS: dict[str, type] = {
@@ -49,7 +49,7 @@ FALSE_WORDS = ("false", "no", "off", "0")
 
 
 class Config:
-    """What the files and the environment say.
+    """What the configuration files and the environment set.
 
     Args:
         sources: the files, the weakest first.
@@ -64,17 +64,17 @@ class Config:
                 _check_shape(source)
 
     def scheduler(self, name: str) -> dict[str, Setting]:
-        """Return the options that are set for a scheduler, by option. They are not checked here."""
+        """Return the options that are set for a scheduler, by name, unchecked."""
         settings: dict[str, Setting] = {}
         for source in self.sources:
-            settings |= _table(source, *_place(source, "scheduler", name))
+            settings |= _table(source, *_table_keys(source, "scheduler", name))
         return settings | dict(self._scheduler_variables(name))
 
     def component(self, name: str) -> dict[str, Setting]:
-        """Return the values that are set for a component's parameters, by parameter."""
+        """Return the values that are set for a component's parameters, by name."""
         settings: dict[str, Setting] = {}
         for source in self.sources:
-            settings |= _table(source, *_place(source, "component", name))
+            settings |= _table(source, *_table_keys(source, "component", name))
         return settings
 
     def command(self, cmd: str) -> dict[str, Setting]:
@@ -83,7 +83,7 @@ class Config:
         for source in self.sources:
             if cmd == "run" and source.kind == TOML:
                 settings |= _table(source, "run")
-            settings |= _table(source, *_place(source, "cli", cmd))
+            settings |= _table(source, *_table_keys(source, "cli", cmd))
         if cmd == "run":
             for key, variable in RUN_VARIABLES.items():
                 if self._environ.get(variable):
@@ -92,7 +92,7 @@ class Config:
         return settings
 
     def trackers(self) -> dict[str, str | None]:
-        """Return the experiment trackers that jobs are told of, by name, with their configuration."""
+        """Return the experiment trackers of jobs, by name, with their configuration."""
         found: dict[str, str | None] = {}
         for source in self.sources:
             if source.kind == INI:
@@ -108,7 +108,7 @@ class Config:
         Sections of a ``.torchxconfig`` may name what only the predecessor has; they are left alone.
 
         Raises:
-            ConfigError: the message holds file and line, and near names.
+            ConfigError: the message holds file and line, and similar names.
         """
         names = set(known)
         for source in self.sources:
@@ -196,15 +196,15 @@ def _project_sources(directory: str) -> list[Source]:
 
 
 def _is_trusted(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
-    """Tell whether a file that was found may be used, and say on stderr if not."""
+    """Tell whether a file that was found may be used, and warn if not."""
     from trainyard.trust import why_not_trusted
 
     reason = why_not_trusted(path, directory)
     if not reason:
         return True
-    if _speaks_of_us(path, below):
+    if _has_our_table(path, below):
         warnings.warn(
-            f"{path} was left out: {reason}. To use it: "
+            f"{path} is ignored: {reason}. To use it: "
             f"git config --global --add safe.directory {os.path.dirname(path)}",
             RuntimeWarning,
             stacklevel=2,
@@ -212,8 +212,8 @@ def _is_trusted(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
     return False
 
 
-def _speaks_of_us(path: str, below: tuple[str, ...]) -> bool:
-    """Tell whether a file would have been used; a pyproject.toml most often says nothing to us."""
+def _has_our_table(path: str, below: tuple[str, ...]) -> bool:
+    """Tell whether a file would have been used; most pyproject.toml files have no table of ours."""
     from trainyard.ordinary import read_ordinary
 
     try:
@@ -242,15 +242,10 @@ def _check_shape(source: Source) -> None:
 
 
 def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str) -> None:
-    """Refuse keys that mean nothing.
-
-    Args:
-        settings: the settings of one table.
-        known: the keys that mean something there.
-        what: the table, for the message.
+    """Refuse unknown keys in the settings of a table; ``what`` names the table.
 
     Raises:
-        ConfigError: the message holds file and line, and near keys.
+        ConfigError: the message holds file and line, and similar keys.
     """
     names = list(known)
     for key, setting in settings.items():
@@ -261,13 +256,7 @@ def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str)
 def effective_options(
     config: Config, scheduler: str, opts: runopts, cli_cfg: Mapping[str, Any] | None = None
 ) -> dict[str, Setting]:
-    """Return the value of every option of a scheduler, and where it came from.
-
-    Args:
-        config: the configuration.
-        scheduler: name of the scheduler.
-        opts: its options.
-        cli_cfg: what the command line says; it wins.
+    """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
 
     Raises:
         InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.
@@ -297,13 +286,13 @@ def effective_options(
 
 
 def _convert(name: str, opt: runopt, setting: Setting) -> Any:
-    from trainyard.specs.decode import DecodeError
+    from trainyard.specs.conversion import ConversionError
 
     try:
         if setting.kind == INI:
             return _convert_ini(opt, setting.value)
         return opt.convert(setting.value)
-    except DecodeError as error:
+    except ConversionError as error:
         raise InvalidRunConfigException(
             f"{setting.origin}: option {name!r} ({opt.opt_type_name}): {error}", name
         ) from None
@@ -311,7 +300,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
 
 def _convert_ini(opt: runopt, text: str) -> Any:
     """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
-    from trainyard.specs.decode import from_text, is_list_type, list_item_type
+    from trainyard.specs.conversion import from_text, is_list_type, list_item_type
 
     if text == "None" and not opt.is_required:
         return None
@@ -324,7 +313,7 @@ def _convert_ini(opt: runopt, text: str) -> Any:
 
 
 def _is_placeholder(setting: Setting) -> bool:
-    """Tell whether the predecessor's ``configure`` wrote it, for somebody to fill in."""
+    """Tell whether the predecessor's ``configure`` wrote it as a value to fill in."""
     return setting.kind == INI and str(setting.value).startswith("#FIXME")
 
 
@@ -334,12 +323,12 @@ def _checked_run_setting(key: str, setting: Setting) -> Setting:
     if wanted is bool and isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
         return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind, setting.project)
     if wanted is not None and not isinstance(value, wanted):
-        kind = "true or false" if wanted is bool else "a text"
-        raise ConfigError(f"{setting.origin}: {key} is {value!r}, but must be {kind}")
+        kind = "true or false" if wanted is bool else "a string"
+        raise ConfigError(f"{setting.origin}: {key} must be {kind}, not {value!r}")
     return setting
 
 
-def _place(source: Source, table: str, name: str) -> tuple[str, ...]:
+def _table_keys(source: Source, table: str, name: str) -> tuple[str, ...]:
     if source.kind == TOML:
         return table, name
     return (name,) if table == "scheduler" else (f"{table}:{name}",)

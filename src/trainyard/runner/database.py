@@ -1,4 +1,4 @@
-"""Opening the history's SQLite database, and saying in plain words what is wrong when that fails."""
+"""Opening the history's SQLite database, with readable errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from trainyard.errors import StateStoreError
-from trainyard.paths import make_private_dir, state_error
-from trainyard.runner.history import holds_something
+from trainyard.paths import has_content, make_private_dir, state_error
 from trainyard.runner.migrations import MIGRATIONS, migrate, version
 
 # Long enough for hundreds of processes that submit at the same time, each of which holds the lock for a
@@ -20,10 +19,10 @@ LEAST_ROOM = 1 << 20
 
 
 def open_for_writing(path: str) -> sqlite3.Connection:
-    """Open the database, made or brought to the present schema where that is needed.
+    """Open the database, creating it or upgrading its schema if necessary.
 
     Raises:
-        StateStoreError: it cannot be; the message says why and what to do.
+        StateStoreError: it cannot be opened; the message says why and what to do.
     """
     make_private_dir(os.path.dirname(path))
     with explained("write the history", path):
@@ -40,12 +39,12 @@ def open_for_writing(path: str) -> sqlite3.Connection:
 
 
 def open_for_reading(path: str) -> sqlite3.Connection | None:
-    """Open the database where nothing may be written; None if there is none yet.
+    """Open the database read-only; returns None if it does not exist yet.
 
     Raises:
         StateStoreError: it cannot be read; the message says why and what to do.
     """
-    if not holds_something(path):
+    if not has_content(path):
         return None
     with explained("read the history", path):
         connection = _connect_read_only(path)
@@ -61,13 +60,13 @@ def open_for_reading(path: str) -> sqlite3.Connection | None:
             return open_for_writing(path)  # its schema is an older one
         connection.close()
         if number == 0:
-            return None  # its first process has not got far enough yet
+            return None  # the process that creates it has not finished
         raise _too_new(path, number)
 
 
 @contextlib.contextmanager
 def explained(attempt: str, path: str) -> Iterator[None]:
-    """Turn SQLite's errors into ours."""
+    """Turn errors of SQLite and the file system into `StateStoreError`."""
     try:
         yield
     except OSError as error:
@@ -77,7 +76,7 @@ def explained(attempt: str, path: str) -> Iterator[None]:
 
 
 def _connect(path: str, uri: bool = False) -> sqlite3.Connection:
-    # isolation_level None: transactions are begun by us, where they belong
+    # isolation_level None: we begin transactions explicitly
     return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
 
 
@@ -93,7 +92,7 @@ def _connect_read_only(path: str) -> sqlite3.Connection:
         if not isinstance(error, sqlite3.OperationalError):
             raise
         # A WAL database needs a file for shared memory beside it, which a read-only directory refuses.
-        if holds_something(path + "-wal"):
+        if has_content(path + "-wal"):
             return _copy_in_memory(path)
         connection = _connect(f"{location}?mode=ro&immutable=1", uri=True)
     return connection
@@ -164,7 +163,7 @@ def _explain(attempt: str, path: str, error: sqlite3.DatabaseError) -> StateStor
     elif "readonly" in text or "read-only" in text or "unable to open" in text:
         hint = f"Make {directory} writable, or set TRAINYARD_HOME to a directory that is."
     elif "not a database" in text or "malformed" in text or "no such" in text:
-        hint = f"The file is damaged. Move it away (mv {path} {path}.damaged); a new one is made. Jobs go on."
+        hint = f"The file is damaged. Move it away (mv {path} {path}.damaged); a new one is created."
     elif "locked" in text or "busy" in text:
         hint = f"Another process has held it for {BUSY_SECONDS:.0f} s; `fuser {path}` shows which."
     else:

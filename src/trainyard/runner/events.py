@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from trainyard.specs.status import Record
+from trainyard.specs.status import SlotRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,64 +22,27 @@ if TYPE_CHECKING:
 LOGGER = "trainyard.events"
 
 
-class Event(Record):
-    """What happened in one call of the runner.
+class Event(SlotRecord):
+    """What happened in one call of the runner. Texts hold no secrets; times are in microseconds."""
 
-    Attributes:
-        session: name of the runner's session.
-        scheduler: name of the scheduler.
-        api: the method: run_component, run, dryrun, schedule, status, wait, cancel, describe, log_lines,
-            list, delete.
-        app_id: id of the job, where there is one.
-        app_image: image of the job's first role.
-        app_metadata: the job's metadata.
-        runcfg: scheduler options as JSON text, without secrets.
-        raw_exception: the traceback's last line, without secrets; None if the call succeeded.
-        source: "<internal>" when the runner called it for itself, "<user>" otherwise.
-        cpu_time_usec: processor time of the call, in microseconds.
-        wall_time_usec: duration of the call, in microseconds.
-        start_epoch_time_usec: start of the call, microseconds since the epoch.
-        workspace: the workspace of the job.
-        exception_type: name of the exception's class.
-        exception_message: its text, without secrets.
-        exception_source_location: ``file:line`` where it was raised.
-    """
-
-    __slots__ = (
-        "api",
-        "app_id",
-        "app_image",
-        "app_metadata",
-        "cpu_time_usec",
-        "exception_message",
-        "exception_source_location",
-        "exception_type",
-        "raw_exception",
-        "runcfg",
-        "scheduler",
-        "session",
-        "source",
-        "start_epoch_time_usec",
-        "wall_time_usec",
-        "workspace",
-    )
-
-    session: str
-    scheduler: str
-    api: str
-    app_id: str | None
-    app_image: str | None
-    app_metadata: dict[str, str] | None
-    runcfg: str | None
-    raw_exception: str | None
-    source: str
-    cpu_time_usec: int | None
-    wall_time_usec: int | None
-    start_epoch_time_usec: int | None
-    workspace: str | None
-    exception_type: str | None
+    api: str  # the method: run, schedule, status, wait, cancel, log_lines, ...
+    app_id: str | None  # id of the job, if there is one
+    app_image: str | None  # image of the job's first role
+    app_metadata: dict[str, str] | None  # the job's metadata
+    cpu_time_usec: int | None  # processor time of the call
     exception_message: str | None
-    exception_source_location: str | None
+    exception_source_location: str | None  # ``file:line`` where it was raised
+    exception_type: str | None  # name of the exception's class
+    raw_exception: str | None  # the traceback's last line; None if the call succeeded
+    runcfg: str | None  # scheduler options as JSON text
+    scheduler: str  # name of the scheduler
+    session: str  # name of the runner's session
+    source: str  # "<internal>" when the runner called it for itself, "<user>" otherwise
+    start_epoch_time_usec: int | None  # start of the call, since the epoch
+    wall_time_usec: int | None  # duration of the call
+    workspace: str | None  # the workspace of the job
+
+    __slots__ = tuple(__annotations__)
 
     def __init__(self, session: str, scheduler: str, api: str, **fields: Any) -> None:
         values: dict[str, Any] = dict.fromkeys(self.__slots__)
@@ -146,7 +109,7 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
         from trainyard.terminal import clean_lines
 
         said = redact_text(f"{type(error).__name__}: {error}")
-        print(  # noqa: T201 - the one way to tell that cannot fail the job too
+        print(  # noqa: T201 - cannot fail the job too
             f"trainyard: the event receiver {name!r} failed and is not called again: {clean_lines(said)}",
             file=sys.stderr,
         )
@@ -162,14 +125,7 @@ def _log(event: Event) -> None:
 
 
 class log_event:
-    """Context manager that times a call and records the event when it ends, whichever way.
-
-    Args:
-        api: name of the call.
-        scheduler: name of the scheduler.
-        session: name of the session.
-        fields: further fields of `Event`.
-    """
+    """Context manager that times a call and records its event, also when it fails."""
 
     def __init__(self, api: str, scheduler: str = "", session: str = "", **fields: Any) -> None:
         self.event = Event(session, scheduler, api, **fields)

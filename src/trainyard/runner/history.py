@@ -1,8 +1,8 @@
 """The history of submissions: an SQLite database that many processes write at the same time.
 
-A row goes through phases. ``intent`` is written before the request is sent, so that whatever happens to
-the process that sends it, the job is known. It becomes ``submitted`` when the scheduler has given an id,
-``refused`` when it gave none, and ``deleted`` when the job was removed from its scheduler.
+A row goes through phases. ``intent`` is written before the request is sent, so that the job is known even if
+the sending process dies. It becomes ``submitted`` when the scheduler has returned an id, ``refused`` when the
+scheduler refused the job, and ``deleted`` when the job was removed from its scheduler.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from trainyard.paths import history_path, state_error
+from trainyard.paths import has_content, history_path
 from trainyard.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
 from trainyard.specs.status import AppState
 
@@ -27,7 +27,7 @@ _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
 
 class History:
-    """The history database. Opened when it is first used; reading never makes or changes it.
+    """The history database. Opened on first use; reading never creates or changes it.
 
     Args:
         path: the database file; by default the one of the state directory.
@@ -57,7 +57,7 @@ class History:
         """Record that a job is about to be submitted; returns the row's key.
 
         Args:
-            durable: whether it must survive a power failure; that of a job which would not need not.
+            durable: whether the row must survive a power failure; not needed if the job would not.
             columns: fields of `JobRecord`. Secrets must have been removed.
         """
         import json
@@ -83,7 +83,7 @@ class History:
         return str(row["key"])
 
     def submitted(self, key: str, handle: str, app_id: str, **columns: Any) -> None:
-        """Record that the scheduler took the job and gave it an id."""
+        """Record that the scheduler accepted the job and gave it an id."""
         values = {
             "phase": SUBMITTED,
             "handle": handle,
@@ -96,7 +96,7 @@ class History:
         self._write([_update(values, "key = ?", key)])
 
     def refused(self, key: str, msg: str) -> None:
-        """Record that there is no such job, and why. Does nothing if the row is no intent any more."""
+        """Record that no job was started, and why. Does nothing if the row is not an intent any more."""
         values = {"phase": REFUSED, "state": AppState.UNSUBMITTED.name, "msg": msg}
         self._write([_update(values, "key = ? AND phase = 'intent'", key)])
 
@@ -109,9 +109,9 @@ class History:
         self._write([_update(columns, "key = ?", key)])
 
     def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
-        """Record the states that were seen of jobs: handle, state, reason, and time of the end if it ended.
+        """Record observed states: handle, state, reason, and time of the end if the job has ended.
 
-        A job whose end is recorded stays as it is: what ended never changes again.
+        A job whose end is recorded is not changed.
         """
         condition = "handle = ? AND phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED')"
         self._write(
@@ -138,13 +138,7 @@ class History:
     def rows(
         self, limit: int | None = None, scheduler: str | None = None, *, deleted: bool = False
     ) -> list[JobRecord]:
-        """Return submissions, the latest first.
-
-        Args:
-            limit: at most so many; None for all.
-            scheduler: only those of this one.
-            deleted: also jobs that were deleted.
-        """
+        """Return submissions, the latest first, by default without deleted jobs."""
         where, values = ["1"], []
         if not deleted:
             where.append(f"phase != '{DELETED}'")
@@ -155,7 +149,7 @@ class History:
         return self._read(f"WHERE {' AND '.join(where)} ORDER BY seq DESC{tail}", *values)
 
     def intents(self) -> list[JobRecord]:
-        """Return the submissions that are under way, or were interrupted."""
+        """Return the submissions that are in progress, or were interrupted."""
         return self._read("WHERE phase = 'intent' ORDER BY seq DESC")
 
     def latest(self) -> JobRecord | None:
@@ -170,7 +164,7 @@ class History:
         settled: bool | None = None,
         by_time: bool = False,
     ) -> list[JobRecord]:
-        """Return the jobs that a filter lets through, the latest first; see `JobFilter.condition`."""
+        """Return the jobs that match a filter, the latest first; see `JobFilter.condition`."""
         condition, values = wanted.condition(settled)
         order = "coalesce(submitted_at, created_at) DESC, seq DESC" if by_time else "seq DESC"
         tail = "" if limit is None else f" LIMIT {int(limit)}"
@@ -179,14 +173,14 @@ class History:
         return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, matches=wanted.matches)
 
     def count(self, wanted: JobFilter, *, settled: bool | None = None) -> int:
-        """Return how many jobs a filter lets through."""
+        """Return how many jobs match a filter."""
         condition, values = wanted.condition(settled)
         statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_list WHERE {condition}"
         rows = self._query(statement, *values, matches=wanted.matches)
         return int(rows[0][0]) if rows else 0
 
     def known(self, scheduler: str, app_ids: Iterable[str], *, deleted: bool = False) -> set[str]:
-        """Return those of the ids whose jobs are in the history and, unless asked for, were not deleted."""
+        """Return those of the ids whose jobs are in the history, by default without deleted ones."""
         condition = "scheduler = ?" if deleted else f"scheduler = ? AND phase != '{DELETED}'"
         return self._among("app_id", app_ids, condition, scheduler)
 
@@ -217,23 +211,19 @@ class History:
         return list(dict.fromkeys(row[0] for row in rows))
 
     def count_handles(self, text: str, scheduler: str | None = None) -> int:
-        """Return how many there are of what `handles` returns."""
+        """Return how many jobs `handles` finds without a limit."""
         condition, values = _begins_with(text, scheduler)
         return int(self._query(f"SELECT count(*) FROM jobs WHERE {condition}", *values)[0][0])
 
     def with_id(self, app_id: str, scheduler: str | None = None) -> list[str]:
-        """Return the handles of the jobs that have this very id, the latest first."""
+        """Return the handles of the jobs with exactly this id, the latest first."""
         condition = "phase = 'submitted' AND app_id = ?" + (" AND scheduler = ?" if scheduler else "")
         values = (app_id, scheduler) if scheduler else (app_id,)
         rows = self._query(f"SELECT handle FROM jobs WHERE {condition} ORDER BY seq DESC", *values)
         return list(dict.fromkeys(row[0] for row in rows))
 
     def needed_code(self, older_than: float) -> set[str]:
-        """Return the fingerprints of code that jobs need: those that go on, or ended only lately.
-
-        Args:
-            older_than: seconds; the code of jobs that ended longer ago is not needed.
-        """
+        """Return the fingerprints of the code of jobs that have not ended, or ended less than this ago."""
         statement = (
             "SELECT DISTINCT fingerprint FROM jobs WHERE fingerprint IS NOT NULL"
             f" AND phase IN ('{INTENT}', '{SUBMITTED}')"
@@ -251,8 +241,8 @@ class History:
     def _query(
         self, statement: str, *values: Any, matches: Callable[[str], bool] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, which may call ``matches``; none if there is no database."""
-        if self._writer is None and self._reader is None and not holds_something(self.path):
+        """Return the rows of a statement, which may call ``matches``; an empty list without a database."""
+        if self._writer is None and self._reader is None and not has_content(self.path):
             return []  # without importing sqlite3
         from trainyard.runner.database import explained, open_for_reading
 
@@ -269,10 +259,10 @@ class History:
                 return connection.execute(statement, values).fetchall()
 
     def _write(self, statements: list[tuple[str, tuple[Any, ...]]], synchronous: str = "NORMAL") -> None:
-        """Write all or nothing. It survives the end of any process; with FULL, a power failure too.
+        """Write all or nothing. The rows survive the end of any process; with FULL, a power failure too.
 
-        What NORMAL may lose of the last moments before a power failure is found out anew: an intent makes
-        the next reader ask the scheduler. It never waits for the disk, which FULL does, 3 to 30 ms.
+        FULL waits for the disk, 3 to 30 ms; NORMAL does not. What NORMAL loses in a power failure is found
+        again: an intent makes the next reader ask the scheduler.
         """
         from trainyard.runner.database import explained, open_for_writing
 
@@ -316,17 +306,3 @@ def _begins_with(text: str, scheduler: str | None) -> tuple[str, list[Any]]:
 def _update(columns: dict[str, Any], condition: str, *values: Any) -> tuple[str, tuple[Any, ...]]:
     names = ", ".join(f"{name} = ?" for name in columns)
     return f"UPDATE jobs SET {names} WHERE {condition}", (*columns.values(), *values)
-
-
-def holds_something(path: str) -> bool:
-    """Tell whether there is a file of this path, and it is not empty.
-
-    Raises:
-        StateStoreError: the file system does not say.
-    """
-    try:
-        return os.stat(path).st_size > 0
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise state_error("read the history in", path, error) from error

@@ -17,14 +17,14 @@ REFUSED_STATE = "REFUSED"
 
 
 class JobFilter:
-    """Which jobs are wanted.
+    """Which jobs to find.
 
     Args:
         states: names of states, or `REFUSED_STATE`; None for all.
         since: only jobs submitted at or after this time, seconds since the epoch.
         name: part of a name or id, or a pattern with ``*``, ``?`` and ``[``.
-        refused: also submissions of which no job came to be.
-        scheduler: only jobs of this one; None for all.
+        refused: also submissions that were refused.
+        scheduler: only jobs of this scheduler; None for all.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class JobFilter:
         self.active = states is not None or since is not None or bool(name)
 
     def suits(self, state: str, started_at: float | None, names: tuple[str, ...]) -> bool:
-        """Tell whether a job is wanted that a scheduler lists."""
+        """Tell whether a job that a scheduler lists matches."""
         if self.states is not None and state not in self.states:
             return False
         if self.since is not None and (started_at is None or started_at < self.since):
@@ -51,7 +51,7 @@ class JobFilter:
         return not self.name or any(map(self.matches, names))
 
     def matches(self, text: str) -> bool:
-        """Tell whether a name or an id is wanted."""
+        """Tell whether a name or an id matches."""
         name = self.name or ""
         if self.is_pattern:
             from fnmatch import fnmatchcase
@@ -68,8 +68,8 @@ class JobFilter:
         """Return the filter in SQL, and its values.
 
         Args:
-            settled: True for the jobs whose recorded state is their last, False for the others without
-                regard to their states, None for both without regard to their states.
+            settled: True for jobs whose recorded state is final and wanted, False for all jobs whose state is
+                not final, None for both, whatever their states.
         """
         terms: list[str] = []
         values: list[Any] = []
@@ -108,11 +108,11 @@ class JobFilter:
 
 
 def _texts(texts: list[str]) -> str:
-    """Return texts of ours, such as names of states, as SQL."""
+    """Return constants, such as names of states, as an SQL list."""
     return ", ".join(f"'{text}'" for text in texts)
 
 
-#: In the words of the index `jobs_unsettled`.
+#: The condition of the index `jobs_unsettled`, word by word.
 UNSETTLED = f"phase = '{SUBMITTED}' AND state NOT IN ({_texts(list(SETTLED_STATES))})"
 
 
@@ -124,17 +124,10 @@ def search(
     *,
     by_time: bool = False,
 ) -> tuple[list[JobRecord], int]:
-    """Return jobs with their states brought up to date, the latest first, and the number of all that fit.
+    """Return up to ``limit`` jobs with current states, the latest first, and the number of all that match.
 
-    Only jobs that may be shown are asked for: those of the page, or where states are wanted, all that have
-    not ended.
-
-    Args:
-        history: where they are recorded.
-        scheduler_of: gives the scheduler of a name.
-        wanted: which.
-        limit: at most so many; None for all.
-        by_time: order them by the time of submission rather than that of the intent.
+    Only jobs that may be shown are asked for: those of the page or, if states are wanted, all that have not
+    ended. With ``by_time`` the order is that of the submissions rather than that of the intents.
     """
     from trainyard.runner import observation
 

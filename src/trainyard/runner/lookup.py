@@ -1,4 +1,4 @@
-"""From what a person types to the handle of a job."""
+"""From the id or handle that a user types to the handle of a job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 MOST_CANDIDATES = 10
 
-# An id with the random suffix that ours end in: nobody types half of it by chance.
+# An id with the random suffix of our ids: it is complete.
 _WHOLE_ID = re.compile(r"[^/\s]+://.*/[^/\s]+-[23456789bcdfghjkmnpqrtvwxyz]{10}")
 
 
 def resolve(text: str | None, history: Callable[[], History]) -> str:
-    """Return the handle that a text means; see `Runner.resolve_handle`. The history is opened if needed."""
+    """Return the handle that a text names; see `Runner.resolve_handle`. The history is opened if needed."""
     if text and _WHOLE_ID.fullmatch(text):
         return text
     if text is None or text in ("", "-"):
@@ -49,7 +49,7 @@ def _latest(history: History) -> str:
 
 
 def _only(text: str, beginning: str, scheduler: str | None, history: History) -> str:
-    """Return the handle of the one job whose id is this, or else begins so."""
+    """Return the handle of the only job with this id, or else whose id begins with it."""
     handles = history.with_id(beginning, scheduler) or history.handles(
         beginning, scheduler, MOST_CANDIDATES + 1
     )
@@ -60,8 +60,8 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History) ->
         shown = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
         more = f"\n  and {number - MOST_CANDIDATES} more" if number > MOST_CANDIDATES else ""
         raise UsageError(
-            f"{text!r} is the beginning of {number} jobs:{shown}{more}",
-            hint="Give more of the id, or the whole handle.",
+            f"{text!r} matches {number} jobs:{shown}{more}",
+            hint="Give more of the id, or the complete handle.",
         )
     return handles[0]
 
@@ -69,5 +69,5 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History) ->
 def _unknown(text: str) -> UnknownAppException:
     return UnknownAppException(
         f"no job in the history has an id that begins with {text!r}",
-        hint="`trainyard list` shows the jobs; one that is not in it is named by its whole handle.",
+        hint="`trainyard list` shows the jobs; name a job that is not listed by its complete handle.",
     )

@@ -1,4 +1,4 @@
-"""The history's schema, as the steps that lead to it. A step, once released, is never changed."""
+"""The history's schema, as migration steps. A released step is never changed."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ MIGRATIONS: list[list[str]] = [
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """Return how many steps a database has behind it."""
+    """Return how many steps a database has been through."""
     number: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return number
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Take the steps that are missing. Safe against other processes that do the same, and against death."""
+    """Apply the missing steps. Safe if several processes do it at once, or one is killed."""
     while version(connection) < len(MIGRATIONS):
         connection.execute("BEGIN IMMEDIATE")
         try:

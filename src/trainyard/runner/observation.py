@@ -1,11 +1,13 @@
-"""Looking at jobs: many at once, without mistaking a failure to look for a failure of the job."""
+"""The states of jobs: asked for, waited for, and recorded. Not seeing a job does not mean that it failed."""
 
 from __future__ import annotations
 
 import time
+import warnings
 
-from trainyard.errors import StateStoreError, TrainyardError
-from trainyard.runner.records import INTENT, REFUSED, SUBMITTED
+from trainyard.backoff import Backoff
+from trainyard.errors import AccessError, BackendError, StateStoreError, TrainyardError, UnknownAppException
+from trainyard.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 from trainyard.specs.status import AppState, AppStatus, is_terminal
 
@@ -14,13 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from trainyard.runner.api import Runner
     from trainyard.runner.history import History
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import DescribeAppResponse, Scheduler
+    from trainyard.specs.app import AppDef
 
     SchedulerOf = Callable[[str], Scheduler[Any]]
 
-# How long a submission by another machine is taken to be under way: its process cannot be looked at.
+#: Seconds until an unreachable scheduler is asked again; doubled after every attempt.
+FIRST_RETRY = 0.25
+# How long a submission by another machine, whose process cannot be checked, counts as in progress.
 LONGEST_REMOTE_SUBMISSION = 24 * 3600.0
 # How long a scheduler may take until it shows a job that it has accepted.
 SETTLING_SECONDS = 600.0
@@ -31,19 +37,15 @@ def describe_all(
 ) -> dict[tuple[str, str], DescribeAppResponse | Exception | None]:
     """Describe jobs of several schedulers: one batched call for each scheduler, all at the same time.
 
-    Args:
-        scheduler_of: gives the scheduler of a name.
-        wanted: pairs of a scheduler's name and an app id.
-
-    Returns:
-        By pair: the description, None where there is no such job, or the error that kept it from being seen.
+    Takes and returns pairs of a scheduler's name and an app id; by pair: the description, None where there is
+    no such job, or the error of the call.
     """
     groups: dict[str, list[str]] = {}
     for name, app_id in wanted:
         groups.setdefault(name, []).append(app_id)
     results: dict[tuple[str, str], DescribeAppResponse | Exception | None] = {}
 
-    def look(name: str, app_ids: list[str]) -> None:
+    def describe(name: str, app_ids: list[str]) -> None:
         try:
             found = scheduler_of(name).describe_many(app_ids)
             results.update({(name, app_id): found.get(app_id) for app_id in app_ids})
@@ -51,11 +53,11 @@ def describe_all(
             results.update({(name, app_id): error for app_id in app_ids})
 
     if len(groups) == 1:
-        look(*groups.popitem())
+        describe(*groups.popitem())
     elif groups:
         import threading
 
-        threads = [threading.Thread(target=look, args=group, daemon=True) for group in groups.items()]
+        threads = [threading.Thread(target=describe, args=group, daemon=True) for group in groups.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -71,8 +73,12 @@ def unreachable(error: Exception) -> AppStatus:
     return AppStatus(AppState.UNREACHABLE, num_restarts=-1, msg=redact_text(message))
 
 
-def known_end(record: JobRecord | None, error: Exception) -> AppStatus | None:
-    """Return how a job ended that cannot be seen now; None if it is not known to have ended."""
+def known_end(history: History, app_handle: str, error: Exception) -> AppStatus | None:
+    """Return how a job ended that cannot be seen now, from the history; None if that is not recorded."""
+    try:
+        record = history.find(app_handle)
+    except StateStoreError:
+        return None
     if record is None or record.phase != SUBMITTED or not is_terminal(record.state):
         return None
     note = f"as last seen; {record.scheduler} cannot be asked now: {unreachable(error).msg}"
@@ -80,11 +86,11 @@ def known_end(record: JobRecord | None, error: Exception) -> AppStatus | None:
 
 
 def recorded_status(record: JobRecord | None) -> AppStatus | None:
-    """Return what the history says of a job that its scheduler does not know; None if that is nothing."""
+    """Return what the history says of a job that its scheduler does not know, if anything."""
     if record is None or record.phase not in (INTENT, SUBMITTED, REFUSED):
         return None
     if record.phase != SUBMITTED:
-        return AppStatus(AppState.UNSUBMITTED, msg=record.msg or "its submission is under way")
+        return AppStatus(AppState.UNSUBMITTED, msg=record.msg or "its submission is in progress")
     if is_terminal(record.state):
         note = "as last seen; its scheduler has forgotten the job"
         return AppStatus(record.state, msg=f"{record.msg} ({note})" if record.msg else note)
@@ -94,7 +100,7 @@ def recorded_status(record: JobRecord | None) -> AppStatus | None:
 
 
 def may_still_appear(record: JobRecord) -> bool:
-    """Tell whether a job was accepted so lately that its scheduler may not show it yet."""
+    """Tell whether a job was accepted so recently that its scheduler may not show it yet."""
     accepted = record.submitted_at or record.created_at
     return record.state is AppState.SUBMITTED and time.time() - accepted < SETTLING_SECONDS
 
@@ -112,8 +118,8 @@ def ended_at(status: AppStatus) -> float | None:
     return max(ends) if ends else time.time()
 
 
-def note(history: History, seen: Iterable[tuple[str, AppStatus]]) -> None:
-    """Keep the states that were seen. A history that cannot be written does not stand in the way."""
+def record_states(history: History, seen: Iterable[tuple[str, AppStatus]]) -> None:
+    """Record the states that were seen, if the history can be written."""
     observations = [
         (handle, status.state, "" if status.msg == "<NONE>" else status.msg, ended_at(status))
         for handle, status in seen
@@ -126,10 +132,10 @@ def note(history: History, seen: Iterable[tuple[str, AppStatus]]) -> None:
 
 
 def reconcile(history: History, scheduler_of: SchedulerOf, records: list[JobRecord]) -> None:
-    """Settle the submissions whose process died in between.
+    """Settle the submissions whose process died before it recorded the outcome.
 
-    A job that its scheduler knows is adopted; one that it does not know was never submitted. One that
-    cannot be looked for now stays as it is.
+    A job that its scheduler knows is adopted; one that it does not know was never submitted. If the scheduler
+    cannot be asked now, nothing changes.
     """
     dead = [record for record in records if record.phase == INTENT and _submitter_is_gone(record)]
     if not dead:
@@ -146,8 +152,6 @@ def reconcile(history: History, scheduler_of: SchedulerOf, records: list[JobReco
 
 
 def _settle(history: History, record: JobRecord, response: DescribeAppResponse | None) -> None:
-    from trainyard.runner.submission import INTERRUPTED
-
     if response is None:
         history.refused(record.key, INTERRUPTED if record.app_id else f"{INTERRUPTED} before it had an id")
         return
@@ -175,8 +179,8 @@ def _submitter_is_gone(record: JobRecord) -> bool:
 def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord]) -> None:
     """Bring the states of records up to date, in place: one batched call for each scheduler.
 
-    What has ended is not asked for again. A job that cannot be seen now gets the state UNREACHABLE here,
-    while the history keeps the last one that was seen.
+    Jobs that have ended are not asked for. A job that cannot be seen now becomes UNREACHABLE here, while the
+    history keeps its last known state.
     """
     open_ones = [r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)]
     found = describe_all(scheduler_of, {_key(r) for r in open_ones if r.state is not AppState.UNKNOWN})
@@ -198,18 +202,137 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
             seen.append((record.handle, status))
         record.state, record.msg = status.state, "" if status.msg == "<NONE>" else status.msg
         record.ended_at = ended_at(status)
-    note(history, seen)
+    record_states(history, seen)
 
 
 def _key(record: JobRecord) -> tuple[str, str]:
     return record.scheduler, record.app_id
 
 
-def describe_handles(
-    scheduler_of: SchedulerOf, handles: Iterable[str]
-) -> dict[str, DescribeAppResponse | Exception | None]:
-    """Describe jobs by handle; see `describe_all`."""
-    parsed = {handle: parse_app_handle(handle) for handle in handles}
+def statuses(
+    history: History, scheduler_of: SchedulerOf, handles: Iterable[str]
+) -> dict[str, AppStatus | None]:
+    """Return the states of several jobs, and record them."""
+    parsed = {handle: parse_app_handle(handle) for handle in dict.fromkeys(handles)}
     pairs = {handle: (p.scheduler_backend, p.app_id) for handle, p in parsed.items()}
     found = describe_all(scheduler_of, dict.fromkeys(pairs.values()))
-    return {handle: found[pair] for handle, pair in pairs.items()}
+    result: dict[str, AppStatus | None] = {}
+    seen = []
+    for handle, pair in pairs.items():
+        response = found[pair]
+        if response is None:
+            result[handle] = unseen_status(history, scheduler_of, handle)
+            continue
+        if isinstance(response, Exception):
+            status = known_end(history, handle, response) or unreachable(response)
+        else:
+            status = response.to_status()
+        result[handle] = status
+        seen.append((handle, status))
+    record_states(history, seen)
+    return result
+
+
+def observed(
+    runner: Runner, app_handle: str, scheduler: Scheduler[Any], response: DescribeAppResponse | None
+) -> AppStatus | None:
+    """Return the state that a scheduler gave of a job, recorded, or else the one of the history."""
+    if response is None:
+        return unseen_status(runner.history, runner.scheduler, app_handle)
+    status = response.to_status()
+    # Opening the history costs more than the whole of a local job's status, and that can be seen again.
+    if runner._history is not None or not scheduler.is_local:
+        record_states(runner.history, [(app_handle, status)])
+    return status
+
+
+def unseen_status(history: History, scheduler_of: SchedulerOf, app_handle: str) -> AppStatus | None:
+    """Return the state of a job that its scheduler does not know, from the history."""
+    record = history.find(app_handle)
+    if record is not None and record.phase == INTENT:
+        reconcile(history, scheduler_of, [record])
+        record = history.find(app_handle)
+    return recorded_status(record)
+
+
+def wait_for_end(
+    scheduler: Scheduler[Any], app_id: str, wait_interval: float, timeout: float | None
+) -> DescribeAppResponse | Exception | None:
+    """Return the description of a job when it has ended or the time is over.
+
+    An unreachable scheduler is tried again, with growing pauses; its failure is warned of once. The error is
+    returned only if it lasts until the time is over.
+
+    Raises:
+        StateStoreError: the jobs of this machine cannot be read; waiting does not help.
+        AccessError: the credentials are refused; likewise.
+    """
+    backoff = Backoff(min(FIRST_RETRY, wait_interval), wait_interval, jitter=0, limit=timeout).start()
+    warned = False
+    while True:
+        try:
+            return scheduler.wait(app_id, backoff.left())
+        except (StateStoreError, AccessError):
+            raise
+        except (BackendError, OSError) as error:
+            if backoff.left() == 0:
+                return error
+            if not warned:
+                warnings.warn(
+                    f"{scheduler.backend} cannot be reached; still waiting for {app_id}: {error}",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+                warned = True
+            backoff.pause()
+
+
+# ---- what else is known of a job
+
+
+def unknown_job(app_handle: str) -> UnknownAppException:
+    """Return the error for a job that its scheduler does not know."""
+    return UnknownAppException(
+        f"{app_handle.partition('://')[0]} does not know the job {app_handle}",
+        hint="`trainyard list` shows the jobs in this machine's history.",
+    )
+
+
+def _listed_record(history: History, app_handle: str) -> JobRecord | None:
+    record = history.find(app_handle)
+    return None if record is None or record.phase == DELETED else record
+
+
+def definition(history: History, app_handle: str, response: DescribeAppResponse | None) -> AppDef | None:
+    """Return a job's definition: the scheduler's, or else the history's; None if there is no such job."""
+    from trainyard.specs.app import AppDef
+    from trainyard.specs.serialize import from_json
+
+    if response is not None and response.roles:
+        return AppDef(response.app_id, list(response.roles), dict(response.metadata))
+    record = _listed_record(history, app_handle)
+    if record is not None and record.app:
+        return from_json(AppDef, record.app)
+    return None if response is None else AppDef(response.app_id, [], dict(response.metadata))
+
+
+def replicas(
+    history: History, app_handle: str, response: DescribeAppResponse | None
+) -> list[tuple[str, int]]:
+    """Return a job's replicas as pairs of role name and index; see `Runner.replicas`."""
+    if response is None and _listed_record(history, app_handle) is None:
+        raise unknown_job(app_handle)
+    if response is not None and response.roles_statuses:
+        return [(role.role, replica.id) for role in response.roles_statuses for replica in role.replicas]
+    app = definition(history, app_handle, response)
+    return [(role.name, k) for role in app.roles for k in range(role.num_replicas)] if app else []
+
+
+def mark_deleted(history: History, app_handle: str) -> None:
+    """Leave a deleted job out of lists; warn if the history cannot be written."""
+    try:
+        history.mark_deleted(app_handle)
+    except StateStoreError as error:
+        warnings.warn(
+            f"{app_handle} is deleted, but lists still show it: {error.message}", RuntimeWarning, stacklevel=3
+        )

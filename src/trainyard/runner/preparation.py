@@ -1,13 +1,23 @@
-"""From a job and options to a scheduler's request, without touching anything."""
+"""From a job and options to a scheduler's request: adds the runner's variables, starts the toolkit.
+
+Roles with ``metadata["train"]`` follow the contract of ``docs/contract.md``: the toolkit is started in place
+of their script, and reads the job document from a variable. Schedulers that carry out the contract themselves
+read the metadata instead.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
+import json
+import os
 
-from trainyard.runner.injection import inject
-from trainyard.runner.training import start_toolkits
+from trainyard.errors import ConfigError
 from trainyard.specs.app import validate_app
+from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
+from trainyard.specs.substitution import macros
+from trainyard.specs.training import DOCUMENT, METADATA_KEY, local_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,9 +25,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.base import Scheduler
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
+
+JOB_ID = "TORCHX_JOB_ID"
+ROLE_IDX = "TORCHX_ROLE_IDX"
+ROLE_NAME = "TORCHX_ROLE_NAME"
+REPLICA_IDX = "TORCHX_REPLICA_IDX"
+SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
+PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
+TRACKERS = "TORCHX_TRACKERS"
+
+#: Characters of a document that carries the arguments; a variable takes 128 KiB, and macros grow.
+LONGEST_DOCUMENT = 64 * 1024
 
 
 def prepare(
@@ -28,7 +49,7 @@ def prepare(
     parent_run_id: str | None,
     trackers: Mapping[str, str | None],
 ) -> AppDryRunInfo[Any]:
-    """Check a job and make the request for it. The caller's ``app`` is not changed.
+    """Check a job and make the request for it. Touches nothing; ``app`` is not changed.
 
     Raises:
         ConfigError: the job is not complete, or cannot run on this scheduler.
@@ -40,15 +61,124 @@ def prepare(
     if not isinstance(workspace, Workspace):
         workspace = Workspace.from_str(workspace)
     own = copy.deepcopy(app)
-    # as it is now: the runner's variables are made anew for a repetition
-    definition = to_json(own)
+    definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
     start_toolkits(own, scheduler)
     info = scheduler.submit_dryrun(own, cfg or {}, workspace)
     info.record |= {
         "app": definition,
-        # one that nobody asked for, and that did not travel, is none
+        # an implicit workspace that did not travel is not recorded
         "workspace": None if workspace.implicit and info.shipment is None else str(workspace) or None,
         "parent_run_id": parent_run_id,
     }
     return info
+
+
+# ---- the variables that every job gets
+
+
+@functools.cache
+def internal_session_id() -> str:
+    """Return the id of this process and the jobs that it launches; a job's own launches inherit it."""
+    return os.environ.get(SESSION_ID) or os.urandom(16).hex()
+
+
+def inject(
+    app: AppDef,
+    scheduler: str,
+    session: str,
+    parent_run_id: str | None = None,
+    trackers: Mapping[str, str | None] | None = None,
+) -> None:
+    """Add the variables that scripts rely on to every role, in place.
+
+    Args:
+        app: the job; its own values for trackers stay.
+        scheduler: name of the scheduler.
+        session: the session part of the job's handle.
+        parent_run_id: the run that this one belongs to.
+        trackers: experiment trackers by name, each with its configuration.
+    """
+    for index, role in enumerate(app.roles):
+        role.env[JOB_ID] = make_app_handle(scheduler, session, macros.app_id)
+        role.env[ROLE_IDX] = str(index)
+        role.env[ROLE_NAME] = role.name
+        role.env[REPLICA_IDX] = macros.replica_id
+        role.env[SESSION_ID] = internal_session_id()
+        if parent_run_id:
+            role.env[PARENT_RUN_ID] = parent_run_id
+        if trackers:
+            role.env.setdefault(TRACKERS, ",".join(trackers))
+            for name, config in trackers.items():
+                if config is not None:
+                    role.env.setdefault(f"TORCHX_TRACKER_{name.upper()}_CONFIG", config)
+
+
+# ---- the toolkit
+
+
+def start_toolkits(app: AppDef, scheduler: Scheduler[Any]) -> None:
+    """Make every role with a training specification start the toolkit instead of its script, in place.
+
+    Raises:
+        ConfigError: the scheduler cannot bring the toolkit to the job, or a channel's data are missing.
+    """
+    for role in app.roles:
+        if METADATA_KEY in role.metadata and not scheduler.reads_training_specs:
+            _start_toolkit(role, scheduler)
+
+
+def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
+    place = scheduler.toolkit_place(role)
+    if place is None:
+        raise ConfigError(
+            f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}",
+            hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
+        )
+    if place.base:
+        _check_channels(role)
+    elif scheduler.is_local:  # in a container of this machine
+        _mount_local_paths(role)
+    document = {"code": place.code, **role.metadata[METADATA_KEY]}
+    role.entrypoint = place.command[0]
+    role.args = [*place.command[1:], "train"]
+    if len(json.dumps(document)) > LONGEST_DOCUMENT:
+        role.args += ["--", *document.pop("arguments", [])]
+    role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
+    if place.base:
+        role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
+        if scheduler.is_local:  # its replicas are processes of one machine
+            role.env.setdefault("TRAINYARD_HOST_NETWORK", "loopback")
+    for name, value in place.env.items():
+        role.env.setdefault(name, value)
+
+
+def _check_channels(role: Role) -> None:
+    """Refuse channels whose path on this machine does not exist."""
+    for name, channel in role.metadata[METADATA_KEY].get("channels", {}).items():
+        path = local_path(_uri(channel))
+        if path and not os.path.exists(path):
+            raise ConfigError(
+                f"channel {name!r}: {path} does not exist", hint=f"Name existing data: --channel {name}=PATH"
+            )
+
+
+def _mount_local_paths(role: Role) -> None:
+    """Show a container the directories of this machine that channels and results name, at the same paths."""
+    from trainyard.specs.mounts import BindMount
+
+    specification = role.metadata[METADATA_KEY]
+    wanted = {local_path(_uri(channel)): True for channel in specification.get("channels", {}).values()}
+    for section in ("output", "checkpoints"):
+        wanted[local_path(specification.get(section, {}).get("uri", ""))] = False
+    for path, read_only in wanted.items():
+        mounted = any(
+            path == m.dst_path or path.startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
+        )
+        if path and not mounted:
+            role.mounts.append(BindMount(path, path, read_only))
+
+
+def _uri(channel: Any) -> str:
+    uri: str = channel if isinstance(channel, str) else channel.get("uri", "")
+    return uri

@@ -9,117 +9,58 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-COLUMNS = (
-    "seq",
-    "key",
-    "phase",
-    "handle",
-    "scheduler",
-    "session",
-    "app_id",
-    "name",
-    "component",
-    "component_args",
-    "cfg",
-    "app",
-    "workspace",
-    "cwd",
-    "argv",
-    "git_commit",
-    "git_dirty",
-    "user",
-    "host",
-    "created_at",
-    "submitted_at",
-    "ended_at",
-    "state",
-    "msg",
-    "submitter",
-    "rerun_of",
-    "parent_run_id",
-    "fingerprint",
-    "images",
-    "native_id",
-)
-JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images"})
-
 INTENT = "intent"
 SUBMITTED = "submitted"
 REFUSED = "refused"
 DELETED = "deleted"
 
+#: Reason of a job whose submitter died before the scheduler had answered.
+INTERRUPTED = "the submission was interrupted"
+
 #: States in which a job is not asked for again: it has ended, or its scheduler has forgotten it.
 SETTLED_STATES = ("SUCCEEDED", "FAILED", "CANCELLED", "UNKNOWN")
 
+JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images"})
+
 
 class JobRecord:
-    """What the history knows of one submission.
+    """What the history knows of one submission. Each field is a column of the table, see `migrations`.
 
-    Attributes:
-        seq: number of the row; later submissions have higher ones.
-        key: unique name of the submission.
-        phase: "intent" (about to be sent, or interrupted there), "submitted", "refused" or "deleted".
-        handle: handle of the job; "" while the scheduler has given it no id.
-        scheduler: name of its scheduler.
-        session: name of the runner's session.
-        app_id: id of the job on its scheduler; "" while it has none.
-        name: name of the job's definition.
-        component: name of the component that made it; None if it was made in Python.
-        component_args: the component's arguments, without secrets.
-        cfg: the resolved scheduler options, without secrets.
-        app: the job's definition as JSON, without secrets.
-        workspace: the workspace that went with it.
-        cwd: directory that it was submitted from.
-        argv: command line of the process that submitted it, without secrets.
-        git_commit: commit of the repository around ``cwd``; None if there is none, or it is not known.
-        git_dirty: whether that had changes that were not committed.
-        user: who submitted it.
-        host: where it was submitted.
-        created_at: time of the intent, seconds since the epoch.
-        submitted_at: when the scheduler took it; None if it did not.
-        ended_at: when it ended, as far as that was seen.
-        state: the last state that was seen.
-        msg: the reason of that state, in words.
-        submitter: ``pid:start:boot`` of the process that submitted it.
-        rerun_of: handle of the job that this one repeats.
-        parent_run_id: the parent run that was named.
-        fingerprint: names the exact code that went with it; None if none did.
-        images: role -> the exact image that holds the code.
-        native_id: the backend's own id of the job, where the app id is not that.
+    Times are seconds since the epoch; None where they are not known. Nothing here holds secrets.
     """
 
-    __slots__ = (*COLUMNS, "_json")
-
-    seq: int
-    key: str
-    phase: str
-    handle: str
-    scheduler: str
-    session: str
-    app_id: str
-    name: str
-    component: str | None
+    seq: int  # number of the row; later submissions have higher ones
+    key: str  # unique name of the submission
+    phase: str  # "intent" (about to be sent, or interrupted there), "submitted", "refused" or "deleted"
+    handle: str  # handle of the job; "" while the scheduler has given it no id
+    scheduler: str  # name of its scheduler
+    session: str  # name of the runner's session
+    app_id: str  # id of the job on its scheduler; "" while it has none
+    name: str  # name of the job's definition
+    component: str | None  # name of the component that made it; None if it was made in Python
     component_args: list[str] | dict[str, Any] | None
-    cfg: dict[str, Any]
-    app: dict[str, Any]
-    workspace: str | None
-    cwd: str
-    argv: list[str]
-    git_commit: str | None
-    git_dirty: bool | None
-    user: str
-    host: str
-    created_at: float
-    submitted_at: float | None
+    cfg: dict[str, Any]  # the resolved scheduler options
+    app: dict[str, Any]  # the job's definition as JSON, before the runner's variables were added
+    workspace: str | None  # the workspace that went with it
+    cwd: str  # directory that it was submitted from
+    argv: list[str]  # command line of the process that submitted it
+    git_commit: str | None  # commit of the repository around ``cwd``
+    git_dirty: bool | None  # whether the repository had changes that were not committed
+    user: str  # who submitted it
+    host: str  # where it was submitted
+    created_at: float  # time of the intent
+    submitted_at: float | None  # when the scheduler accepted it
     ended_at: float | None
-    state: AppState
-    msg: str
-    submitter: str
-    rerun_of: str | None
-    parent_run_id: str | None
-    fingerprint: str | None
-    images: dict[str, str] | None
-    native_id: str | None
+    state: AppState  # the last state that was seen
+    msg: str  # the reason of that state
+    submitter: str  # ``pid:start:boot`` of the process that submitted it
+    rerun_of: str | None  # handle of the job that this one repeats
+    parent_run_id: str | None  # the parent run that was named
+    fingerprint: str | None  # identifies the exact code that went with it
+    images: dict[str, str] | None  # role -> the exact image that holds the code
+    native_id: str | None  # the backend's own id of the job, where the app id is a different one
+
+    __slots__ = (*__annotations__, "_json")
 
     def __init__(self, values: Sequence[Any]) -> None:
         row = dict(zip(COLUMNS, values, strict=True))
@@ -132,7 +73,7 @@ class JobRecord:
             setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # JSON is read when it is asked for: a list of a thousand jobs shows none of it
+        # JSON is parsed on demand: a list of a thousand jobs shows none of it
         if name not in JSON_COLUMNS:
             raise AttributeError(name)
         import json
@@ -148,3 +89,6 @@ class JobRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; the state by its name."""
         return {name: getattr(self, name) for name in COLUMNS} | {"state": self.state.name}
+
+
+COLUMNS = JobRecord.__slots__[:-1]

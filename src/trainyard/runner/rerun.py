@@ -5,30 +5,60 @@ from __future__ import annotations
 import contextlib
 import os
 
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, UnknownAppException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from trainyard.runner.api import Runner
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
 
 
-def recover(
+@contextlib.contextmanager
+def planned_rerun(
+    runner: Runner,
+    app_handle: str,
+    scheduler: str | None,
+    cfg: Mapping[str, Any] | None,
+    workspace: Workspace | str | None,
+) -> Iterator[AppDryRunInfo[Any]]:
+    """Make the request that repeats a job, and stay in the job's directory; see `Runner.rerun`."""
+    record = runner.history.find(app_handle)
+    if record is None:
+        raise UnknownAppException(
+            f"cannot repeat {app_handle}: it is not in the history of this machine",
+            hint="`trainyard list` shows the jobs that are.",
+        )
+    with _directory_of(record):
+        name = scheduler or record.scheduler
+        app, options = _recover(record, name, cfg)
+        reused = workspace is None and _frozen_code(record, runner.scheduler(name), app)
+        info = runner.dryrun(app, name, options, reused or workspace, record.parent_run_id)
+        info.record |= {
+            "component": record.component,
+            "component_args": record.component_args,
+            "rerun_of": record.handle,
+        }
+        if workspace is None and not reused:  # its images, if it has any, hold the code already
+            info.record |= {"fingerprint": record.fingerprint, "images": record.images}
+        yield info
+
+
+def _recover(
     record: JobRecord, scheduler: str, cfg: Mapping[str, Any] | None
 ) -> tuple[AppDef, dict[str, Any]]:
     """Return the job and the options of a record, with its secrets put back.
 
-    Args:
-        record: the job to repeat.
-        scheduler: where it is to run. On another scheduler than before, the old options mean nothing.
-        cfg: options that replace those of the record.
+    The record's options are used only on the same scheduler, and those in ``cfg`` replace them.
 
     Raises:
-        ConfigError: the record holds no whole job, or a secret cannot be put back.
+        ConfigError: the record holds no complete job, or a secret cannot be put back.
     """
     from trainyard.redaction import missing_secrets_error, restore
     from trainyard.specs.app import AppDef
@@ -36,19 +66,18 @@ def recover(
 
     missing: set[str] = set()
     app = restore(record.app, os.environ, missing)
-    kept = (
-        {k: v for k, v in record.cfg.items() if k not in (cfg or {})} if scheduler == record.scheduler else {}
-    )
+    old = record.cfg if scheduler == record.scheduler else {}
+    kept = {key: value for key, value in old.items() if key not in (cfg or {})}
     options = {**restore(kept, os.environ, missing), **(cfg or {})}
     if missing:
         raise missing_secrets_error(f"the job {record.handle or record.name}", missing)
     return from_json(AppDef, app), options
 
 
-def frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> str | None:
-    """Return the workspace by which a job gets the code that it had before; None if its images hold it.
+def _frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> str | None:
+    """Return the workspace that holds the code that a job had; None if its images hold it.
 
-    The images that the code was put into are used again where they still exist: ``app`` is changed.
+    Images that still exist are used again: ``app`` is changed.
     """
     images = record.images or {}
     if images and record.scheduler == scheduler.backend and scheduler.has_images(list(images.values())):
@@ -59,19 +88,15 @@ def frozen_code(record: JobRecord, scheduler: Scheduler[Any], app: AppDef) -> st
 
 
 @contextlib.contextmanager
-def directory_of(record: JobRecord) -> Iterator[None]:
-    """Work in the directory that the job was submitted from: relative paths mean the same again.
-
-    Raises:
-        ConfigError: it is gone.
-    """
+def _directory_of(record: JobRecord) -> Iterator[None]:
+    """Work in the directory that the job was submitted from, so that relative paths mean the same."""
     before = os.getcwd()
     try:
         os.chdir(record.cwd)
     except OSError as error:
         raise ConfigError(
             f"{record.handle} was submitted from {record.cwd}, which cannot be entered: {error.strerror}",
-            hint="Bring the directory back, or submit the job anew from another one.",
+            hint="Restore the directory, or submit a new job from another one.",
         ) from None
     try:
         yield

@@ -1,4 +1,4 @@
-"""Sending a request so that the job is known whatever happens meanwhile."""
+"""Submitting: the history gets an intent, the code is shipped, the request sent, the outcome recorded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 
 from trainyard.errors import TrainyardError
 from trainyard.git import GitProbe
+from trainyard.runner.records import INTERRUPTED
 from trainyard.specs.handles import make_app_handle
 from trainyard.system.identity import host_name, myself, user_name
 
@@ -23,23 +24,13 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.options import runopts
 
-#: Reason of a job whose submitter died before the scheduler had answered.
-INTERRUPTED = "the submission was interrupted"
-
 
 def submit(
     scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, progress: Progress | None = None
 ) -> tuple[str, str, GitProbe | None]:
-    """Record the intent, ship the code, send the request, and record what came of it.
+    """Submit a job; returns its app id, its row's key, and the git probe if it is still running.
 
-    Args:
-        scheduler: where the job is to run.
-        info: its request.
-        history: where the intent is recorded.
-        progress: is told how far the code is.
-
-    Returns:
-        The app id, the row's key, and the git probe if it was still running.
+    Whatever kills this process, the intent in the history leads to the job.
 
     Raises:
         StateStoreError: the intent cannot be recorded; nothing was sent.
@@ -84,7 +75,7 @@ def _ship(
     key: str,
     progress: Progress | None,
 ) -> None:
-    """Bring the job's code to where it will run. If that fails there certainly is no job."""
+    """Bring the job's code to where it will run. If that fails, no job was started."""
     if info.shipment is None:
         return
     try:
@@ -99,7 +90,7 @@ def _ship(
 
 
 def record_git_facts(history: History, key: str, probe: GitProbe) -> None:
-    """Add the facts that came late. A history that cannot take them now is no reason to warn."""
+    """Add what git reported after the job was submitted, if the history can be written."""
     from trainyard.errors import StateStoreError
 
     commit, dirty = probe.facts()
@@ -177,7 +168,7 @@ def jsonable(value: Any) -> Any:
 def _settle_refusal(
     scheduler: Scheduler[Any], info: AppDryRunInfo[Any], history: History, key: str, error: Exception
 ) -> None:
-    """Record a failed submission: as refused, unless the job has come to exist all the same."""
+    """Record a failed submission: as refused, unless the job exists nevertheless."""
     from trainyard.redaction import redact_text
 
     if info.app_id:
@@ -204,7 +195,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _record(write: Any, *args: Any, **columns: Any) -> None:
-    """Write to the history where a failure must not hide what has already happened."""
+    """Write to the history; a failure is only warned of, since the job has already been handled."""
     from trainyard.errors import StateStoreError
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from trainyard.specs.status import NONE, AppState, AppStatus, Record, RoleStatus
+from trainyard.specs.status import NONE, AppState, AppStatus, RoleStatus, SlotRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Stream(str, Enum):
         return self.value
 
 
-class DescribeAppResponse(Record):
+class DescribeAppResponse(SlotRecord):
     """What a scheduler knows of a job: its status and, as far as the scheduler keeps it, its definition."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class DescribeAppResponse(Record):
         )
 
 
-class ListAppResponse(Record):
+class ListAppResponse(SlotRecord):
     """One row of a list of jobs. ``app_handle`` is filled in by the runner.
 
     ``submitted_at`` and ``ended_at`` are seconds since the epoch, None where the scheduler does not tell.
@@ -105,7 +105,7 @@ class ListAppResponse(Record):
         self.ended_at = ended_at
 
 
-class Check(Record):
+class Check(SlotRecord):
     """One finding of `Scheduler.doctor`.
 
     Args:
@@ -124,7 +124,7 @@ class Check(Record):
         self.hint = hint
 
 
-class Leftover(Record):
+class Leftover(SlotRecord):
     """Something that jobs left behind at a scheduler and that none needs any more.
 
     Args:

@@ -264,6 +264,17 @@ class Scheduler(ABC, Generic[T]):
     def _cancel_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot cancel jobs")
 
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: stop the job's machines, and restart it ``absence`` seconds later.
+
+        Raises:
+            ConfigError: this scheduler cannot simulate that, or the job is not running on spot machines.
+            UnknownAppException: there is no such job.
+        """
+        from trainyard.errors import ConfigError
+
+        raise ConfigError(f"{self.backend} cannot simulate interruptions", hint="sagemaker_local can.")
+
     def delete(self, app_id: str) -> None:
         """Remove what the scheduler keeps of a job that has ended. Does nothing if it does not exist.
 

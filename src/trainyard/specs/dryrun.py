@@ -7,26 +7,9 @@ from collections.abc import Callable, Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Generic, Protocol, TypeVar
+    from typing import Any, Generic, TypeVar
 
     from trainyard.specs.app import AppDef
-
-    class Shipment(Protocol):
-        """Code on its way to a job; see `trainyard.workspace.shipment.Shipment`."""
-
-        @property
-        def manifest(self) -> Any:
-            """What is shipped."""
-
-        @property
-        def report(self) -> Any:
-            """What is to be said of it."""
-
-        def plan(self) -> dict[str, Any]:
-            """Return what will be shipped, as JSON values."""
-
-        def ship(self, progress: Any) -> dict[str, str]:
-            """Ship it; returns the planned references and what they have come to be."""
 
     T = TypeVar("T")
 else:  # `typing` is slow to import
@@ -53,7 +36,8 @@ class AppDryRunInfo(Generic[T]):
         app_id: id that the job will have, where the scheduler lets the caller choose it; else None.
         client_token: names this submission, for backends that refuse to start the same one twice. Set by
             the runner just before `Scheduler.schedule`.
-        shipment: the code that goes with the job, planned but not shipped; None if there is none.
+        shipment: the code that goes with the job, planned but not shipped, as a
+            `trainyard.workspace.shipment.Shipment`; None without code.
         record: what the runner notes of it in the history: component, arguments, workspace, ....
     """
 
@@ -66,7 +50,7 @@ class AppDryRunInfo(Generic[T]):
         self.session = ""
         self.app_id: str | None = None
         self.client_token = ""
-        self.shipment: Shipment | None = None
+        self.shipment: Any = None
         self.record: dict[str, Any] = {}
 
     def __repr__(self) -> str:

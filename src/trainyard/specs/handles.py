@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.errors import MalformedAppHandleException
-from trainyard.specs.status import Record
+from trainyard.specs.status import SlotRecord
 
 AppHandle = str
 
@@ -13,7 +13,7 @@ AppHandle = str
 _HANDLE = re.compile(r"(?P<scheduler>[^:/\s]+)://(?P<session>.*)/(?P<app_id>[^/\s]+)")
 
 
-class ParsedAppHandle(Record):
+class ParsedAppHandle(SlotRecord):
     """The three parts of a handle. The session may be empty."""
 
     __slots__ = ("app_id", "scheduler_backend", "session_name")

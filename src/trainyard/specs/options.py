@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from trainyard.errors import InvalidRunConfigException, OptionParseError, did_you_mean
 from trainyard.lazy_dataclass import MISSING, dataclass, default_of, field, fields, has_default, is_dataclass
-from trainyard.specs.decode import (
-    DecodeError,
+from trainyard.specs.conversion import (
+    ConversionError,
     bare_type,
     from_text,
     from_value,
@@ -19,7 +19,7 @@ from trainyard.specs.decode import (
     list_item_type,
     type_name,
 )
-from trainyard.specs.text import parse_pairs, unquote
+from trainyard.specs.pairs import parse_pairs, unquote
 from trainyard.specs.typehints import class_hints
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ class runopt:
         """Check a value, or convert a text given for it. None is always taken where there is no must.
 
         Raises:
-            DecodeError: it does not fit the type.
+            ConversionError: it does not fit the type.
         """
         if value is None or (value == "None" and bare_type(self.opt_type) is not str):
             return None
@@ -119,7 +119,7 @@ class runopts:
         if default is not None:
             try:
                 from_value(type_, default)
-            except DecodeError as error:
+            except ConversionError as error:
                 raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
         self._options[cfg_key] = runopt(default, type_, required, help)
 
@@ -164,7 +164,7 @@ class runopts:
             value = given.get(name)
             try:
                 resolved[name] = copy.deepcopy(opt.default) if value is None else opt.convert(value)
-            except DecodeError as error:
+            except ConversionError as error:
                 problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
                 continue
             if opt.is_required and resolved[name] is None:
@@ -234,7 +234,7 @@ class runopts:
             opt = self._options.get(key)
             try:
                 cfg[key] = value if opt is None else opt.convert(value)
-            except DecodeError as error:
+            except ConversionError as error:
                 type_text = opt.opt_type_name if opt else ""
                 raise InvalidRunConfigException(f"option {key!r} ({type_text}): {error}", key, raw) from None
         return cfg

@@ -8,7 +8,7 @@ from math import isfinite
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import fields, is_dataclass
 from trainyard.specs.app import AppDef, Role
-from trainyard.specs.decode import DecodeError, from_value
+from trainyard.specs.conversion import ConversionError, from_value
 from trainyard.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.typehints import class_hints
@@ -73,13 +73,13 @@ def from_json(cls: type[T], data: Any) -> T:
     """
     try:
         return _decode(cls, data)
-    except DecodeError as error:
+    except ConversionError as error:
         raise ConfigError(f"this is no {cls.__name__}: {error}") from None
 
 
 def _decode(cls: type[T], data: Any) -> T:
     if not isinstance(data, dict):
-        raise DecodeError(f"{cls.__name__} is a JSON object, not {type(data).__name__}")
+        raise ConversionError(f"{cls.__name__} is a JSON object, not {type(data).__name__}")
     values = dict(data)
     if cls in _MOUNT_TYPES:
         values.pop("type", None)
@@ -90,7 +90,7 @@ def _decode(cls: type[T], data: Any) -> T:
         elif key == "roles" and isinstance(item, list):
             values[key] = [_decode(Role, role) for role in item]
         elif key not in hints or key == "overrides":
-            raise DecodeError(f"{cls.__name__} has no field {key!r}")
+            raise ConversionError(f"{cls.__name__} has no field {key!r}")
         elif hints[key] is Resource:
             values[key] = _decode(Resource, item)
         else:
@@ -98,20 +98,20 @@ def _decode(cls: type[T], data: Any) -> T:
     try:
         return cls(**values)
     except TypeError as error:
-        raise DecodeError(str(error).replace("__init__()", cls.__name__)) from None
+        raise ConversionError(str(error).replace("__init__()", cls.__name__)) from None
 
 
 def _field(key: str, tp: Any, item: Any) -> Any:
     try:
         return from_value(tp, item)
-    except DecodeError as error:
-        raise DecodeError(str(error), key) from None
+    except ConversionError as error:
+        raise ConversionError(str(error), key) from None
 
 
 def _decode_mount(data: Any) -> Mount:
     kind = data.get("type") if isinstance(data, dict) else None
     cls = _MOUNT_CLASSES.get(str(kind))
     if cls is None:
-        raise DecodeError(f"{data!r} is no mount: its type is none of {', '.join(_MOUNT_CLASSES)}")
+        raise ConversionError(f"{data!r} is no mount: its type is none of {', '.join(_MOUNT_CLASSES)}")
     mount: Mount = _decode(cls, data)
     return mount

@@ -54,7 +54,7 @@ def is_started(state: AppState) -> bool:
     return state in STARTED_STATES
 
 
-class Record:
+class SlotRecord:
     """Equality and repr from ``__slots__``, for classes that must import fast."""
 
     __slots__: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Record:
         return f"{type(self).__name__}({fields})"
 
 
-class ReplicaStatus(Record):
+class ReplicaStatus(SlotRecord):
     """State of one replica.
 
     Args:
@@ -146,7 +146,7 @@ class ReplicaStatus(Record):
         return cls(**{**data, "state": AppState[data["state"]]})
 
 
-class RoleStatus(Record):
+class RoleStatus(SlotRecord):
     """State of all replicas of one role."""
 
     __slots__ = ("replicas", "role")
@@ -165,7 +165,7 @@ class RoleStatus(Record):
         return cls(data["role"], [ReplicaStatus.from_json(replica) for replica in data["replicas"]])
 
 
-class AppStatus(Record):
+class AppStatus(SlotRecord):
     """State of a job with everything that the scheduler says of it.
 
     Args:

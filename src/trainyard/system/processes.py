@@ -73,27 +73,6 @@ def is_stopped(process: Process) -> bool:
     return facts is not None and facts.status == "stopped" and process.is_alive()
 
 
-def is_kept(keeper: Process | None, guard: Process | None) -> bool:
-    """Tell whether the keeper of a job still runs, or the guard that cleans up behind it.
-
-    A guard that is stopped while its keeper is gone is continued: nothing else would ever end the job.
-    """
-    if keeper is not None and keeper.is_alive():
-        return True
-    if guard is None or not guard.is_alive():
-        return False
-    if is_stopped(guard):
-        send_signal(guard, signal.SIGCONT)
-    return True
-
-
-def stopped_text(keeper: Process | None, what: str) -> str:
-    """Say that the keeper of a job is stopped and how it goes on; "" if it is not."""
-    if keeper is None or not is_stopped(keeper):
-        return ""
-    return f"its {what} is stopped by a signal; `kill -CONT {keeper.pid}` or `trainyard cancel` continues it"
-
-
 def signal_group(pgid: int, signum: int) -> bool:
     """Signal a process group. Returns False if it has no members."""
     try:

@@ -312,6 +312,27 @@ class DockerWorkspaceMixin:
         return str(given)
 
 
+class ImageMaker(DockerWorkspaceMixin):
+    """Makes images for a scheduler that imports this only when it needs images.
+
+    Args:
+        backend: name of the scheduler.
+        docker_client: a client of docker-py to reach the daemon through; by default that of the environment.
+    """
+
+    def __init__(self, backend: str, docker_client: Any | None = None) -> None:
+        self.backend = backend
+        self._is_given = docker_client is not None
+        if self._is_given:
+            self._own_engine = Engine.adopt(docker_client)
+
+    def close(self) -> None:
+        """Close the connections to the daemon; a client that was passed in stays open."""
+        if self._own_engine is not None and not self._is_given:
+            self._own_engine.close()
+            self._own_engine = None
+
+
 def _check_image(role: Role, code: Code) -> None:
     if role.image and role.image != NO_IMAGE:
         from trainyard.docker.image_reference import image_problem

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from tests.aws.fake import FakeAws
-from trainyard.schedulers.aws import logreplica
+from trainyard.schedulers.aws import cloudwatch
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from trainyard.schedulers.base import Stream
 from trainyard.testing import SchedulerConformance
@@ -24,7 +24,7 @@ class TestAwsBatch(SchedulerConformance):
 
     @pytest.fixture(autouse=True)
     def logs_are_complete_at_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+        monkeypatch.setattr(cloudwatch, "SETTLE", 0.2)
 
     @pytest.fixture
     def scheduler(self, aws: FakeAws) -> Iterator[AWSBatchScheduler]:

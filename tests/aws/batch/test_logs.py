@@ -13,7 +13,7 @@ from tests.aws.batch.jobs import app, role
 from tests.aws.batch.test_observing import submit
 from tests.aws.fake import FakeAws
 from trainyard.errors import UnknownAppException, UsageError
-from trainyard.schedulers.aws import logreplica
+from trainyard.schedulers.aws import cloudwatch
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
 from trainyard.schedulers.base import LogQuery, Stream
 from trainyard.specs import Resource
@@ -21,7 +21,7 @@ from trainyard.specs import Resource
 
 @pytest.fixture(autouse=True)
 def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+    monkeypatch.setattr(cloudwatch, "SETTLE", 0.2)
 
 
 @pytest.mark.slow

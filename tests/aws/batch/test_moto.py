@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.aws.moto_server import Moto, running_moto
-from trainyard.schedulers.aws import logreplica
+from trainyard.schedulers.aws import cloudwatch
 from trainyard.schedulers.aws.batch.scheduler import create_scheduler
 from trainyard.schedulers.base import Stream
 from trainyard.testing import SchedulerConformance
@@ -63,7 +63,7 @@ class TestConformance(SchedulerConformance):
 
     @pytest.fixture(autouse=True)
     def logs_are_complete_at_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(logreplica, "SETTLE", 0.2)
+        monkeypatch.setattr(cloudwatch, "SETTLE", 0.2)
 
     def _is_not_in_moto(self) -> None:
         pytest.skip("moto has no retries, numbers of nodes, logs of single nodes, or order of two streams")

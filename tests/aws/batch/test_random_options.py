@@ -15,7 +15,7 @@ from tests.aws.fake import FakeAws
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch.rules import FARGATE_SIZES
 from trainyard.schedulers.aws.batch.scheduler import create_scheduler
-from trainyard.schedulers.aws.validate import problems_of
+from trainyard.schedulers.aws.service_model import problems_of
 from trainyard.specs import AppDef, Resource, macros
 from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
 

@@ -14,7 +14,7 @@ import pytest
 from tests.aws.batch.jobs import CASES, app, request, role
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.batch import request as request_module
-from trainyard.schedulers.aws.batch.commands import original_command
+from trainyard.schedulers.aws.batch.replicas import original_command
 from trainyard.specs import AppDef, Resource, macros
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -10,7 +10,7 @@ from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from trainyard.backoff import Clock
 from trainyard.components.train import script
-from trainyard.runner.training import start_toolkits
+from trainyard.runner.preparation import start_toolkits
 from trainyard.schedulers.aws.batch import submission
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler

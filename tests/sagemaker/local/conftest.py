@@ -81,13 +81,14 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("TRAINYARD_SAGEMAKER_PATIENCE_SECONDS", "20")
     yield
-    from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
-    from trainyard.schedulers.aws.sagemaker_local.endpoint import api
+    from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+    from trainyard.schedulers.exec.process import recovery
 
-    for job in training_job.all_jobs():
+    for job in TrainingJob.all():
         state = recovery.current_state(job)
-        if state is not None and state["status"] not in training_job.TERMINAL:
-            api.stop(job, state)
+        if state is not None and state["status"] not in TERMINAL:
+            recovery.stop(job, state, by="a test")
             with contextlib.suppress(ProcessLookupError, TypeError):
                 os.kill(state["runner"][0], 9)
             until(lambda job=job: (job.read_state() or {}).get("swept"))

@@ -15,8 +15,8 @@ from tests.backends import need
 from tests.schedulers.docker.test_daemon import Daemon, _end_containerd
 from trainyard.docker import image_store
 from trainyard.docker.engine import Engine
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.recovery import current_state
 
 from .conftest import until
 from .test_faults import state_of
@@ -65,7 +65,7 @@ def test_a_job_fails_when_its_daemon_stays_away(
     # what it could not remove is removed by who looks when there is a daemon again
     assert not state_of(name)["swept"]
     daemon.start("--live-restore=false")
-    until(lambda: (current_state(JobDir.of(name)) or {})["swept"])
+    until(lambda: (current_state(TrainingJob.of(name)) or {})["swept"])
     engine = Engine.from_env()
     label = {"filters": {"label": [f"trainyard.sagemaker.job={home}/state/sagemaker/{name}"]}}
     assert engine.request("GET", "/containers/json", params={"all": True, **label}) == []
@@ -92,7 +92,7 @@ print('on')
     jobs.says(name, "up")
     daemon.stop(signal.SIGTERM)
     daemon.start("--live-restore")
-    Path(JobDir.of(name).file("work", "algo-1", "output", "go")).touch()
+    Path(TrainingJob.of(name).file("work", "algo-1", "output", "go")).touch()
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
     assert jobs.lines(name) == ["up", "on"]

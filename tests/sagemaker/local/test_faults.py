@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.toolkit.image import docker
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 from .conftest import Bucket, Jobs, leftovers, unpack, until
 from .proxy import Proxy
@@ -24,7 +24,7 @@ MODEL = "open(BASE + '/model/weights', 'wb').write(os.urandom(20_000_000))"
 
 
 def state_of(name: str) -> dict[str, Any]:
-    state = JobDir.of(name).read_state()
+    state = TrainingJob.of(name).read_state()
     assert state is not None
     return state
 
@@ -72,13 +72,13 @@ def _is_of(path: Path, name: str) -> bool:
 def test_a_job_whose_keepers_are_gone_is_ended_by_who_looks(jobs: Jobs, processes: str, home: Path) -> None:
     """A reboot, say: no guard, no sentinel."""
     name = jobs.run("print('x')")["TrainingJobName"]
-    job = JobDir.of(name)
+    job = TrainingJob.of(name)
     state = state_of(name)
     state.update(status="InProgress", secondary="Training", swept=False, boot_id="another boot")
     job.write_state(state)
     described = jobs.describe(name)
     assert described["TrainingJobStatus"] == "Failed"
-    assert "booted anew" in described["FailureReason"]
+    assert "rebooted" in described["FailureReason"]
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_a_stop_is_heard_whichever_thread_it_reaches(jobs: Jobs, processes: str)
     name = jobs.start("print('up', flush=True); time.sleep(600)")
     jobs.says(name, "up")
     runner = state_of(name)["runner"][0]
-    JobDir.of(name).ask("stop", {"at": time.time(), "by": os.getuid()})
+    TrainingJob.of(name).ask("stop", {"at": time.time(), "by": os.getuid()})
     others = [int(thread) for thread in os.listdir(f"/proc/{runner}/task") if int(thread) != runner]
     assert others
     assert libc.tgkill(runner, others[0], int(signal.SIGTERM)) == 0

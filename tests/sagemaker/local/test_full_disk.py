@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.recovery import current_state
 
 from .conftest import GROUP, until
 
@@ -80,7 +80,7 @@ def test_a_job_goes_on_while_the_disk_is_full(jobs: Jobs, processes: str, disk: 
     disk.fill()
     assert jobs.describe(name)["SecondaryStatus"] == "Training"
     go.touch()
-    until(lambda: JobDir.of(name).file("work", "algo-1", "model", "weights"))
+    until(lambda: TrainingJob.of(name).file("work", "algo-1", "model", "weights"))
     disk.free()
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
@@ -115,7 +115,7 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     running, orphan = start(jobs, go, script, OutputDataConfig=here), start(jobs, go)
     jobs.says(running, "up")
     jobs.says(orphan, "up")
-    job = JobDir.of(orphan)
+    job = TrainingJob.of(orphan)
     state = job.read_state()
     assert state is not None
     disk.fill()
@@ -131,7 +131,9 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     until(lambda: jobs.describe(running)["TrainingJobStatus"] == "Stopped")
     last = jobs.describe(running)["SecondaryStatusTransitions"][-1]["StatusMessage"]
     assert "No space left on device" in last
-    assert Path(JobDir.of(running).file("artifacts", "algo-1", "model", "early")).read_text() == "e" * 5000
+    assert (
+        Path(TrainingJob.of(running).file("artifacts", "algo-1", "model", "early")).read_text() == "e" * 5000
+    )
     disk.fill()
     arn = jobs.describe(over)["TrainingJobArn"]
     with pytest.raises(ClientError, match="No space left"):
@@ -150,7 +152,7 @@ def test_a_disk_that_cannot_be_written_shows_what_became_of_a_job(
     go.touch()
     name = start(jobs, go)
     jobs.end(name)
-    job = JobDir.of(name)
+    job = TrainingJob.of(name)
     state = job.read_state()
     assert state is not None
     job.write_state({**state, "status": "InProgress", "boot_id": "another", "swept": False})

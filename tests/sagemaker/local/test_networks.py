@@ -23,7 +23,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import (
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import PlatformFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import hosts_of
 from trainyard.schedulers.aws.sagemaker_local.scheduler import create_scheduler
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.specs import AppState
 
 from .conftest import leftovers, until
@@ -58,7 +58,7 @@ def one_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def networks_of(job: str) -> list[str]:
-    label = f"label={LABEL}={JobDir.of(job).path}"
+    label = f"label={LABEL}={TrainingJob.of(job).path}"
     ids = docker("ps", "-aq", "--filter", label).stdout.split()
     facts = json.loads(docker("inspect", *ids).stdout)
     return sorted({name for each in facts for name in each["NetworkSettings"]["Networks"]})
@@ -125,7 +125,7 @@ def test_a_job_of_several_hosts_waits_for_addresses(jobs: Jobs, home: Path, one_
 def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home: Path) -> None:
     name = jobs.start(WAITS, hosts=2)
     jobs.says(name, "up")
-    job = JobDir.of(name)
+    job = TrainingJob.of(name)
     state: Any = job.read_state()
     for keeper in ("guard", "runner"):
         os.kill(state[keeper][0], 9)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 from .conftest import Bucket, Jobs, until
 
@@ -108,7 +108,7 @@ while True:
     name = jobs.start(script, CheckpointConfig={"S3Uri": bucket.uri("half")}, **SPOT)
     jobs.says(name, "whole")
     until(lambda: bucket.keys("half") == ["half/state"])
-    job = JobDir.of(name)
+    job = TrainingJob.of(name)
     with open(job.file("work", "algo-1", "output", "go"), "w", encoding="utf-8"):
         pass
     jobs.says(name, "writing")
@@ -162,7 +162,7 @@ def test_drills_that_make_no_sense(jobs: Jobs, processes: str) -> None:
     jobs.sagemaker.stop_training_job(TrainingJobName=name)
     jobs.end(name)
     ended = jobs.run("print('x')", **SPOT)["TrainingJobName"]
-    assert "no instances that could be taken away" in drill(ended).stderr
+    assert "no instances that could be interrupted" in drill(ended).stderr
     assert drill("sagemaker_local://x/no-such-job").returncode == 5
 
 

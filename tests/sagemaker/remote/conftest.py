@@ -14,6 +14,7 @@ import pytest
 
 from tests import backends
 from tests.sagemaker.remote.iam import Iam
+from trainyard.schedulers.aws import cloudwatch
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.specs.status import is_terminal
 
@@ -106,10 +107,9 @@ def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here no agent sends the last lines late, as on AWS."""
-    from trainyard.schedulers.aws import logreplica
 
-    monkeypatch.setattr(logreplica, "SETTLE", 0.2)
-    monkeypatch.setattr(logreplica, "LATE", 0.5)
+    monkeypatch.setattr(cloudwatch, "SETTLE", 0.2)
+    monkeypatch.setattr(cloudwatch, "LATE", 0.5)
 
 
 @pytest.fixture(scope="session")

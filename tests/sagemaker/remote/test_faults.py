@@ -15,7 +15,7 @@ from tests.sagemaker.remote.proxy import DROP, LOSE_ANSWER, PASS, STALL, between
 from tests.sagemaker.remote.test_jobs import options, submit
 from trainyard.components.train import script
 from trainyard.components.utils import sh
-from trainyard.runner.injection import inject
+from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws import session
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler

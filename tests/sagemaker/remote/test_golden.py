@@ -13,7 +13,7 @@ import pytest
 from trainyard.components.dist import ddp
 from trainyard.components.train import script
 from trainyard.components.utils import echo
-from trainyard.runner.injection import inject
+from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle

@@ -16,7 +16,7 @@ from trainyard.components.dist import ddp  # noqa: F401 - a component that other
 from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.errors import ConfigError, UnknownAppException, UsageError
-from trainyard.runner.injection import inject
+from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.schedulers.base import Stream

@@ -15,7 +15,7 @@ from tests.sagemaker.remote.test_jobs import model, options, submit
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.progress import Silent
-from trainyard.schedulers.aws import validate
+from trainyard.schedulers.aws import service_model
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
@@ -117,7 +117,7 @@ def old_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         "batch": _without("batch", ("SubmitServiceJobRequest", "quotaShareName")),
     }
-    monkeypatch.setattr(validate, "_model", models.__getitem__)
+    monkeypatch.setattr(service_model, "_model", models.__getitem__)
     monkeypatch.setattr("botocore.__version__", "1.35.80")
 
 
@@ -162,7 +162,7 @@ def test_an_older_boto3_serves_for_the_rest(old_boto3: None) -> None:
 
 def test_a_boto3_without_queues_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backends.need("botocore")
-    monkeypatch.setattr(validate, "_model", _model_without_queues(validate._model))
+    monkeypatch.setattr(service_model, "_model", _model_without_queues(service_model._model))
     with pytest.raises(ConfigError, match=r"batch_queue needs boto3 1\.39\.16 or newer"):
         check_job(make_job(ANY, AWSSageMakerOpts(**BASE, batch_queue="q")))
 

@@ -16,7 +16,7 @@ from tests.sagemaker.remote.conftest import Cloud, eventually
 from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.errors import ConfigError, UnknownAppException
-from trainyard.runner.injection import inject
+from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker import names, queued_jobs
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts

@@ -11,7 +11,7 @@ import pytest
 
 from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.iam import SIMULATE, Iam
-from trainyard.cli.apptext import request_json
+from trainyard.cli.submitting import shown_request
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.progress import Silent
@@ -318,7 +318,7 @@ def test_a_dry_run_shows_what_would_be_looked_up_and_asks_nothing(
     app = script(script="train.py", image="i:1")
     workspace = Workspace({str(project): ""})
     info = scheduler.submit_dryrun(app, again(cloud), workspace)
-    shown = request_json(info)["before"]  # as the command line prints it
+    shown = shown_request(info)["before"]  # as the command line prints it
     assert shown == json.loads(str(info.request))["before"]
     assert shown[0] == "look up whether SageMaker may assume the role, if that is allowed"
     assert shown[1] == (

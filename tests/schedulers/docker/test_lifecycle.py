@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from trainyard.cli.app import run_command_line
+from trainyard.cli.command_line import run_command_line
 from trainyard.components import utils
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError, ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.scheduler import create_scheduler
 from trainyard.specs import AppDef, AppState, Role, is_terminal
 from trainyard.system import processes
@@ -44,7 +44,7 @@ class Jobs:
         return next(iter(self.scheduler.log_iter(app_id, role, k, should_tail=True)))
 
     def state(self, app_id: str) -> dict:
-        return json.loads(Path(JobDir.of(app_id).file("state.json")).read_text())
+        return json.loads(Path(ProcessJob.of(app_id).file("state.json")).read_text())
 
     def kill(self, app_id: str, *who: str) -> None:
         state = self.state(app_id)
@@ -66,7 +66,7 @@ def role(script: str, name: str = "r", **fields) -> Role:
 
 
 def members(app_id: str) -> list[processes.Process]:
-    return processes.members_of_job(JobDir.of(app_id).path)
+    return processes.members_of_job(ProcessJob.of(app_id).path)
 
 
 def wait_until(condition, what: str) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.exec.process import documents
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process import documents, job_directory
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs import NONE, AppState, RetryPolicy
 from trainyard.system.identity import identify
 
@@ -104,7 +104,7 @@ def test_keepers_are_told_apart_in_a_list_of_processes(jobs):
 
 
 def edit_state(app_id: str, **changes) -> None:
-    job = JobDir.of(app_id)
+    job = ProcessJob.of(app_id)
     job.write_state({**job.read_state(), **changes})
 
 
@@ -113,7 +113,7 @@ def freeze(jobs, app_id: str) -> None:
     before = jobs.state(app_id)
     jobs.kill(app_id, "guard", "supervisor")
     wait_until(lambda: jobs.state(app_id)["state"] == "FAILED", "the sentinel's word")
-    JobDir.of(app_id).write_state(before)
+    ProcessJob.of(app_id).write_state(before)
 
 
 def test_reboot_fails_the_job(jobs):
@@ -140,9 +140,9 @@ def test_job_of_another_machine_is_unreachable_not_failed(jobs):
 
 def test_submission_that_was_interrupted(jobs):
     app_id, _ = jobs.run(role("exit 0"))
-    job = JobDir.of(app_id)
+    job = ProcessJob.of(app_id)
     os.unlink(job.file("state.json"))
-    document = job.read_job()
+    document = job.read_request()
     documents.write_json(
         job.file("job.json"), {**document, "submitter": [document["submitter"][0], 1, "a-boot"]}
     )
@@ -240,10 +240,10 @@ def test_cancel_where_nothing_can_be_written(jobs, monkeypatch):
     app_id = jobs.submit(role("echo up; exec sleep 300"))
     jobs.wait_for_line(app_id)
 
-    def full(self, by):
+    def full(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(JobDir, "request_cancel", full)
+    monkeypatch.setattr(job_directory, "write_json", full)
     jobs.scheduler.cancel(app_id)
     response = jobs.end_of(app_id)
     assert (response.state, response.msg) == (AppState.CANCELLED, "cancelled")

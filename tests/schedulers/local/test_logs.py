@@ -228,10 +228,13 @@ def test_recorder_and_reader(tmp_path):
         os.close(fd)
 
 
-def test_what_a_running_job_has_just_written_is_there(jobs):
+def test_what_a_running_job_has_just_written_is_there(jobs, tmp_path):
     """Also before its supervisor has recorded it, and before its last line has an end."""
-    app_id = jobs.submit(role("read line < /dev/null; echo one; printf part; exec sleep 300"))
+    script = f"while ! [ -e {tmp_path}/go ]; do sleep 0.01; done; echo one; printf part; exec sleep 300"
+    app_id = jobs.submit(role(script))
+    wait_until(lambda: jobs.scheduler.describe(app_id).to_status().replicas()[0].started_at, "the replica")
     supervisor = jobs.state(app_id)["supervisor"][0]
     os.kill(supervisor, signal.SIGSTOP)
+    (tmp_path / "go").touch()
     wait_until(lambda: jobs.log(app_id) == ["one\n", "part"], "what it wrote")
     os.kill(supervisor, signal.SIGCONT)

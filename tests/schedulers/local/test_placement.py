@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.local.devices import place_gpus, visible_gpus
-from trainyard.schedulers.local.request import without_enclosing_job
+from trainyard.schedulers.local.request import place_gpus, visible_gpus, without_enclosing_job
 from trainyard.specs import AppDef, AppState, BindMount, Resource, Role
 from trainyard.specs.app import NO_IMAGE
 

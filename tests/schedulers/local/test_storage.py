@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.errors import StateStoreError
 from trainyard.runner import get_runner
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local import housekeeping
 from trainyard.specs import AppState
 
@@ -57,7 +57,13 @@ def test_history_on_a_full_disk(small_disk, monkeypatch):
             runner.run_component("utils.sh", words, "local_cwd") for words in (["true"], ["sleep", "300"])
         )
         runner.wait(over)
-    held = ["cp", "--archive", "--link", JobDir.of(over.rpartition("/")[2]).path, str(small_disk / "held")]
+    held = [
+        "cp",
+        "--archive",
+        "--link",
+        ProcessJob.of(over.rpartition("/")[2]).path,
+        str(small_disk / "held"),
+    ]
     subprocess.run(held, check=True)  # so that removing the job makes no room
     with get_runner("test") as runner:
         subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/filler"], check=False, capture_output=True)
@@ -96,7 +102,7 @@ def test_log_dir_that_cannot_be_made(jobs, tmp_path):
 @pytest.mark.parametrize("damaged", ['{"state": "SUCC', "{}", '{"state": "BOGUS"}', '{"state": "RUNNING"}'])
 def test_damaged_state_is_not_a_failure(jobs, damaged):
     app_id, _ = jobs.run(role("exit 0"))
-    job = JobDir.of(app_id)
+    job = ProcessJob.of(app_id)
     with open(job.file("state.json"), "w") as file:
         file.write(damaged)
     response = jobs.scheduler.describe(app_id)
@@ -110,23 +116,23 @@ def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
     old, _ = jobs.run(role("head -c 100000 /dev/zero"), log_dir=str(tmp_path / "logs"))
     new, _ = jobs.run(role("exit 0"))
     running = jobs.submit(role("exec sleep 300"))
-    job = JobDir.of(old)
+    job = ProcessJob.of(old)
     job.write_state({**job.read_state(), "ended_at": time.time() - 1000})
-    found = housekeeping.find(500)
+    found = housekeeping.leftovers(500)
     assert [item.app_id for item in found] == [old]
     assert found[0].size > 100_000
     assert found[0].age > 999
     assert jobs.scheduler.exists(old), "finding removes nothing"
-    assert housekeeping.collect(found) == found[0].size
+    assert housekeeping.remove(found) == found[0].size
     assert not (tmp_path / "logs" / old).exists()
     assert {row.app_id for row in jobs.scheduler.list()} == {new, running}
-    assert {item.app_id for item in housekeeping.find(0)} == {new}
+    assert {item.app_id for item in housekeeping.leftovers(0)} == {new}
 
 
 def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
     app_id, _ = jobs.run(role("exit 0"))
     for name, age in (("young-x", 0), ("old-x", 10_000)):
-        path = JobDir.of(name).path
+        path = ProcessJob.of(name).path
         os.mkdir(path)
         os.utime(path, (time.time() - age,) * 2)
-    assert {item.app_id for item in housekeeping.find(0)} == {app_id, "old-x"}
+    assert {item.app_id for item in housekeeping.leftovers(0)} == {app_id, "old-x"}

@@ -149,9 +149,9 @@ def test_delete_and_gc_remove_the_copy(jobs: Jobs, project: Path) -> None:
     assert views() == sorted([first, second])
     jobs.scheduler.delete(first)
     assert views() == [second]
-    (item,) = housekeeping.find(0)
-    assert item.size > housekeeping.size_of(housekeeping.JobDir.of("none"))
-    housekeeping.collect([item])
+    (item,) = housekeeping.leftovers(0)
+    assert item.size > housekeeping.size_of(housekeeping.ProcessJob.of("none"))
+    housekeeping.remove([item])
     assert views() == []
 
 
@@ -161,21 +161,21 @@ def test_copies_without_a_job_are_collected(
     shipment = directory_shipment.DirectoryShipment(Workspace({str(project): ""}))
     shipment.store.add(take(project))
     directory_shipment.make_view(shipment, "interrupted")
-    assert housekeeping.find(0) == []
+    assert housekeeping.leftovers(0) == []
     now = time.time()
     monkeypatch.setattr(housekeeping.time, "time", lambda: now + SUBMISSION_SECONDS + 60)
-    (item,) = housekeeping.find(0)
+    (item,) = housekeeping.leftovers(0)
     assert item.app_id == "interrupted"
-    housekeeping.collect([item])
+    housekeeping.remove([item])
     assert views() == []
 
 
 def test_a_job_that_cannot_start_leaves_no_copy(
     jobs: Jobs, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.schedulers.local import submission
+    from trainyard.schedulers.exec.process import launcher
 
-    monkeypatch.setattr(submission, "SUPERVISE", "/nowhere/supervise.py")
+    monkeypatch.setattr(launcher, "SUPERVISE", "/nowhere/supervise.py")
     with pytest.raises(BackendError, match="was not started"):
         run(jobs, role("exit 0"), project)
     assert views() == []

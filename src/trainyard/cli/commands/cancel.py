@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.cli.console import note, show_error
-from trainyard.cli.jobs import status_of
+from trainyard.cli.jobstatus import status_of
 from trainyard.cli.parser import add_handle_argument
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, TrainyardError
 
@@ -54,7 +54,7 @@ def _cancel(runner: Runner, handle: str) -> bool:
 
 
 def _wait(runner: Runner, handles: list[str]) -> None:
-    from trainyard.cli.follow import wait_for_end
+    from trainyard.cli.watching import wait_for_end
 
     for handle in handles:
         note(f"{handle} {wait_for_end(runner, handle, None).state}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from typing import Any
 
-    from trainyard.components.lint import LinterMessage
+    from trainyard.components.file_linter import LinterMessage
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _lint(targets: list[str], as_json: bool) -> int:
 
 
 def _lint_one(target: str) -> list[dict[str, Any]]:
-    from trainyard.components.lint import SourceFile, component_functions, lint_component
+    from trainyard.components.file_linter import SourceFile, component_functions, lint_component
 
     path, _, function = target.partition(":")
     if not os.path.isfile(path):

@@ -7,15 +7,21 @@ trainyard config init                     write a commented trainyard.toml
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any, NamedTuple
 
-from trainyard.cli.console import note, out, print_json
+from trainyard.cli.console import note, out, print_json, warn
 from trainyard.cli.parser import add_json_option
-from trainyard.errors import EXIT_OK, ConfigError, UsageError, did_you_mean
+from trainyard.errors import EXIT_OK, ConfigError, TrainyardError, UsageError, did_you_mean
+from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+
+    from trainyard.runner.config import Config, Setting
+    from trainyard.specs.options import runopt
 
 ACTIONS = ("show", "init")
 
@@ -42,8 +48,6 @@ def run(args: Namespace) -> int:
 
 
 def _show(args: Namespace) -> int:
-    from trainyard.cli.configview import all_sections, as_text
-
     sections = all_sections()
     if args.section:
         name = args.section if args.section in sections else f"scheduler.{args.section}"
@@ -68,7 +72,6 @@ def _show(args: Namespace) -> int:
 
 
 def _init(args: Namespace) -> int:
-    from trainyard.cli.configview import template
     from trainyard.paths import config_dir
 
     if args.section or args.json:
@@ -90,3 +93,166 @@ def _init(args: Namespace) -> int:
     note("wrote, with every option as a comment:")
     out(path)
     return EXIT_OK
+
+
+# ---- all sections, each value with its origin
+
+NOT_SET = "(required, not set)"
+
+
+class ShownValue(NamedTuple):
+    """A value, without its secret if it is one, and where it comes from."""
+
+    value: Any
+    origin: str
+
+
+Sections = dict[str, dict[str, ShownValue]]
+
+
+def all_sections() -> Sections:
+    """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``.
+
+    Raises:
+        ConfigError: a file is malformed or holds what means nothing; the message holds file and line.
+    """
+    from trainyard.runner.config import load_config
+    from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
+
+    config = load_config()
+    sections: Sections = {
+        "run": {"scheduler": ShownValue(get_default_scheduler_name(), "default")}
+        | _shown_values(config.command("run"))
+    }
+    config.check_schedulers(get_scheduler_factories())
+    for name, options in scheduler_options().items():
+        sections[f"scheduler.{name}"] = _scheduler_section(config, name, options)
+    for name in _named(config, "component"):
+        sections[f"component.{name}"] = _shown_values(config.component(name))
+    for name in _named(config, "cli"):
+        if name != "run":
+            sections[f"cli.{name}"] = _shown_values(config.command(name))
+    return sections
+
+
+def scheduler_options() -> dict[str, Any]:
+    """Return the options of every scheduler that can be loaded; the others give a warning."""
+    from trainyard.runner import get_runner
+
+    found = {}
+    with get_runner() as runner:
+        for name in runner.scheduler_backends():
+            try:
+                found[name] = runner.scheduler_run_opts(name)
+            except TrainyardError as error:
+                warn(f"{name}: {error.message}")
+    return found
+
+
+def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
+    from trainyard.runner.config import effective_options
+
+    section = _shown_values(
+        effective_options(config, name, options), {key for key, opt in options if opt.secret}
+    )
+    for key, opt in options:
+        if opt.is_required and key not in section:
+            section[key] = ShownValue(None, NOT_SET)
+    return section
+
+
+def _named(config: Config, table: str) -> list[str]:
+    """Return the names that the files have tables for: ``[component."utils.echo"]``, ``[cli:list]``."""
+    names: dict[str, None] = {}
+    for source in config.sources:
+        names |= dict.fromkeys(source.tables.get(table, {}) if source.kind == "toml" else ())
+        names |= dict.fromkeys(key[len(table) + 1 :] for key in source.tables if key.startswith(f"{table}:"))
+    return sorted(names)
+
+
+def _shown_values(settings: dict[str, Setting], secret: set[str] | None = None) -> dict[str, ShownValue]:
+    from trainyard.redaction import Redactor
+
+    redactor = Redactor()
+    return {
+        key: ShownValue(
+            redactor.secret(key, setting.value)
+            if key in (secret or ())
+            else redactor.value(key, setting.value),
+            setting.origin,
+        )
+        for key, setting in settings.items()
+    }
+
+
+def as_text(sections: Sections) -> str:
+    """Return sections as lines ``name = value   # origin``."""
+    blocks = []
+    for name, section in sections.items():
+        lines = [f"[{name}]"]
+        pairs = [
+            (f"{key} = {clean(_shown(entry.value))}" if entry.origin != NOT_SET else key, entry.origin)
+            for key, entry in section.items()
+        ]
+        width = min(max((len(left) for left, _ in pairs), default=0), 60)
+        lines += [f"{left:{width}}  # {origin}" for left, origin in pairs]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _shown(value: Any) -> str:
+    return "(none)" if value is None else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def template() -> str:
+    """Return a configuration file that sets nothing and names every option, as comments."""
+    lines = [
+        "# Configuration of trainyard. `trainyard config show` tells what holds, and why.",
+        "# Stronger than this file: variables (TRAINYARD_SCHEDULER, TRAINYARD_<SCHEDULER>_<OPTION>) and the",
+        "# command line.",
+        "",
+        "[run]",
+        '# scheduler = "local_cwd"  # where `trainyard run` runs jobs',
+        '# component = "utils.echo"  # what it runs when none is named',
+        '# workspace = "."  # what travels with the job',
+        "# wait = true  # wait for the end of jobs",
+        "# log = true  # follow their logs",
+    ]
+    for name, options in scheduler_options().items():
+        lines += ["", f"[scheduler.{name}]"]
+        for key, opt in options:
+            lines += _option_lines(key, opt)
+    lines += [
+        "",
+        "# Defaults for the arguments of components:",
+        '# [component."utils.echo"]',
+        '# msg = "hello"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _option_lines(key: str, opt: runopt) -> list[str]:
+    note = "required" if opt.is_required else f"default: {'none' if opt.default is None else opt.default}"
+    example = _example(opt)
+    return [f"# {opt.help} ({opt.opt_type_name}, {note})", f"# {key} = {example}"]
+
+
+def _example(opt: runopt) -> str:
+    if opt.default is not None and not opt.secret:
+        return _toml(opt.default)
+    examples = {
+        "bool": "true",
+        "int": "1",
+        "float": "1.0",
+        "list[str]": '["a", "b"]',
+        "dict[str, str]": '{ k = "v" }',
+    }
+    return examples.get(opt.opt_type_name, '"..."')

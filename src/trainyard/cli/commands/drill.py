@@ -1,18 +1,20 @@
-"""Try out what a job does when something happens to it.
+"""Try out how a job copes with a failure.
 
-`trainyard drill spot JOB` takes a spot job of `sagemaker_local` its machines away: SIGTERM, two minutes to
-save what is to be saved, SIGKILL. Then it starts anew on other machines, with the checkpoints it had sent.
+`trainyard drill spot JOB` simulates a spot interruption of a job of `sagemaker_local`: SIGTERM, two minutes
+to save its state, SIGKILL. Then the job starts again on new machines, with the checkpoints that it had saved.
 """
 
 from __future__ import annotations
 
 from trainyard.cli.console import note
 from trainyard.cli.parser import add_handle_argument
-from trainyard.errors import EXIT_OK, BackendError, ConfigError, UnknownAppException
+from trainyard.errors import EXIT_OK, UnknownAppException
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+
+    from trainyard.runner import Runner
 
 SCHEDULER = "sagemaker_local"
 
@@ -25,50 +27,30 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--absence",
         default="0s",
         metavar="TIME",
-        help="how long there are no other machines: 30s, 5m (default: 0s)",
+        help="how long no other machines are available: 30s, 5m (default: 0s)",
     )
 
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.times import parse_duration
-    from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
-    from trainyard.schedulers.aws.sagemaker_local.endpoint import api
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+    from trainyard.cli.units import parse_duration
+    from trainyard.runner import get_runner
 
     absence = parse_duration(args.absence)
-    name = _app_id(args.handle)
-    job = training_job.find(name)
-    state = None if job is None else recovery.current_state(job)
-    if job is None or state is None:
-        raise UnknownAppException(f"{SCHEDULER} knows no job {name!r}")
-    try:
-        api.interrupt(job, state, absence)
-    except ApiError as error:
-        raise ConfigError(error.message) from error
-    except OSError as error:
-        raise BackendError(f"cannot interrupt {job.name}: {error}") from error
-    note(f"{job.name}: its machines are taken away")
+    with get_runner() as runner:
+        handle = _resolve(runner, args.handle)
+        runner.interrupt(handle, absence)
+    note(f"{handle.rpartition('/')[2]}: its machines are being taken away")
     return EXIT_OK
 
 
-def _app_id(text: str | None) -> str:
-    """Return a job's name: as it is given, if it is one, or that of the handle that it stands for.
-
-    The latest job is that of this scheduler, also one that came in through its API and is in no history.
-    """
-    from trainyard.schedulers.aws.sagemaker_local import training_job
-
+def _resolve(runner: Runner, text: str | None) -> str:
+    """Return a job's handle. Jobs that came in through the HTTP endpoint are in no history."""
     if text in (None, "", "-"):
-        states = [(job.read_state(), job.name) for job in training_job.all_jobs()]
-        latest = max(((state["created_at"], name) for state, name in states if state), default=None)
-        if latest is None:
+        jobs = runner.list(SCHEDULER)
+        if not jobs:
             raise UnknownAppException(f"{SCHEDULER} has no jobs, so there is no latest one")
-        return latest[1]
-    if text and training_job.find(text) is not None:
-        return text
-    from trainyard.runner import get_runner
-
-    with get_runner() as runner:
-        handle = runner.resolve_handle(text)
-    return handle.rpartition("/")[2]
+        return max(jobs, key=lambda job: job.submitted_at or 0.0).app_handle
+    if text and "://" not in text and runner.scheduler(SCHEDULER).exists(text):
+        return f"{SCHEDULER}://{runner.name()}/{text}"
+    return runner.resolve_handle(text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from trainyard.cli.console import note, out, print_json, table
 from trainyard.cli.parser import add_json_option, add_scheduler_options
-from trainyard.cli.progress import format_bytes
+from trainyard.cli.units import format_bytes
 from trainyard.errors import EXIT_OK, BackendError, ConfigError
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.times import parse_duration
+    from trainyard.cli.units import parse_duration
     from trainyard.runner import get_runner
 
     older_than = parse_duration(args.older_than)
@@ -121,7 +121,7 @@ def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | 
 
 
 def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], freed: int) -> None:
-    from trainyard.cli.times import format_duration
+    from trainyard.cli.units import format_duration
 
     items = [item for group in found.values() for item in group]
     if items:

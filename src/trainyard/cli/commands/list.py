@@ -9,10 +9,13 @@ from __future__ import annotations
 import sys
 import time
 
-from trainyard.cli.console import is_terminal, note, out, print_json, table, terminal_size, warn
+from trainyard.cli.console import is_tty, note, out, print_json, table, terminal_size, warn
 from trainyard.cli.parser import add_json_option, add_scheduler_options, number_between
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
+from trainyard.runner.jobsearch import REFUSED_STATE
+from trainyard.runner.records import REFUSED
 from trainyard.specs.limits import MOST_LINES, whole_number
+from trainyard.specs.status import AppState, is_terminal
 from trainyard.terminal import clean
 
 TYPE_CHECKING = False
@@ -20,8 +23,10 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from typing import Any
 
-    from trainyard.cli.joblist import Row
     from trainyard.runner import Runner
+    from trainyard.runner.jobsearch import JobFilter
+    from trainyard.runner.records import JobRecord
+    from trainyard.schedulers.base import ListAppResponse
 
 DEFAULT_LIMIT = 50
 LEAST_WIDTH = 12  # of a name that is cut
@@ -54,7 +59,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.joblist import own_rows, rows_of_others
     from trainyard.runner import get_runner
     from trainyard.runner.jobsearch import JobFilter
 
@@ -111,9 +115,6 @@ def _cfg(runner: Runner, args: Namespace) -> dict[str, Any] | None:
 def _states(text: str | None) -> set[str] | None:
     if not text:
         return None
-    from trainyard.runner.jobsearch import REFUSED_STATE
-    from trainyard.specs.status import AppState
-
     there = [*AppState.__members__, REFUSED_STATE]
     names = {name.strip().upper() for name in text.split(",") if name.strip()}
     for name in sorted(names):
@@ -125,13 +126,13 @@ def _states(text: str | None) -> set[str] | None:
 def _since(text: str | None) -> float | None:
     if not text:
         return None
-    from trainyard.cli.times import parse_time
+    from trainyard.cli.units import parse_time
 
     return parse_time(text).timestamp()
 
 
 def _table(rows: list[Row]) -> str:
-    from trainyard.cli.times import format_duration
+    from trainyard.cli.units import format_duration
 
     now = time.time()
     lines = []
@@ -141,7 +142,7 @@ def _table(rows: list[Row]) -> str:
             took = format_duration((row.ended_at or now) - row.started_at)
         job = row.handle or f"({row.scheduler})"
         lines.append([clean(job), row.shown_state, clean(row.name), row.started_at, took])
-    return table(*_fitted(lines, terminal_size(1)[0] if is_terminal(sys.stdout) else None), sys.stdout)
+    return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else None), sys.stdout)
 
 
 def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
@@ -149,7 +150,7 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
 
     An id stands for its job wherever a handle does. Without a terminal everything is whole.
     """
-    from trainyard.cli.times import format_time
+    from trainyard.cli.units import format_time
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
         return [
@@ -183,3 +184,125 @@ def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...
 def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+# ---- the rows
+
+
+class Row:
+    """One job of the list. Times are seconds since the epoch; None where they are not known.
+
+    ``state`` is UNREACHABLE for a job that cannot be seen now; the history keeps the last one that was.
+    """
+
+    __slots__ = (
+        "app_id",
+        "component",
+        "created_at",
+        "ended_at",
+        "handle",
+        "msg",
+        "name",
+        "phase",
+        "scheduler",
+        "state",
+        "submitted_at",
+    )
+
+    def __init__(self, handle: str, scheduler: str, app_id: str, name: str, state: AppState) -> None:
+        self.handle = handle
+        self.scheduler = scheduler
+        self.app_id = app_id
+        self.name = name
+        self.state = state
+        self.phase = "submitted"
+        self.component: str | None = None
+        self.msg = ""
+        self.created_at: float | None = None
+        self.submitted_at: float | None = None
+        self.ended_at: float | None = None
+
+    @classmethod
+    def from_record(cls, record: JobRecord) -> Row:
+        """Make the row of a submission in the history."""
+        row = cls(record.handle, record.scheduler, record.app_id, record.name, record.state)
+        row.phase, row.component, row.msg = record.phase, record.component, record.msg
+        row.created_at, row.submitted_at = record.created_at, record.submitted_at
+        row.ended_at = record.ended_at
+        return row
+
+    @classmethod
+    def from_listed(cls, scheduler: str, job: ListAppResponse) -> Row:
+        """Make the row of a job that a scheduler lists."""
+        row = cls(job.app_handle, scheduler, job.app_id, job.name or job.app_id, job.state)
+        row.submitted_at, row.ended_at = job.submitted_at, job.ended_at
+        return row
+
+    @property
+    def started_at(self) -> float | None:
+        """When it was submitted, or was to be."""
+        return self.submitted_at or self.created_at
+
+    @property
+    def shown_state(self) -> str:
+        """The name of the state, as a table has it."""
+        return REFUSED_STATE if self.phase == REFUSED else self.state.name
+
+    @property
+    def ended(self) -> bool:
+        """Whether it can never change again."""
+        return is_terminal(self.state) or self.phase == REFUSED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values; the state by its name."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"state": self.state.name}
+
+
+def own_rows(
+    runner: Runner, wanted: JobFilter, limit: int | None, cfg: dict[str, Any] | None = None
+) -> tuple[list[Row], int]:
+    """Return submissions of the history, the latest first, and the number of all that are wanted.
+
+    Args:
+        runner: the runner.
+        wanted: which.
+        limit: at most so many; None for all.
+        cfg: options of the filter's scheduler, by which it may list some jobs only.
+
+    Raises:
+        UnknownSchedulerException: there is no such scheduler.
+    """
+    if wanted.scheduler is None:
+        records, total = runner.search(wanted, limit)
+        return [Row.from_record(record) for record in records], total
+    lists = runner.scheduler(wanted.scheduler).lists
+    if not cfg:
+        records, total = runner.search(wanted, limit, by_time=True)
+    else:
+        records = [record for record in runner.search(wanted, by_time=True)[0] if lists(record.app_id, cfg)]
+        total = len(records)
+    return [Row.from_record(record) for record in records], total
+
+
+def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None) -> list[Row]:
+    """Return the jobs that a scheduler lists and the history does not know.
+
+    What the scheduler can leave out itself it is not asked for.
+    """
+    scheduler = wanted.scheduler or ""
+    states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
+    if states == set():
+        return []
+    filters = _for_scheduler(wanted, states, runner.scheduler(scheduler).list_filters)
+    jobs = runner.list(scheduler, {**(cfg or {}), **filters} or None)
+    # by id: the session in a handle is only a label
+    known = runner.history.known(scheduler, [job.app_id for job in jobs])
+    rows = [Row.from_listed(scheduler, job) for job in jobs if job.app_id not in known]
+    return [row for row in rows if wanted.suits(row.state.name, row.started_at, (row.name, row.app_id))]
+
+
+def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
+    """Return what a scheduler is to list, as far as it takes that; see `Scheduler.list_filters`."""
+    named = None if states is None else {AppState[name] for name in states}
+    filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
+    return {key: value for key, value in filters.items() if key in taken and value is not None}

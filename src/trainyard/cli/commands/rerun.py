@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainyard.cli.jobs import check_exit_code_source
+from trainyard.cli.jobstatus import check_exit_code_source
 from trainyard.cli.parser import add_handle_argument
-from trainyard.cli.submission import (
+from trainyard.cli.submitting import (
     FollowPlan,
     add_plan_options,
     add_submission_options,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 
-from trainyard.cli.jobs import check_exit_code_source
+from trainyard.cli.jobstatus import check_exit_code_source
 from trainyard.cli.parser import complete_with
-from trainyard.cli.submission import (
+from trainyard.cli.submitting import (
     FollowPlan,
     add_plan_options,
     add_submission_options,
@@ -59,7 +59,7 @@ def add_arguments(parser: Parser) -> None:
 
 def parse(parser: Parser, argv: list[str]) -> Namespace:
     """Parse the options before the component, and leave what follows it as it is."""
-    end = component_index(parser, argv)
+    end = parser.index_of_argument(argv)
     args = parser.parse_arguments(argv[:end])
     rest = argv[end:]
     args.component = rest[0] if rest and rest[0] != "--" else None
@@ -67,20 +67,6 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
     own = [word for word in rest[1:] if parser.takes_value(word.partition("=")[0]) is not None]
     args.misplaced = own[0] if own else None
     return args
-
-
-def component_index(parser: Parser, argv: list[str]) -> int:
-    """Return the index of the component in a command line, or of the ``--`` that stands for it."""
-    index = 0
-    while index < len(argv):
-        word = argv[index]
-        if word == "--" or not word.startswith("-"):
-            return index
-        takes_value = parser.takes_value(word.partition("=")[0])
-        if takes_value is None:
-            raise parser.unknown_option(word)
-        index += 2 if takes_value and "=" not in word else 1
-    return len(argv)
 
 
 def run(args: Namespace) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
-from trainyard.cli.console import is_terminal, note, out, print_json
-from trainyard.cli.jobs import check_roles, job_json, status_of
+from trainyard.cli.console import note, out, print_json
+from trainyard.cli.jobstatus import check_roles, job_json, status_of, status_text
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_BACKEND, EXIT_INTERRUPTED, EXIT_OK
 from trainyard.specs.status import AppState
@@ -13,8 +11,6 @@ from trainyard.specs.status import AppState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-
-    from trainyard.specs.status import AppStatus
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -37,7 +33,7 @@ def run(args: Namespace) -> int:
         status = status_of(runner, handle)
         check_roles(status, roles or ())
         if args.watch:
-            from trainyard.cli.watch import watch
+            from trainyard.cli.watching import watch
 
             try:
                 status = watch(runner, handle, roles, as_json=args.json)
@@ -47,22 +43,5 @@ def run(args: Namespace) -> int:
         elif args.json:
             print_json(job_json(handle, status, roles))
         else:
-            out(as_text(handle, status, roles))
+            out(status_text(handle, status, roles))
     return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
-
-
-def as_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
-    """Return what the command prints; on a terminal the states are coloured."""
-    text = f"Job: {handle}\n{status.format(roles)}"
-    if not is_terminal(sys.stdout):
-        return text
-    from trainyard.cli.console import paint_state
-
-    lines = text.split("\n")
-    for index, line in enumerate(lines):
-        if line.startswith(("State: ", "  [")):
-            words = line.split(" ")
-            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
-            if state:  # a reason of several lines may look like these
-                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
-    return "\n".join(lines)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from trainyard.cli.console import is_terminal, note, out, print_json
-from trainyard.cli.jobs import check_exit_code_source, exit_code_of, job_json
+from trainyard.cli.console import is_tty, note, out, print_json
+from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
 from trainyard.cli.parser import add_handle_argument, add_json_option
 from trainyard.errors import EXIT_INTERRUPTED
 
@@ -34,9 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command."""
-    from trainyard.cli.follow import wait_for_end
     from trainyard.cli.liveview import StatusLines
-    from trainyard.cli.times import parse_duration
+    from trainyard.cli.units import parse_duration
+    from trainyard.cli.watching import wait_for_end
     from trainyard.runner import get_runner
 
     timeout = None if args.timeout is None else parse_duration(args.timeout)
@@ -45,7 +45,7 @@ def run(args: Namespace) -> int:
         handle = runner.resolve_handle(args.handle)
         if args.exit_code_from:
             check_exit_code_source(args.exit_code_from, runner.replicas(handle))
-        lines = StatusLines(handle, time.time()) if is_terminal(sys.stderr) and not args.json else None
+        lines = StatusLines(handle, time.time()) if is_tty(sys.stderr) and not args.json else None
         try:
             status = wait_for_end(runner, handle, lines, timeout)
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import sys
 
 from trainyard.cli.console import BOLD, out, paint, print_json, table, warn
 from trainyard.cli.parser import add_json_option
-from trainyard.cli.progress import format_bytes
+from trainyard.cli.units import format_bytes
 from trainyard.errors import EXIT_OK, UsageError
 from trainyard.terminal import clean
 

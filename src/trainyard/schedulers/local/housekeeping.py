@@ -1,67 +1,62 @@
-"""Removing what old jobs have left behind."""
+"""What jobs leave on this machine, and its removal."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
 
 from trainyard.errors import StateStoreError
 from trainyard.paths import view_dir
+from trainyard.schedulers.base import Leftover
 from trainyard.schedulers.exec import directories
-from trainyard.schedulers.exec.process import job_directory, recovery
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process import recovery
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 #: A submission takes no longer than this, so that what is older was interrupted.
 SUBMISSION_SECONDS = 3600.0
 
 
-class Garbage(NamedTuple):
-    """A job that has ended long enough ago. ``results`` tells whether its script wrote some."""
-
-    path: str
-    app_id: str
-    size: int
-    age: float
-    results: bool = False
+def leftovers(older_than: float) -> list[Leftover]:
+    """Return jobs that ended more than this many seconds ago, and what interrupted submissions left."""
+    found = [item for item in _ended_jobs() if item.age >= older_than]
+    limit = max(older_than, SUBMISSION_SECONDS)
+    return found + [item for item in _interrupted_submissions() if item.age >= limit]
 
 
-def find(older_than_s: float) -> list[Garbage]:
-    """Return the jobs that ended more than this many seconds ago, with size in bytes and age in seconds."""
+def _ended_jobs() -> Iterator[Leftover]:
     now = time.time()
-    garbage = []
-    for job in job_directory.all_jobs():
+    for job in ProcessJob.all():
         state = recovery.current_state(job)
-        if state is None or not is_terminal(AppState[state["state"]]):
-            continue
-        age = now - (state["ended_at"] or now)
-        if age >= older_than_s:
-            kept = directories.has_results(job.file("ml"))
-            garbage.append(Garbage(job.path, job.app_id, size_of(job), age, kept))
-    for job in job_directory.interrupted_submissions():
-        age = now - os.stat(job.path).st_mtime
-        if age >= max(older_than_s, SUBMISSION_SECONDS):
-            garbage.append(Garbage(job.path, job.app_id, size_of(job), age))
-    for job in _views_without_job():
-        age = now - os.lstat(view_dir(job.app_id)).st_ctime
-        if age >= max(older_than_s, SUBMISSION_SECONDS):
-            garbage.append(Garbage(view_dir(job.app_id), job.app_id, size_of(job), age))
-    return garbage
+        if state is not None and is_terminal(AppState[state["state"]]):
+            age = now - (state["ended_at"] or now)
+            results = directories.has_results(job.file("ml"))
+            yield Leftover(job.name, job.path, age, size_of(job), job.name, results)
 
 
-def _views_without_job() -> list[JobDir]:
-    """Return the jobs that do not exist though there is a working directory for them."""
+def _interrupted_submissions() -> Iterator[Leftover]:
+    """Yield directories without a job in them, and working directories without a job's directory."""
+    now = time.time()
+    for job in ProcessJob.directories():
+        if not job.exists():
+            age = now - os.stat(job.path).st_mtime
+            yield Leftover(job.name, job.path, age, size_of(job), job.name)
     try:
         names = sorted(os.listdir(os.path.dirname(view_dir(""))))
     except OSError:
-        return []
-    jobs = [JobDir.of(name) for name in names if not name.startswith(".")]
-    return [job for job in jobs if not os.path.lexists(job.path)]
+        return
+    for name in names:
+        job, view = ProcessJob.of(name), view_dir(name)
+        if not name.startswith(".") and not os.path.lexists(job.path):
+            yield Leftover(name, view, now - os.lstat(view).st_ctime, size_of(job), name)
 
 
-def collect(items: list[Garbage]) -> int:
-    """Remove jobs; returns how many bytes that frees.
+def remove(items: Iterable[Leftover]) -> int:
+    """Remove what `leftovers` found; returns how many bytes that frees.
 
     Raises:
         StateStoreError: one cannot be removed; the others are.
@@ -69,33 +64,32 @@ def collect(items: list[Garbage]) -> int:
     freed, problems = 0, []
     for item in items:
         try:
-            remove_job(JobDir.of(item.app_id))
+            remove_job(ProcessJob.of(item.app_id))
             freed += item.size
         except StateStoreError as error:
             problems.append(error.message)
     if problems:
-        raise StateStoreError("; ".join(problems), hint="Mend the permissions and try again.")
+        raise StateStoreError("; ".join(problems), hint="Fix the permissions and try again.")
     return freed
 
 
-def remove_job(job: JobDir) -> None:
+def remove_job(job: ProcessJob) -> None:
     """Remove a job's directory with its results, its logs, wherever they are, and its working directory.
 
     Raises:
         StateStoreError: something cannot be removed.
     """
-    if os.path.lexists(view_dir(job.app_id)):
+    if os.path.lexists(view_dir(job.name)):
         from trainyard.workspace.directory_shipment import remove_view
 
-        remove_view(job.app_id)
-    for path in dict.fromkeys([recovery.log_root(job, recovery.replica_layout(job)), job.path]):
+        remove_view(job.name)
+    for path in dict.fromkeys([job.log_root(job.layout()), job.path]):
         try:
             directories.remove_tree(path)
         except OSError as error:
             raise StateStoreError(f"cannot remove {error.filename or path}: {error.strerror}") from error
 
 
-def size_of(job: JobDir) -> int:
+def size_of(job: ProcessJob) -> int:
     """Return how many bytes a job takes on the disk, logs included."""
-    roots = [job.path, recovery.log_root(job, recovery.replica_layout(job)), view_dir(job.app_id)]
-    return directories.size_of(dict.fromkeys(roots))
+    return directories.size_of(dict.fromkeys([job.path, job.log_root(job.layout()), view_dir(job.name)]))

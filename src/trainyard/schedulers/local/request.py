@@ -9,13 +9,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.paths import view_dir
-from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.schedulers.local.devices import place_gpus, visible_gpus
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
+CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
+NVIDIA_SMI_SECONDS = 30
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
 #: Of the toolkit, where the hosts of a distribution come together.
@@ -114,7 +115,7 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         ConfigError: a program does not exist, the GPUs do not suffice, or an option is out of range.
     """
     _check_options(opts)
-    job = JobDir.of(app_id)
+    job = ProcessJob.of(app_id)
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
     path = _search_path(cwd, prepend_cwd=opts.prepend_cwd)
@@ -163,7 +164,7 @@ def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plan_role(
-    role: Role, app_id: str, job: JobDir, log_root: str, cwd: str, path: str, grace: float
+    role: Role, app_id: str, job: ProcessJob, log_root: str, cwd: str, path: str, grace: float
 ) -> RolePlan:
     if role.name in (".", ".."):
         raise ConfigError(
@@ -293,15 +294,6 @@ def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
     return [] if os.path.exists(located) else [f"role {role.name!r}: there is no script {script}"]
 
 
-def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
-    wanted = [role.resource.gpu for role in app.roles for _ in range(role.num_replicas)]
-    placed = place_gpus(wanted, visible_gpus())
-    replicas = [replica for role in roles for replica in role.replicas]
-    for replica, devices in zip(replicas, placed, strict=True):
-        if devices is not None:
-            replica.env["CUDA_VISIBLE_DEVICES"] = devices
-
-
 def _ignored(role: Role) -> list[str]:
     """Return which fields of a role mean nothing here, in words."""
     ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
@@ -313,3 +305,67 @@ def _ignored(role: Role) -> list[str]:
     if role.resource.devices and role.resource != limits:
         ignored.append("resource.devices")
     return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]
+
+
+# ---- GPUs
+
+
+def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the ids of the GPUs that this process may use: of CUDA_VISIBLE_DEVICES, else all there are."""
+    if CUDA_VARIABLE in environ:
+        return [part.strip() for part in environ[CUDA_VARIABLE].split(",") if part.strip() not in ("", "-1")]
+    import shutil
+    import subprocess
+
+    if shutil.which("nvidia-smi", path=environ.get("PATH")) is None:
+        return []
+    try:
+        result = subprocess.run(
+            ["nvidia-smi", "-L"],
+            capture_output=True,
+            text=True,
+            env=dict(environ),
+            timeout=NVIDIA_SMI_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = [line for line in result.stdout.splitlines() if line.startswith("GPU ")]
+    return [str(index) for index in range(len(lines))] if result.returncode == 0 else []
+
+
+def place_gpus(wanted: Sequence[int], gpus: Sequence[str]) -> list[str | None]:
+    """Share GPUs out among replicas.
+
+    Args:
+        wanted: number of GPUs for each replica; negative where it says nothing.
+        gpus: ids of the GPUs there are.
+
+    Returns:
+        For each replica the value of CUDA_VISIBLE_DEVICES: "" hides all GPUs from a replica that wants
+        none; None leaves the variable alone.
+
+    Raises:
+        ConfigError: the replicas want more than there are.
+    """
+    total = sum(count for count in wanted if count > 0)
+    if total > len(gpus):
+        raise ConfigError(
+            f"the replicas ask for {total} GPUs in all, and {len(gpus)} are visible on this machine",
+            hint="Ask for fewer, or leave auto_set_cuda_visible_devices off to let replicas share.",
+        )
+    placed: list[str | None] = []
+    first = 0
+    for count in wanted:
+        placed.append(",".join(gpus[first : first + count]) if count >= 0 else None)
+        first += max(count, 0)
+    return placed
+
+
+def _place_gpus(app: AppDef, roles: list[RolePlan]) -> None:
+    wanted = [role.resource.gpu for role in app.roles for _ in range(role.num_replicas)]
+    placed = place_gpus(wanted, visible_gpus())
+    replicas = [replica for role in roles for replica in role.replicas]
+    for replica, devices in zip(replicas, placed, strict=True):
+        if devices is not None:
+            replica.env[CUDA_VARIABLE] = devices

@@ -10,7 +10,6 @@ import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
-from trainyard.paths import state_error
 from trainyard.schedulers.base import (
     DescribeAppResponse,
     Leftover,
@@ -20,19 +19,18 @@ from trainyard.schedulers.base import (
     Scheduler,
     Stream,
 )
-from trainyard.schedulers.exec.process import job_directory, recovery
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process import recovery
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.system import processes
-from trainyard.system.identity import Process, user_name
+from trainyard.system.identity import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.exec.process.launcher import Launcher
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.request import LocalRequest
-    from trainyard.schedulers.local.submission import Launcher
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
@@ -66,11 +64,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def expect_submission(self) -> None:
         """Start a supervisor ahead of its job, so that it comes up while the job is being made."""
-        from trainyard.schedulers.local.submission import Launcher
+        from trainyard.schedulers.local.submission import make_launcher
 
         if self._launcher is None:
             try:
-                self._launcher = Launcher()
+                self._launcher = make_launcher()
             except OSError:  # it is tried again, and reported, when there is a job
                 pass
 
@@ -87,7 +85,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.specs.substitution import macros
         from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
-        base = JobDir.of(macros.app_id).base_dir(role.name, macros.replica_id)
+        base = ProcessJob.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: what a project wants installed there is theirs to decide.
         return ToolkitPlace(
             local_command(), code=macros.img_root, base=base, env={"TRAINYARD_INSTALLER": "none"}
@@ -131,28 +129,30 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what is known of a job; ends it as FAILED if its supervisor is gone."""
-        job = _job_dir(app_id)
-        return None if job is None else recovery.describe_job(job)
+        from trainyard.schedulers.local.observe import describe
+
+        job = ProcessJob.find(app_id)
+        return None if job is None else describe(job)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
         rows = []
-        for job in job_directory.all_jobs():
-            document, state = job.read_job(), recovery.current_state(job)
+        for job in ProcessJob.all():
+            document, state = job.read_request(), recovery.current_state(job)
             if document is not None and state is not None:
-                row = ListAppResponse(job.app_id, AppState[state["state"]], name=document["app"]["name"])
+                row = ListAppResponse(job.name, AppState[state["state"]], name=document["app"]["name"])
                 rows.append((document["created_at"], row))
         return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
-        return _job_dir(app_id) is not None
+        return ProcessJob.find(app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends; the system notifies, nothing is asked for again and again."""
         from trainyard.schedulers.exec.process.job_watch import wait_for_end
 
-        job = _job_dir(app_id)
+        job = ProcessJob.find(app_id)
         if job is None:
             return None
         wait_for_end(job, lambda: _is_over(job), timeout)
@@ -161,7 +161,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     # ---- ending
 
     def _cancel_existing(self, app_id: str) -> None:
-        job = JobDir.of(app_id)
+        job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is None or is_terminal(AppState[state["state"]]):
             return
@@ -169,24 +169,12 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             raise BackendError(
                 f"cannot cancel {app_id} from here: {state['msg']}", hint=f"Cancel it on {state['host']}."
             )
-        import signal
-
-        supervisor = Process.from_json(state.get("supervisor"))
-        signum = signal.SIGTERM
-        try:
-            job.request_cancel(by=user_name())
-        except OSError as error:
-            # a full disk, say, which is when a job that fills it must be stopped: the signal alone says it
-            signum = signal.SIGUSR1
-            if supervisor is None:
-                raise state_error("write", job.path, error) from error
-        if supervisor is not None:
-            processes.send_signal(supervisor, signum)
+        recovery.stop(job, state, by=user_name())
 
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.local.housekeeping import remove_job
 
-        job = JobDir.of(app_id)
+        job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
             raise ConfigError(
@@ -196,20 +184,15 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs that ended long enough ago, and what interrupted submissions left."""
-        from trainyard.schedulers.local import housekeeping
+        from trainyard.schedulers.local.housekeeping import leftovers
 
-        return [
-            Leftover(item.app_id, item.path, item.age, item.size, item.app_id, item.results)
-            for item in housekeeping.find(older_than)
-        ]
+        return leftovers(older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
-        from trainyard.schedulers.local import housekeeping
+        from trainyard.schedulers.local.housekeeping import remove
 
-        return housekeeping.collect(
-            [housekeeping.Garbage(item.name, item.app_id, item.size, item.age) for item in leftovers]
-        )
+        return remove(leftovers)
 
     # ---- logs
 
@@ -220,13 +203,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.exec.process.log_reader import ReplicaLog
         from trainyard.schedulers.lines import check_replicas, compile_regex
 
-        job = _job_dir(app_id)
+        job = ProcessJob.find(app_id)
         if job is None:
             raise UnknownAppException(f"there is no local job {app_id!r}")
         if query.regex is not None:
             compile_regex(query.regex)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        log_dirs = {(role, index): log_dir for role, index, log_dir in recovery.replica_layout(job)}
+        log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
@@ -240,24 +223,24 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
     app_id = info.request.app_id
-    if JobDir.of(app_id).exists():
+    if ProcessJob.of(app_id).exists():
         raise BackendError(f"the job {app_id} has been submitted already")
     make_view(info.shipment, app_id)
     try:
         return submit(info, launcher)
     except BaseException:
-        if not JobDir.of(app_id).exists():
+        if not ProcessJob.of(app_id).exists():
             remove_view(app_id)
         raise
 
 
-def _read(job: JobDir, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
+def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
     from trainyard.schedulers.exec.process.job_watch import JobWatch
     from trainyard.schedulers.exec.process.log_reader import follow_logs, read_logs
 
     try:
         if not query.should_tail:
-            recovery.current_state(job)  # as any look at a job, it ends one that nobody keeps any more
+            recovery.current_state(job)  # ends a job that nothing runs any more
             yield from read_logs(logs, query)
             return
         watch = JobWatch(job, [log.index_path for log in logs.values()])
@@ -268,24 +251,15 @@ def _read(job: JobDir, logs: dict[tuple[str, int], Any], query: LogQuery) -> Ite
         finally:
             watch.close()
     except OSError as error:
-        raise StateStoreError(f"cannot read the log of {job.app_id}: {error}") from error
+        raise StateStoreError(f"cannot read the log of {job.name}: {error}") from error
     finally:
         for log in logs.values():
             log.close()
 
 
-def _job_dir(app_id: str) -> JobDir | None:
-    """Return the directory of an existing job."""
-    if not app_id or "/" in app_id or app_id.startswith("."):
-        return None
-    job = JobDir.of(app_id)
-    return job if job.exists() else None
-
-
-def _is_over(job: JobDir) -> bool:
+def _is_over(job: ProcessJob) -> bool:
     state = recovery.current_state(job)
-    # Of a damaged state (UNKNOWN) no more will ever be known: waiting would have no end.
-    return state is None or is_terminal(AppState[state["state"]]) or state["state"] == AppState.UNKNOWN.name
+    return state is None or job.is_over(state)
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:

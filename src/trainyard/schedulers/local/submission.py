@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -14,58 +11,26 @@ from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.redaction import Redactor
 from trainyard.schedulers.exec.process import documents
-from trainyard.schedulers.exec.process.job_directory import JobDir
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
+from trainyard.schedulers.exec.process.launcher import Launcher
 from trainyard.schedulers.local.request import LocalRequest, inherited_environ
 from trainyard.specs.serialize import to_json
-from trainyard.system import processes
 from trainyard.system.identity import machine, myself
 
 if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
 
-SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../exec/process/supervise.py"))
-#: What the process list shows beside the program until there is a job; long enough for a job's title.
-WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
+SUPERVISOR = "trainyard.schedulers.exec.process.supervisor:Supervisor"
 
 
-class Launcher:
-    """The process that starts a job's supervisor. It may be started before there is a job.
+def make_launcher() -> Launcher:
+    """Start the process that starts a supervisor.
 
     Raises:
         OSError: it cannot be started.
     """
-
-    def __init__(self) -> None:
-        # Isolated and without `site`, it starts in half the time; it uses the standard library only.
-        command = [sys.executable, "-I", "-S", SUPERVISE, WAITING]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={key: value for key, value in os.environ.items() if key != processes.JOB_VARIABLE},
-        )
-
-    def is_waiting(self) -> bool:
-        """Tell whether it is still there."""
-        return self._process.poll() is None
-
-    def launch(self, plan: dict[str, Any]) -> str:
-        """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
-        _, problem = self._process.communicate(json.dumps(plan).encode("utf-8", "surrogateescape"))
-        if self._process.returncode == 0:
-            return ""
-        return problem.decode("utf-8", "replace").strip() or "its supervisor ended before it was ready"
-
-    def discard(self) -> None:
-        """End it without a job."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.communicate()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_process"):
-            self.discard()
+    # Isolated and without `site`, it starts in half the time; it uses the standard library only.
+    return Launcher(SUPERVISOR, ["-I", "-S"])
 
 
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
@@ -82,7 +47,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     request = info.request
     for warning in request.warnings:
         warnings.warn(warning, RuntimeWarning, stacklevel=4)
-    job = JobDir(request.job_dir)
+    job = ProcessJob(request.job_dir)
     make_private_dir(os.path.dirname(job.path))
     try:
         os.mkdir(job.path, 0o700)
@@ -90,7 +55,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
     except FileExistsError:
         raise BackendError(f"the job {request.app_id} has been submitted already") from None
     except OSError as error:
-        _remove_empty(job)
+        _remove(job)
         raise state_error("write the job's directory", job.path, error) from error
     _start_supervisor(request, job, launcher)
     return request.app_id
@@ -116,7 +81,7 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
     }
 
 
-def _start_supervisor(request: LocalRequest, job: JobDir, launcher: Launcher | None) -> None:
+def _start_supervisor(request: LocalRequest, job: ProcessJob, launcher: Launcher | None) -> None:
     plan = {
         "app_id": request.app_id,
         "job_dir": job.path,
@@ -136,20 +101,19 @@ def _start_supervisor(request: LocalRequest, job: JobDir, launcher: Launcher | N
         ],
     }
     try:
-        ready = launcher if launcher is not None and launcher.is_waiting() else Launcher()
+        ready = launcher if launcher is not None and launcher.is_waiting() else make_launcher()
         problem = ready.launch(plan)
     except OSError as error:
-        _remove_empty(job)
-        raise BackendError(f"cannot start the job's supervisor: {error}") from error
+        problem = f"cannot start its supervisor: {error}"
     if problem:
-        _remove_empty(job)
+        _remove(job)
         raise BackendError(
             f"the job {request.app_id} was not started: {problem}",
-            hint="Nothing of it runs. Mend the cause and submit it again.",
+            hint="Nothing of it runs. Fix the cause and submit it again.",
         )
 
 
-def _remove_empty(job: JobDir) -> None:
+def _remove(job: ProcessJob) -> None:
     """Remove the directory of a job that never started."""
     import shutil
 

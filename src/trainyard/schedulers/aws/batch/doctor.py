@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.pending import look_at_queue, queue_problems
-from trainyard.schedulers.aws.batch.policy import minimal_policy
-from trainyard.schedulers.aws.looks import (
+from trainyard.schedulers.aws.batch.reasons import look_at_queue, queue_problems
+from trainyard.schedulers.aws.doctor import (
     ECR_IMAGE,
     guarded,
     identity,
@@ -17,7 +16,7 @@ from trainyard.schedulers.aws.looks import (
     log_group_exists,
     partition_and_account,
 )
-from trainyard.schedulers.aws.roles import find_role, trusts
+from trainyard.schedulers.aws.iam import find_role, trusts
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import Check
 
@@ -146,3 +145,99 @@ def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
     )
     text = f"what {who or 'the identity'} needs at least:\n{json.dumps(policy, indent=2)}"
     return Check("policy", None, text)
+
+
+def minimal_policy(
+    region: str,
+    account: str,
+    queue: str | None,
+    roles: Iterable[str],
+    log_group: str,
+    repository: str | None = None,
+    partition: str = "aws",
+) -> dict[str, Any]:
+    """Return the policy document.
+
+    Args:
+        region: region of the jobs.
+        account: number of the account; ``*`` if it is not known.
+        queue: name of the queue; None for any.
+        roles: ARNs of the roles that jobs get.
+        log_group: log group that jobs write to.
+        repository: name of the ECR repository that images are pushed to; None for none.
+        partition: ``aws``, ``aws-cn``, ....
+    """
+    batch = f"arn:{partition}:batch:{region}:{account}"
+    statements = [
+        # Batch takes no resource for these.
+        _allow(
+            "Look",
+            [
+                "DescribeComputeEnvironments",
+                "DescribeJobDefinitions",
+                "DescribeJobQueues",
+                "DescribeJobs",
+                "ListJobs",
+            ],
+            "*",
+        ),
+        _allow(
+            "Submit",
+            ["DeregisterJobDefinition", "RegisterJobDefinition", "SubmitJob", "TagResource", "TerminateJob"],
+            [f"{batch}:job-queue/{queue or '*'}", f"{batch}:job-definition/*", f"{batch}:job/*"],
+        ),
+        {
+            "Sid": "ReadLogs",
+            "Effect": "Allow",
+            "Action": [
+                "logs:DeleteLogStream",
+                "logs:DescribeLogStreams",
+                "logs:GetLogEvents",
+                "logs:StartLiveTail",
+            ],
+            "Resource": [
+                f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}",
+                f"arn:{partition}:logs:{region}:{account}:log-group:{log_group}:*",
+            ],
+        },
+    ]
+    if arns := sorted(roles):
+        passing = {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}}
+        statements.append(
+            {
+                "Sid": "PassRoles",
+                "Effect": "Allow",
+                "Action": "iam:PassRole",
+                "Resource": arns,
+                "Condition": passing,
+            }
+        )
+    if repository:
+        statements += _pushing(f"arn:{partition}:ecr:{region}:{account}:repository/{repository}")
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _allow(sid: str, actions: list[str], resource: Any) -> dict[str, Any]:
+    names = [f"batch:{action}" for action in actions]
+    return {"Sid": sid, "Effect": "Allow", "Action": names, "Resource": resource}
+
+
+def _pushing(repository: str) -> list[dict[str, Any]]:
+    actions = [
+        "BatchCheckLayerAvailability",
+        "BatchGetImage",
+        "CompleteLayerUpload",
+        "GetDownloadUrlForLayer",
+        "InitiateLayerUpload",
+        "PutImage",
+        "UploadLayerPart",
+    ]
+    return [
+        {"Sid": "LogInToRegistry", "Effect": "Allow", "Action": "ecr:GetAuthorizationToken", "Resource": "*"},
+        {
+            "Sid": "PushImages",
+            "Effect": "Allow",
+            "Action": [f"ecr:{action}" for action in actions],
+            "Resource": repository,
+        },
+    ]

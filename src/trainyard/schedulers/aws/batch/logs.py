@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.schedulers.aws.batch import observe
-from trainyard.schedulers.aws.batch.observe import Place
+from trainyard.schedulers.aws.batch.observe import ReplicaRef
 from trainyard.schedulers.aws.batch.reasons import reason_of
-from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts, LogStreams
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
@@ -20,7 +20,12 @@ MOST_MISSES = 10
 
 
 def read_logs(
-    session: AwsSession, job: dict[str, Any], places: Sequence[Place], query: LogQuery, *, live: bool = False
+    session: AwsSession,
+    job: dict[str, Any],
+    places: Sequence[ReplicaRef],
+    query: LogQuery,
+    *,
+    live: bool = False,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job.
 
@@ -50,15 +55,15 @@ class BatchLogs:
         places: the replicas that are wanted.
     """
 
-    def __init__(self, session: AwsSession, job: dict[str, Any], places: Sequence[Place]) -> None:
+    def __init__(self, session: AwsSession, job: dict[str, Any], places: Sequence[ReplicaRef]) -> None:
         self._session = session
         self._id: str = job["jobId"]
         self._job: dict[str, Any] | None = job
         self._places = list(places)
-        self._seen: Mapping[tuple[str, int], Attempts] = {}
+        self._seen: Mapping[tuple[str, int], ReplicaAttempts] = {}
         self._misses = 0
 
-    def refresh(self) -> Mapping[tuple[str, int], Attempts]:
+    def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
         """Ask Batch, and return the attempts of every replica and whether it is over.
 
         Raises:
@@ -76,7 +81,7 @@ class BatchLogs:
         is_over = is_terminal(observe.app_state(job)[0])
         details = observe.details_of(self._session, job, self._places)
         self._seen = {
-            (place.role, place.replica): Attempts(
+            (place.role, place.replica): ReplicaAttempts(
                 attempts_of(detail), is_over or is_terminal(reason_of(detail).state)
             )
             for place, detail in details
@@ -84,7 +89,7 @@ class BatchLogs:
         return self._seen
 
 
-def attempts_of(detail: Mapping[str, Any]) -> list[Attempt]:
+def attempts_of(detail: Mapping[str, Any]) -> list[AttemptLog]:
     """Return a replica's attempts that have a log stream, the oldest first."""
     ended: dict[str, float | None] = {}
     for attempt in detail.get("attempts") or []:
@@ -95,4 +100,4 @@ def attempts_of(detail: Mapping[str, Any]) -> list[Attempt]:
     if current and current not in ended:
         stopped = detail.get("stoppedAt") if is_terminal(reason_of(dict(detail)).state) else None
         ended[current] = stopped / 1000 if stopped else None
-    return [Attempt(stream, end) for stream, end in ended.items()]
+    return [AttemptLog(stream, end) for stream, end in ended.items()]

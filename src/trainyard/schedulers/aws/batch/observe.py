@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.commands import RANK0_HOST, REPLICA_INDEX, ROLE_NAME, original_command
+from trainyard.schedulers.aws.batch import names, observe
+from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.reasons import exit_code, reason_of
+from trainyard.schedulers.aws.batch.replicas import (
+    ARRAY,
+    CONTAINER,
+    MULTINODE,
+    RANK0_HOST,
+    REPLICA_INDEX,
+    ROLE_NAME,
+    original_command,
+)
 from trainyard.schedulers.aws.batch.rules import node_range
-from trainyard.schedulers.aws.batch.shapes import ARRAY, CONTAINER, MULTINODE
+from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.base import DescribeAppResponse
+from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
@@ -26,7 +38,7 @@ CONCURRENCY = 8
 UNNAMED_ROLE = "node"
 
 
-class Place(NamedTuple):
+class ReplicaRef(NamedTuple):
     """Where a replica is: its role and index, and the id under which Batch describes it alone."""
 
     role: str
@@ -69,7 +81,7 @@ def kind_of(job: Mapping[str, Any]) -> str:
     return ARRAY if (job.get("arrayProperties") or {}).get("size") else CONTAINER
 
 
-def places_of(job: Mapping[str, Any]) -> list[Place]:
+def replicas_of(job: Mapping[str, Any]) -> list[ReplicaRef]:
     """Return a job's replicas in order of their roles. Works for the predecessor's jobs too."""
     job_id, kind = job["jobId"], kind_of(job)
     if kind == MULTINODE:
@@ -78,31 +90,31 @@ def places_of(job: Mapping[str, Any]) -> list[Place]:
     role = environment(container).get(ROLE_NAME, UNNAMED_ROLE)
     if kind == ARRAY:
         count = job["arrayProperties"]["size"]
-        return [Place(role, index, f"{job_id}:{index}", container) for index in range(count)]
-    return [Place(role, 0, job_id, container)]
+        return [ReplicaRef(role, index, f"{job_id}:{index}", container) for index in range(count)]
+    return [ReplicaRef(role, 0, job_id, container)]
 
 
-def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[Place]:
-    places: list[Place] = []
+def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[ReplicaRef]:
+    places: list[ReplicaRef] = []
     seen: dict[str, int] = {}
     count = properties["numNodes"]
     for each in properties.get("nodeRangeProperties") or []:
         container = each.get("container") or {}
         role = environment(container).get(ROLE_NAME, UNNAMED_ROLE)
         for node in range(*node_range(each["targetNodes"], count)):
-            places.append(Place(role, seen.get(role, 0), f"{job_id}#{node}", container))
+            places.append(ReplicaRef(role, seen.get(role, 0), f"{job_id}#{node}", container))
             seen[role] = seen.get(role, 0) + 1
     return places
 
 
-def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple[Place, dict[str, Any]]]:
+def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple[ReplicaRef, dict[str, Any]]]:
     """Return all replicas of a job, and what Batch says of each."""
-    return details_of(session, job, places_of(job))
+    return details_of(session, job, replicas_of(job))
 
 
 def details_of(
-    session: AwsSession, job: Mapping[str, Any], places: Iterable[Place]
-) -> list[tuple[Place, dict[str, Any]]]:
+    session: AwsSession, job: Mapping[str, Any], places: Iterable[ReplicaRef]
+) -> list[tuple[ReplicaRef, dict[str, Any]]]:
     """Return replicas of a job, and what Batch says of each, or else of the job."""
     wanted = list(places)
     if kind_of(job) == CONTAINER:
@@ -111,7 +123,7 @@ def details_of(
     return [(place, found.get(place.job_id) or _unseen(job, place)) for place in wanted]
 
 
-def _unseen(job: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _unseen(job: Mapping[str, Any], place: ReplicaRef) -> dict[str, Any]:
     """Stand in for a replica that Batch does not describe: it is in the state of its job, at most."""
     taken = ["status", "statusReason", "isCancelled", "isTerminated", "startedAt", "stoppedAt"]
     if place.job_id.endswith("#0"):
@@ -123,7 +135,7 @@ def _unseen(job: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 def app_response(
-    app_id: str, job: Mapping[str, Any], replicas: list[tuple[Place, dict[str, Any]]] | None = None
+    app_id: str, job: Mapping[str, Any], replicas: list[tuple[ReplicaRef, dict[str, Any]]] | None = None
 ) -> DescribeAppResponse:
     """Return what is known of a job.
 
@@ -181,7 +193,7 @@ def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:
     return reason.state, words or reason.text
 
 
-def _first_failure(replicas: list[tuple[Place, dict[str, Any]]]) -> str:
+def _first_failure(replicas: list[tuple[ReplicaRef, dict[str, Any]]]) -> str:
     failed = [
         (detail.get("stoppedAt") or 0, place, reason)
         for place, detail in replicas
@@ -194,14 +206,14 @@ def _first_failure(replicas: list[tuple[Place, dict[str, Any]]]) -> str:
     return f"{place.role}/{place.replica}: {reason.text}{others}"
 
 
-def _role_statuses(replicas: list[tuple[Place, dict[str, Any]]]) -> list[RoleStatus]:
+def _role_statuses(replicas: list[tuple[ReplicaRef, dict[str, Any]]]) -> list[RoleStatus]:
     by_role: dict[str, list[ReplicaStatus]] = {}
     for place, detail in replicas:
         by_role.setdefault(place.role, []).append(_replica_status(place, detail))
     return [RoleStatus(role, found) for role, found in by_role.items()]
 
 
-def _replica_status(place: Place, detail: dict[str, Any]) -> ReplicaStatus:
+def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:
     reason = reason_of(detail)
     ended = is_terminal(reason.state)
     return ReplicaStatus(
@@ -224,7 +236,7 @@ def starts_of(detail: Mapping[str, Any]) -> int:
     return len(attempts) + is_new
 
 
-def log_group(place: Place) -> str:
+def log_group(place: ReplicaRef) -> str:
     """Return the log group that a replica writes to."""
     options = (place.container.get("logConfiguration") or {}).get("options") or {}
     return str(options.get("awslogs-group", names.DEFAULT_LOG_GROUP))
@@ -249,7 +261,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 def _roles(job: Mapping[str, Any]) -> list[Role]:
     """Rebuild the roles, as far as Batch keeps them: no mounts, devices and retry policies."""
     roles: dict[str, Role] = {}
-    for place in places_of(job):
+    for place in replicas_of(job):
         if place.role in roles:
             roles[place.role].num_replicas += 1
         elif place.container.get("command"):
@@ -257,7 +269,7 @@ def _roles(job: Mapping[str, Any]) -> list[Role]:
     return list(roles.values())
 
 
-def _role(place: Place) -> Role:
+def _role(place: ReplicaRef) -> Role:
     container = place.container
     command = original_command(list(container["command"]))
     hidden = (REPLICA_INDEX, RANK0_HOST, "AWS_BATCH_JOB_ID")
@@ -282,3 +294,258 @@ def _resource(container: Mapping[str, Any]) -> Resource:
     if container.get("instanceType"):
         resource.capabilities[INSTANCE_TYPE] = container["instanceType"]
     return resource
+
+
+Job = dict[str, Any]
+
+#: How long Batch may take until it shows a job that it has accepted.
+SETTLING_SECONDS = 60.0
+
+
+class JobFinder:
+    """Knows where jobs are, and the sessions by which they are reached.
+
+    Args:
+        clients: clients to use instead of making them, by service.
+        recall: gives what the history keeps of a job of ours.
+        configured: gives the options that are configured for this directory.
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, Any],
+        recall: Callable[[str], str | None],
+        configured: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._given = dict(clients)
+        self._recall = recall
+        self._configured = configured
+        self._sessions: dict[tuple[str, str], AwsSession] = {}
+        self._defaults: tuple[str, str] | None = None
+        self._known: dict[str, JobRef] = {}
+        self._submitted_at: dict[str, float] = {}
+
+    def close(self) -> None:
+        """Close the connections; clients that were handed in stay open."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if not self._given:
+                session.close()
+
+    def session(self, region: str | None, profile: str | None) -> AwsSession:
+        """Return the session of a region and profile; where one is not known, that of the configuration."""
+        if self._defaults is None:
+            configured = self._configured()
+            self._defaults = (configured.get("region") or "", configured.get("profile") or "")
+        key = (region or self._defaults[0], profile or self._defaults[1])
+        if key not in self._sessions:
+            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
+        return self._sessions[key]
+
+    def session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
+        """Return the session that options ask for."""
+        region = cfg.get("region") or names.region_of_arn(cfg.get("queue") or "")
+        return self.session(region, cfg.get("profile"))
+
+    def _ref(self, app_id: str) -> JobRef | None:
+        if app_id not in self._known:
+            text = self._recall(app_id)
+            if not text:
+                return None
+            self._known[app_id] = JobRef.from_text(text)
+        return self._known[app_id]
+
+    def remember(self, app_id: str, ref: JobRef) -> None:
+        """Keep where a job is that was submitted just now."""
+        self._known[app_id] = ref
+        self._submitted_at[app_id] = time.monotonic()
+
+    def session_and_id(self, app_id: str) -> tuple[AwsSession, str]:
+        """Return the session of a job that was found or submitted before, and Batch's id of it."""
+        ref = self._known[app_id]
+        return self.session(ref.region, ref.profile), ref.job_id
+
+    def find(self, app_id: str) -> tuple[AwsSession, Job] | None:
+        """Find a job; None if there is none, or it was deleted."""
+        job = self.find_many([app_id])[app_id]
+        if job is None:
+            return None
+        return self.session_and_id(app_id)[0], job
+
+    def find_many(self, app_ids: list[str]) -> dict[str, Job | None]:
+        """Find jobs by the ids that are known, with a call for each hundred, and the others by name."""
+        refs = {app_id: ref for app_id in app_ids if (ref := self._ref(app_id)) is not None}
+        groups: dict[tuple[str, str], dict[str, str]] = {}
+        for app_id, ref in refs.items():
+            groups.setdefault((ref.region, ref.profile), {})[ref.job_id] = app_id
+        found: dict[str, Job | None] = dict.fromkeys(app_ids)
+        for (region, profile), ids in groups.items():
+            for job_id, job in observe.describe_jobs(self.session(region, profile), ids).items():
+                found[ids[job_id]] = job
+        for app_id in app_ids:
+            if found[app_id] is None and not self.is_fresh(app_id):
+                found[app_id] = self._find_by_name(app_id, refs.get(app_id))
+        for app_id in [app_id for app_id in found if found[app_id] is not None]:
+            self._submitted_at.pop(app_id, None)
+        return {app_id: None if _is_deleted(job) else job for app_id, job in found.items()}
+
+    def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
+        parts = names.split_app_id(app_id)
+        if parts is None:
+            return None
+        session = self.session(ref.region, ref.profile) if ref else self.session(None, None)
+        summaries = find_by_name(session, *parts)
+        if not summaries:
+            return None
+        job_id = summaries[0]["jobId"]
+        job = observe.describe_jobs(session, [job_id]).get(job_id)
+        if job is not None:
+            arn = job.get("jobArn") or job_id
+            region, profile = (ref.region, ref.profile) if ref else ("", "")
+            self._known[app_id] = JobRef(job_id, region, profile, arn)
+        return job
+
+    def is_fresh(self, app_id: str) -> bool:
+        """Tell whether this process submitted the job so lately that Batch may not show it yet."""
+        submitted = self._submitted_at.get(app_id)
+        return submitted is not None and time.monotonic() - submitted < SETTLING_SECONDS
+
+
+def _is_deleted(job: Job | None) -> bool:
+    return job is not None and names.TAG_DELETED in (job.get("tags") or {})
+
+
+PAGE_SIZE = 100
+_NO_QUEUE = re.compile(r"(?:does not|doesn't) exist|not found", re.IGNORECASE)
+_ALL_TIMES = 1  # milliseconds since the epoch
+# What `list` keeps of each job while it runs, out of all that Batch says.
+_KEPT = (
+    "jobId",
+    "jobArn",
+    "jobName",
+    "createdAt",
+    "status",
+    "statusReason",
+    "stoppedAt",
+    "isCancelled",
+    "isTerminated",
+    "arrayProperties",
+    "tags",
+)
+
+
+def queue_names(session: AwsSession) -> list[str]:
+    """Return all job queues."""
+    pages = session.pages("batch", "DescribeJobQueues", "jobQueues")
+    return list(dict.fromkeys(queue["jobQueueName"] for page in pages for queue in page))
+
+
+def find_by_name(session: AwsSession, queue: str, name: str) -> list[dict[str, Any]]:
+    """Return the jobs of this name as the list has them, the oldest first; none if there is no such queue."""
+    filters = [{"name": "JOB_NAME", "values": [name]}]
+    try:
+        found = {
+            job["jobId"]: job
+            for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters)
+            for job in page
+            if job.get("jobName") == name and not _is_part(job)  # the filter does not mind the case
+        }
+    except AwsError as error:
+        if error.code == "ClientException" and _NO_QUEUE.search(error.message):
+            return []
+        raise
+    return sorted(found.values(), key=lambda job: job.get("createdAt", 0))
+
+
+def list_jobs(
+    session: AwsSession,
+    queue: str | None = None,
+    states: Iterable[AppState] | None = None,
+    since: float | None = None,
+    everything: bool = False,
+) -> list[ListAppResponse]:
+    """Return the jobs of one queue or all, the oldest first.
+
+    Args:
+        session: where to look.
+        queue: name or ARN of a queue; None for all queues.
+        states: only jobs in these states; None for all.
+        since: only jobs created at or after this time, seconds since the epoch.
+        everything: also jobs that neither we nor the predecessor submitted.
+    """
+    wanted = None if states is None else frozenset(states)
+    queues = [queue] if queue is not None else queue_names(session)
+    found = {job["jobId"]: (names.queue_name(name), job) for name, job in _summaries(session, queues, since)}
+    if wanted is not None:
+        found = {key: pair for key, pair in found.items() if app_state_of_listed(pair[1]) & wanted}
+    if not everything:
+        details = describe_jobs(session, found, _kept)
+        found = {
+            key: (name, {**job, **details[key]})
+            for key, (name, job) in found.items()
+            if key in details and names.is_ours(details[key].get("tags") or {})
+        }
+    rows = [_row(name, job) for name, job in found.values()]
+    return sorted(
+        (row for row in rows if wanted is None or row.state in wanted),
+        key=lambda row: row.submitted_at or 0.0,
+    )
+
+
+def app_state_of_listed(job: dict[str, Any]) -> frozenset[AppState]:
+    """Return the states that a job may be in: of an array the list does not say how far it is."""
+    state = reason_of(job).state
+    if kind_of(job) == ARRAY and state is AppState.PENDING:
+        return frozenset({state, AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED})
+    return frozenset({state})
+
+
+def _summaries(
+    session: AwsSession, queues: list[str], since: float | None
+) -> list[tuple[str, dict[str, Any]]]:
+    # Without a filter only running jobs are listed; this one takes the place of "in whatever state".
+    after = _ALL_TIMES if since is None else max(int(since * 1000) - 1, _ALL_TIMES)
+    filters = [{"name": "AFTER_CREATED_AT", "values": [str(after)]}]
+    stopped = threading.Event()
+
+    def look(queue: str) -> list[tuple[str, dict[str, Any]]]:
+        found = []
+        for page in session.pages(
+            "batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters, maxResults=PAGE_SIZE
+        ):
+            found += [(queue, _kept(job)) for job in page if not _is_part(job) and _is_since(job, since)]
+            if stopped.is_set():
+                break
+        return found
+
+    if len(queues) == 1:
+        return look(queues[0])
+    with ThreadPoolExecutor(CONCURRENCY, "list-jobs") as pool:
+        try:
+            return [pair for found in pool.map(look, queues) for pair in found]
+        except BaseException:
+            stopped.set()
+            raise
+
+
+def _is_since(job: dict[str, Any], since: float | None) -> bool:
+    return since is None or job.get("createdAt", 0) >= int(since * 1000)
+
+
+def _is_part(job: dict[str, Any]) -> bool:
+    """Tell whether it is a child of an array or a node, rather than a job."""
+    return ":" in job["jobId"] or "#" in job["jobId"]
+
+
+def _kept(job: dict[str, Any]) -> dict[str, Any]:
+    return {key: job[key] for key in _KEPT if key in job}
+
+
+def _row(queue: str, job: dict[str, Any]) -> ListAppResponse:
+    state, _ = app_state(job)
+    tags = job.get("tags") or {}
+    name = tags.get(names.TAG_APP_NAME) or tags.get(names.TAG_PREDECESSOR_APP_NAME) or job["jobName"]
+    row = ListAppResponse(names.make_app_id(queue, job["jobName"]), state, name=name)
+    row.submitted_at = job["createdAt"] / 1000 if job.get("createdAt") else None
+    row.ended_at = job["stoppedAt"] / 1000 if job.get("stoppedAt") else None
+    return row

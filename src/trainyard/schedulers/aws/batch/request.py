@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.docker.image_reference import image_problem
+from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.commands import OF_THE_RUN, program
-from trainyard.schedulers.aws.batch.containers import container
-from trainyard.schedulers.aws.batch.definitions import named
-from trainyard.schedulers.aws.batch.options import FARGATE, AWSBatchOpts
-from trainyard.schedulers.aws.batch.retries import retry_strategy
+from trainyard.schedulers.aws.batch.options import FARGATE, RETRY_SPOT, AWSBatchOpts
+from trainyard.schedulers.aws.batch.replicas import (
+    ARRAY,
+    MULTINODE,
+    OF_THE_RUN,
+    Group,
+    layout,
+    replica_command,
+)
 from trainyard.schedulers.aws.batch.rules import check_options, check_requests
-from trainyard.schedulers.aws.batch.shapes import ARRAY, MULTINODE, Group, layout
-from trainyard.schedulers.ids import make_unique
-from trainyard.specs.app import AppDef
+from trainyard.schedulers.ids import make_unique, normalize
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
+from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
+from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.system.identity import user_name
 
+DIGEST_LENGTH = 16
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
 
 
@@ -119,8 +128,8 @@ def _containers(
     group: Group, opts: AWSBatchOpts, app_id: str, name: str, session: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a group's container as the definition has it, and what this run has otherwise."""
-    lasting = program(group, names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
-    actual = program(group, app_id, name, session)
+    lasting = replica_command(group, names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
+    actual = replica_command(group, app_id, name, session)
     env = {key: value for key, value in lasting.env.items() if key not in OF_THE_RUN}
     definition = {
         **container(group.role, opts, group.kind),
@@ -214,3 +223,288 @@ def _shown(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [_shown(item) for item in value]
     return value
+
+
+#: What Batch says of a job whose host was taken away: "Host EC2 (instance i-...) terminated."
+HOST_GONE = "Host EC2*"
+MOST_ATTEMPTS = 10
+MOST_RULES = 5
+
+_WHAT = {"exit": "onExitCode", "reason": "onReason", "status": "onStatusReason"}
+_ACTIONS = {"retry": "RETRY", "final": "EXIT"}
+_RULE = re.compile(r"(?P<what>\w+)[:=](?P<pattern>.+):(?P<action>\w+)")
+_EXAMPLE = "Example: exit:137:retry, reason:CannotPullContainer*:final, status:Host EC2*:retry"
+
+
+def retry_strategy(max_retries: int, retry_on: str, rules: list[str] | None) -> dict[str, Any]:
+    """Return the strategy: one attempt, and one for each retry.
+
+    Args:
+        max_retries: how often a job is started again.
+        retry_on: ``any`` or ``spot``.
+        rules: rules of the user's, which come first.
+
+    Raises:
+        ConfigError: a rule does not parse, or there are too many retries or rules.
+    """
+    if max_retries >= MOST_ATTEMPTS:
+        raise ConfigError(
+            f"max_retries is {max_retries}: AWS Batch makes at most {MOST_ATTEMPTS} attempts",
+            hint=f"Give at most {MOST_ATTEMPTS - 1}.",
+        )
+    found = [{"onExitCode": "0", "action": "EXIT"}, *map(_rule, rules or [])]
+    if retry_on == RETRY_SPOT:
+        found += [{"onStatusReason": HOST_GONE, "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
+    if len(found) > MOST_RULES:
+        ours = len(found) - len(rules or [])
+        raise ConfigError(
+            f"retry_rules has {len(rules or [])} rules, AWS Batch takes {MOST_RULES}, and {ours} are ours"
+        )
+    return {"attempts": max_retries + 1, "evaluateOnExit": found}
+
+
+def _rule(text: str) -> dict[str, str]:
+    parts = _RULE.fullmatch(text.strip())
+    if parts is None or parts["what"] not in _WHAT or parts["action"] not in _ACTIONS:
+        raise ConfigError(f"retry_rules: cannot read {text!r}", hint=_EXAMPLE)
+    what, pattern = parts["what"], parts["pattern"]
+    allowed = r"[0-9]*\*?" if what == "exit" else r"[^*]*\*?"
+    if re.fullmatch(allowed, pattern) is None or len(pattern) > 512:
+        raise ConfigError(
+            f"retry_rules: {pattern!r} of {text!r} is no pattern: a * stands at the end only"
+            + (", after digits" if what == "exit" else ""),
+            hint=_EXAMPLE,
+        )
+    return {_WHAT[what]: pattern, "action": _ACTIONS[parts["action"]]}
+
+
+_PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
+_DEVICE_PATHS = {EFA_DEVICE: "/dev/infiniband/uverbs{}", NEURON_DEVICE: "/dev/neuron{}"}
+_EFS = re.compile(r"(?P<id>fs-[0-9a-zA-Z-]+)(?:@(?P<point>fsap-[0-9a-zA-Z-]+))?(?::(?P<root>/.*))?")
+
+
+def device_mounts(devices: dict[str, int]) -> list[DeviceMount]:
+    """Return the device files of named devices, such as one EFA interface: ``/dev/infiniband/uverbs0``.
+
+    Raises:
+        ConfigError: there is no such kind of device.
+    """
+    mounts = []
+    for name, count in devices.items():
+        if name not in _DEVICE_PATHS:
+            raise ConfigError(
+                f"AWS Batch has no device {name!r}",
+                hint=f"{did_you_mean(name, _DEVICE_PATHS)} Others can be mounted: type=device,src=/dev/...",
+            )
+        paths = [_DEVICE_PATHS[name].format(index) for index in range(count)]
+        mounts += [DeviceMount(path, path) for path in paths]
+    return mounts
+
+
+def container_mounts(mounts: Iterable[Mount], has_job_role: bool = False) -> dict[str, list[dict[str, Any]]]:
+    """Return ``volumes``, ``mountPoints`` and ``devices``; those that are empty are left out.
+
+    Args:
+        mounts: binds of host directories, EFS file systems (``fs-ID``, ``fs-ID:/DIRECTORY`` or
+            ``fs-ID@fsap-ID``, an access point) and devices.
+        has_job_role: whether the job has a role, by which EFS can then recognise it.
+
+    Raises:
+        ConfigError: a volume is no EFS file system, or two mounts go to one place.
+    """
+    found: dict[str, list[dict[str, Any]]] = {"volumes": [], "mountPoints": [], "devices": []}
+    places: set[str] = set()
+    for index, mount in enumerate(mounts):
+        if mount.dst_path in places:
+            raise ConfigError(f"two mounts go to {mount.dst_path}")
+        places.add(mount.dst_path)
+        if isinstance(mount, DeviceMount):
+            found["devices"].append(_device(mount))
+            continue
+        name = f"mount_{index}"
+        volume = _host(mount) if isinstance(mount, BindMount) else _efs(mount, has_job_role)
+        found["volumes"].append({"name": name, **volume})
+        point = {"containerPath": mount.dst_path, "readOnly": mount.read_only, "sourceVolume": name}
+        found["mountPoints"].append(point)
+    return {key: items for key, items in found.items() if items}
+
+
+def _device(mount: DeviceMount) -> dict[str, Any]:
+    permissions = [_PERMISSIONS[letter] for letter in mount.permissions]
+    return {"hostPath": mount.src_path, "containerPath": mount.dst_path, "permissions": permissions}
+
+
+def _host(mount: BindMount) -> dict[str, Any]:
+    return {"host": {"sourcePath": mount.src_path}}
+
+
+def _efs(mount: VolumeMount, has_job_role: bool) -> dict[str, Any]:
+    parts = _EFS.fullmatch(mount.src)
+    if parts is None:
+        raise ConfigError(
+            f"the volume {mount.src!r} is no EFS file system",
+            hint="Write fs-ID, fs-ID:/DIRECTORY or fs-ID@fsap-ID; a directory of the host is type=bind.",
+        )
+    volume: dict[str, Any] = {"fileSystemId": parts["id"]}
+    if parts["point"]:
+        if parts["root"] not in (None, "/"):
+            raise ConfigError(f"the volume {mount.src!r}: the access point gives the directory already")
+        # what AWS asks for with an access point
+        volume["transitEncryption"] = "ENABLED"
+        iam = "ENABLED" if has_job_role else "DISABLED"
+        volume["authorizationConfig"] = {"accessPointId": parts["point"], "iam": iam}
+    elif parts["root"]:
+        volume["rootDirectory"] = parts["root"]
+    return {"efsVolumeConfiguration": volume}
+
+
+_ULIMIT = re.compile(r"(?P<name>[a-z]+):(?P<soft>-1|\d+):(?P<hard>-1|\d+)")
+#: What components leave where no image is given.
+NO_IMAGE = "<NONE>"
+_PARAMETER = "ssm:"
+_REFERENCE = re.compile(
+    r"arn:aws[\w-]*:secretsmanager:[\w-]+:\d{12}:secret:\S+|arn:aws[\w-]*:ssm:[\w-]+:\d{12}:parameter/\S+"
+    r"|ssm:/?[\w.\-/]+"
+)
+
+
+def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
+    """Return the properties of a role's containers, apart from command and environment.
+
+    Raises:
+        ConfigError: the resource, a mount, a limit or a secret cannot be had on Batch.
+    """
+    problem = "" if role.image in ("", NO_IMAGE) else image_problem(role.image)
+    if problem:
+        raise ConfigError(f"role {role.name!r}: {problem}")
+    if role.image in ("", NO_IMAGE):
+        raise ConfigError(
+            f"role {role.name!r} has no image",
+            hint="AWS Batch runs containers: name one that its hosts can pull, as with --image.",
+        )
+    mounts = [*role.mounts, *device_mounts(role.resource.devices)]
+    try:
+        found = container_mounts(mounts, has_job_role=bool(opts.job_role_arn))
+        devices = found.pop("devices", [])
+        properties: dict[str, Any] = {
+            "image": role.image,
+            "resourceRequirements": requirements(role.resource),
+            "logConfiguration": _log(opts.log_group),
+            **found,
+            **_permissions(opts),
+        }
+        if opts.platform == FARGATE:
+            properties |= _fargate(role, opts, devices)
+        else:
+            properties |= _ec2(role.resource, opts, devices)
+        if opts.secrets:
+            properties["secrets"] = _secrets(opts.secrets, role)
+        instance_type = role.resource.capabilities.get(INSTANCE_TYPE)
+        if instance_type and kind == MULTINODE:
+            properties["instanceType"] = str(instance_type)
+    except ConfigError as error:
+        raise ConfigError(f"role {role.name!r}: {error.message}", hint=error.hint) from None
+    return properties
+
+
+def requirements(resource: Resource) -> list[dict[str, str]]:
+    """Return vCPUs (at least one), memory and GPUs.
+
+    Raises:
+        ConfigError: no memory is given.
+    """
+    if resource.memMB <= 0:
+        raise ConfigError(
+            "AWS Batch must know how much memory a replica needs, and memMB is not given",
+            hint="Give the memory in MiB (--memMB 4096), or a named resource (-h aws_g5.xlarge).",
+        )
+    found = [
+        {"type": "VCPU", "value": str(max(resource.cpu, 1))},
+        {"type": "MEMORY", "value": str(resource.memMB)},
+    ]
+    if resource.gpu > 0:
+        found.append({"type": "GPU", "value": str(resource.gpu)})
+    return found
+
+
+def _log(group: str | None) -> dict[str, Any]:
+    return {"logDriver": "awslogs", **({"options": {"awslogs-group": group}} if group else {})}
+
+
+def _permissions(opts: AWSBatchOpts) -> dict[str, str]:
+    roles = {"jobRoleArn": opts.job_role_arn, "executionRoleArn": opts.execution_role_arn}
+    return {key: arn for key, arn in roles.items() if arn}
+
+
+def _ec2(resource: Resource, opts: AWSBatchOpts, devices: list[dict[str, Any]]) -> dict[str, Any]:
+    # Data loaders share memory, for which Docker's 64 MiB do not suffice.
+    linux: dict[str, Any] = {"sharedMemorySize": resource.memMB}
+    if devices:
+        linux["devices"] = devices
+    found: dict[str, Any] = {"privileged": opts.privileged, "linuxParameters": linux}
+    if opts.ulimits:
+        found["ulimits"] = [_ulimit(text) for text in opts.ulimits]
+    return found
+
+
+def _fargate(role: Role, opts: AWSBatchOpts, devices: list[dict[str, Any]]) -> dict[str, Any]:
+    cannot = {
+        "GPUs": role.resource.gpu > 0,
+        "devices": bool(devices),
+        "privileged containers": opts.privileged,
+        "ulimits": bool(opts.ulimits),
+    }
+    for what, wanted in cannot.items():
+        if wanted:
+            raise ConfigError(f"Fargate has no {what}", hint="Leave platform=FARGATE out: EC2 has them.")
+    found: dict[str, Any] = {
+        "fargatePlatformConfiguration": {"platformVersion": "LATEST"},
+        "networkConfiguration": {"assignPublicIp": "ENABLED" if opts.public_ip else "DISABLED"},
+    }
+    if opts.ephemeral_storage is not None:
+        found["ephemeralStorage"] = {"sizeInGiB": opts.ephemeral_storage}
+    return found
+
+
+def _ulimit(text: str) -> dict[str, Any]:
+    parts = _ULIMIT.fullmatch(text.strip())
+    if parts is None:
+        raise ConfigError(
+            f"cannot read the limit {text!r}", hint="Write name:soft:hard, such as nofile:65536:65536."
+        )
+    soft, hard = int(parts["soft"]), int(parts["hard"])
+    if hard != -1 and (soft == -1 or soft > hard):
+        raise ConfigError(f"the limit {text!r}: the soft one is above the hard one")
+    return {"name": parts["name"], "softLimit": soft, "hardLimit": hard}
+
+
+def _secrets(secrets: dict[str, str], role: Role) -> list[dict[str, str]]:
+    found = []
+    for name, reference in sorted(secrets.items()):
+        if _REFERENCE.fullmatch(reference) is None:  # it may be the secret itself, so it is not shown
+            raise ConfigError(
+                f"the secret {name!r} is no reference to a secret",
+                hint="Give the ARN of a Secrets Manager secret or SSM parameter, or ssm:PARAMETER.",
+            )
+        if name in role.env:
+            raise ConfigError(f"the variable {name!r} is both a secret and given by the job")
+        found.append({"name": name, "valueFrom": reference.removeprefix(_PARAMETER)})
+    return found
+
+
+def named(job_def: dict[str, Any], app_name: str) -> dict[str, Any]:
+    """Return a definition under the name that its content gives it, and with a tag that tells the content."""
+    tags = {key: value for key, value in job_def["tags"].items() if key != names.TAG_CONTENT}
+    content = {key: value for key, value in job_def.items() if key != "jobDefinitionName"} | {"tags": tags}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+    return {
+        "jobDefinitionName": f"{normalize(app_name)}-{digest}",
+        **content,
+        "tags": {**tags, names.TAG_CONTENT: digest},
+    }
+
+
+def renamed(job_def: dict[str, Any]) -> dict[str, Any]:
+    """Return a definition under the name of the content that it has now."""
+    return named(job_def, job_def["jobDefinitionName"][: -DIGEST_LENGTH - 1])

@@ -20,8 +20,8 @@ from trainyard.schedulers.aws.batch.options import (
     RETRY_SPOT,
     AWSBatchOpts,
 )
-from trainyard.schedulers.aws.batch.shapes import MOST_CHILDREN, MOST_NODES, MOST_RANGES
-from trainyard.schedulers.aws.validate import problems_of
+from trainyard.schedulers.aws.batch.replicas import MOST_CHILDREN, MOST_NODES, MOST_RANGES
+from trainyard.schedulers.aws.service_model import problems_of
 from trainyard.specs.training import script_of, specification
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import ConfigError, UnknownAppException
-from trainyard.schedulers.aws.batch import listing, names, observe
-from trainyard.schedulers.aws.batch.finding import JobFinder
+from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
-from trainyard.schedulers.aws.batch.shapes import CONTAINER
+from trainyard.schedulers.aws.batch.observe import JobFinder
+from trainyard.schedulers.aws.batch.replicas import CONTAINER
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     Check,
@@ -31,13 +31,13 @@ from trainyard.specs.status import AppState, is_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.progress import Progress
-    from trainyard.schedulers.aws.batch.code import BatchImages
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
-    from trainyard.schedulers.aws.batch.pending import QueueInspector
+    from trainyard.schedulers.aws.batch.reasons import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -68,7 +68,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
         self._docker_client = docker_client
         self._jobs = JobFinder(given, lambda app_id: self.recall(app_id), lambda: self.configured())
-        self._made_images: BatchImages | None = None
+        self._made_images: ImageMaker | None = None
         self._inspector: QueueInspector | None = None
 
     def close(self) -> None:
@@ -86,12 +86,13 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     # ---- code
 
-    def _images(self) -> BatchImages:
+    def _images(self) -> ImageMaker:
         """Return what puts code into images; not a base class, since reading commands never need it."""
-        from trainyard.schedulers.aws.batch.code import BatchImages
+
+        from trainyard.workspace.image_shipment import ImageMaker
 
         if self._made_images is None:
-            self._made_images = BatchImages(self.backend, self._docker_client)
+            self._made_images = ImageMaker(self.backend, self._docker_client)
         return self._made_images
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
@@ -99,12 +100,11 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
         A workspace that nobody asked for travels only where there is a repository to push to.
         """
-        from trainyard.schedulers.aws.batch.code import image_options
         from trainyard.specs.workspace import Workspace
 
         if workspace.implicit and not cfg.get("image_repo"):
             workspace = Workspace()
-        return self._images().plan_shipment(app, workspace, image_options(cfg))
+        return self._images().plan_shipment(app, workspace, _image_options(cfg))
 
     def build_workspaces(
         self,
@@ -114,9 +114,8 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         progress: Progress | None = None,
     ) -> None:
         """Make and push the images of roles now; see `DockerWorkspaceMixin`."""
-        from trainyard.schedulers.aws.batch.code import image_options
 
-        self._images().build_workspaces(roles, image_options(cfg), workspace, progress)
+        self._images().build_workspaces(roles, _image_options(cfg), workspace, progress)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images."""
@@ -152,9 +151,9 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         """
         import warnings
 
-        from trainyard.schedulers.aws.batch.definitions import ensure, renamed
+        from trainyard.schedulers.aws.batch.request import renamed
         from trainyard.schedulers.aws.batch.rules import training_warnings
-        from trainyard.schedulers.aws.batch.submission import submit_once
+        from trainyard.schedulers.aws.batch.submission import ensure, submit_once
 
         shipment = dryrun_info.shipment
         manifest = shipment.manifest if shipment is not None else None
@@ -200,7 +199,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         """
         cfg = cfg or {}
         session = self._jobs.session_of(cfg)
-        return listing.list_jobs(
+        return observe.list_jobs(
             session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
         )
 
@@ -240,7 +239,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the job's logs, and mark it as deleted: Batch forgets it some days after its end."""
-        from trainyard.schedulers.aws.batch.deletion import delete
+        from trainyard.schedulers.aws.batch.housekeeping import delete
 
         found = self._jobs.find(app_id)
         if found is None:
@@ -261,15 +260,15 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs any more."""
-        from trainyard.schedulers.aws.batch.definitions import unused
+        from trainyard.schedulers.aws.batch.housekeeping import unused
 
         session = self._jobs.session_of(cfg)
-        found = unused(session, older_than, listing.queue_names(session))
+        found = unused(session, older_than, observe.queue_names(session))
         return [Leftover(each.arn, each.name, each.age) for each in found]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Deregister job definitions."""
-        from trainyard.schedulers.aws.batch.definitions import deregister
+        from trainyard.schedulers.aws.batch.housekeeping import deregister
 
         session = self._jobs.session_of(cfg)
         for leftover in leftovers:
@@ -290,7 +289,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         if found is None:
             raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
         session, job = found
-        places = {(place.role, place.replica): place for place in observe.places_of(job)}
+        places = {(place.role, place.replica): place for place in observe.replicas_of(job)}
         check_replicas(app_id, replicas, places)
         live = bool(self.configured().get("live_tail"))
         return read_logs(session, job, [places[replica] for replica in replicas], query, live=live)
@@ -303,12 +302,12 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         return DescribeAppResponse(app_id, AppState.SUBMITTED, msg="AWS Batch does not show it yet")
 
     def _why_waiting(self, session: AwsSession, job: Job) -> str:
-        from trainyard.schedulers.aws.batch.pending import QueueInspector
+        from trainyard.schedulers.aws.batch.reasons import QueueInspector
 
         if self._inspector is None:
             self._inspector = QueueInspector()
         needs: dict[str, int] = {}
-        for place in observe.places_of(job):
+        for place in observe.replicas_of(job):
             for each in place.container.get("resourceRequirements") or []:
                 value = int(float(each["value"]))
                 needs[each["type"]] = max(needs.get(each["type"], 0), value)
@@ -318,8 +317,13 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     """Describe a job from what is known of itself."""
     alone = observe.kind_of(job) == CONTAINER
-    replicas = [(observe.places_of(job)[0], job)] if alone else None
+    replicas = [(observe.replicas_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
+
+
+def _image_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for making images, where ``platform`` would be that of an image."""
+    return {key: value for key, value in cfg.items() if key != "platform"}
 
 
 def _cancelled_by() -> str:

@@ -7,11 +7,13 @@ it is sent again.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.batch.listing import find_by_name
+from trainyard.schedulers.aws.batch import names
+from trainyard.schedulers.aws.batch.observe import find_by_name
 from trainyard.schedulers.aws.errors import (
     AwsError,
     AwsForbiddenError,
@@ -104,3 +106,22 @@ def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, A
 
 def _ids(job: dict[str, Any]) -> dict[str, str]:
     return {"jobId": job["jobId"], "jobArn": job.get("jobArn", "")}
+
+
+def ensure(session: AwsSession, job_def: dict[str, Any]) -> str:
+    """Return the ARN of a definition of this content, which is registered if there is none.
+
+    Two processes that do this at the same time may register it twice, which does no harm.
+    """
+    name = job_def["jobDefinitionName"]
+    digest = job_def["tags"][names.TAG_CONTENT]
+    for page in session.pages(
+        "batch", "DescribeJobDefinitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE"
+    ):
+        for found in page:
+            # somebody may have made another revision by hand
+            if found.get("tags", {}).get(names.TAG_CONTENT) == digest:
+                return str(found["jobDefinitionArn"])
+    tags = {**job_def["tags"], names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    answer = session.call("batch", "RegisterJobDefinition", **{**job_def, "tags": tags})
+    return str(answer["jobDefinitionArn"])

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image, partition_and_account
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.looks import ECR_IMAGE, guarded, identity, image, partition_and_account
-from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.iam import Decision, find_role, simulate
 from trainyard.schedulers.aws.s3 import find_bucket
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
@@ -27,7 +27,6 @@ from trainyard.schedulers.aws.sagemaker.permissions import (
 )
 from trainyard.schedulers.aws.sagemaker.queued_jobs import queue_problem
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.aws.simulation import Decision, simulate
 from trainyard.schedulers.base import Check
 
 CALLER = "rights of the caller"

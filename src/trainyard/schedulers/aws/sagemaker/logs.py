@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts, LogStreams
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
 from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.calls import describe_job, log_streams
 from trainyard.schedulers.aws.sagemaker.names import LOG_GROUP
@@ -51,7 +51,7 @@ class TrainingLogs:
         hosts = {(role, index): host for role, index, host in layout(job)}
         self._hosts = {replica: hosts[replica] for replica in replicas}
 
-    def refresh(self) -> Mapping[tuple[str, int], Attempts]:
+    def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
         """Ask, and return the runs of every replica and whether the job is over.
 
         Raises:
@@ -70,8 +70,10 @@ class TrainingLogs:
         result = {}
         for replica, host in self._hosts.items():
             names = of_host(found, self._name, host)
-            attempts = [Attempt(name) for name in names[:-1]] + [Attempt(name, end) for name in names[-1:]]
-            result[replica] = Attempts(attempts, over)
+            attempts = [AttemptLog(name) for name in names[:-1]] + [
+                AttemptLog(name, end) for name in names[-1:]
+            ]
+            result[replica] = ReplicaAttempts(attempts, over)
         return result
 
 

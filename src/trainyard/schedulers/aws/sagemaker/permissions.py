@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws import s3
+from trainyard.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
 from trainyard.schedulers.aws.errors import AwsCredentialsError, AwsError
-from trainyard.schedulers.aws.looks import ECR_IMAGE, partition_and_account
-from trainyard.schedulers.aws.roles import ASSUME, TAG_SESSION, find_role, trusts
+from trainyard.schedulers.aws.iam import ASSUME, TAG_SESSION, Decision, find_role, simulate, trusts
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.configs import config_of
 from trainyard.schedulers.aws.sagemaker.queue_request import queue_name
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.aws.simulation import Decision, simulate
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress

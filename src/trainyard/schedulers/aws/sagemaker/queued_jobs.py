@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.cloudwatch import Attempt, Attempts
+from trainyard.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsThrottledError
 from trainyard.schedulers.aws.sagemaker import calls, names, observe
 from trainyard.schedulers.aws.sagemaker.calls import CONCURRENCY, PAGE_SIZE
@@ -198,7 +198,7 @@ class QueuedLogs:
         self._hosts = hosts
         self._ended: dict[str, list[Job]] = {}
 
-    def refresh(self) -> Mapping[tuple[str, int], Attempts]:
+    def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
         """Ask, and return the runs of every replica and whether the job is over.
 
         Raises:
@@ -216,12 +216,12 @@ class QueuedLogs:
         ends = _ends(service)
         result = {}
         for replica, host in self._hosts.items():
-            runs: list[Attempt] = []
+            runs: list[AttemptLog] = []
             for name, found in streams.items():
                 own = of_host(found, name, host)
-                runs += [Attempt(stream) for stream in own[:-1]]
-                runs += [Attempt(stream, ends.get(name)) for stream in own[-1:]]
-            result[replica] = Attempts(runs, over)
+                runs += [AttemptLog(stream) for stream in own[:-1]]
+                runs += [AttemptLog(stream, ends.get(name)) for stream in own[-1:]]
+            result[replica] = ReplicaAttempts(runs, over)
         return result
 
     def _streams(self, name: str, *, is_last: bool) -> list[Job]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import trainyard
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws import s3, validate
+from trainyard.schedulers.aws import s3, service_model
 from trainyard.schedulers.aws.sagemaker import configs, names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
     MODEL_CONTENT_TYPE,
@@ -330,7 +330,7 @@ def check_job(job: AWSSageMakerJob) -> None:
     Raises:
         ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
     """
-    from trainyard.schedulers.aws.validate import problems_of
+    from trainyard.schedulers.aws.service_model import problems_of
 
     problems = operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
     if job.submission:
@@ -351,7 +351,7 @@ def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> Non
     Raises:
         ConfigError: the service would refuse it; everything that is wrong is said at once.
     """
-    from trainyard.schedulers.aws.validate import problems_of
+    from trainyard.schedulers.aws.service_model import problems_of
 
     example = settle(
         request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
@@ -409,7 +409,7 @@ def too_new(service: str, operation: str, request: dict[str, Any]) -> list[str]:
         place: Any = request
         for name in path[:-1]:
             place = place.get(name) or {}
-        if path[-1] in place and not validate.has_member(service, operation, path):
+        if path[-1] in place and not service_model.has_member(service, operation, path):
             del place[path[-1]]
             problems.append(_needs(option, version))
     return problems
@@ -418,7 +418,7 @@ def too_new(service: str, operation: str, request: dict[str, Any]) -> list[str]:
 def operation_too_new(service: str, operation: str) -> list[str]:
     """Return what is to be said if the installed boto3 does not know an operation."""
     known = OPERATIONS.get((service, operation))
-    if known is None or validate.has_operation(service, operation):
+    if known is None or service_model.has_operation(service, operation):
         return []
     return [_needs(*known)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard import system
 from trainyard.errors import ConfigError, WorkspaceChangedError
 from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.roles import find_role
+from trainyard.schedulers.aws.iam import find_role
 from trainyard.schedulers.aws.s3 import S3, ensure_bucket, split_uri
 from trainyard.schedulers.aws.sagemaker import names, permissions
 from trainyard.schedulers.aws.sagemaker.calls import pages_of

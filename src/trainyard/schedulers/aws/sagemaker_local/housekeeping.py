@@ -14,12 +14,13 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 
-from trainyard.schedulers.aws.sagemaker_local import submission, training_job
+from trainyard.schedulers.aws.sagemaker_local import submission
 from trainyard.schedulers.aws.sagemaker_local.data import cache
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import Check, Leftover
+from trainyard.schedulers.exec.process.recovery import current_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def remove(items: Iterable[Leftover]) -> int:
         elif kind in ("container", "network"):
             _remove_of_daemon(kind, name)
         elif kind == "staged":
-            freed += _remove_tree(os.path.join(training_job.root(), name))
+            freed += _remove_tree(os.path.join(TrainingJob.root(), name))
         elif kind == "code" and not _is_needed(name, running):
             freed += _remove_tree(os.path.join(submission.code_dir(), name))
     return freed
@@ -63,7 +64,7 @@ def remove(items: Iterable[Leftover]) -> int:
 
 def _jobs() -> Iterator[Leftover]:
     now = time.time()
-    for job in training_job.all_jobs():
+    for job in TrainingJob.all():
         state = current_state(job)
         if state is not None and state["status"] in TERMINAL:
             size = _size(job.path)
@@ -73,7 +74,7 @@ def _jobs() -> Iterator[Leftover]:
 def _running() -> dict[str, str]:
     """Return the channels of the jobs that have not ended, as text, by the jobs' names."""
     found = {}
-    for job in training_job.all_jobs():
+    for job in TrainingJob.all():
         state = current_state(job)
         if state is None or state["status"] not in TERMINAL:
             document = job.read_request() or {}
@@ -115,8 +116,8 @@ def remove_results(name: str) -> None:
 
 
 def _staged() -> Iterator[Leftover]:
-    for name in _names(training_job.root()):
-        path = os.path.join(training_job.root(), name)
+    for name in _names(TrainingJob.root()):
+        path = os.path.join(TrainingJob.root(), name)
         if name.startswith(_STAGED):
             yield Leftover(f"staged/{name}", path, _age(path), _size(path))
 
@@ -146,7 +147,7 @@ def _of_daemon() -> Iterator[Leftover]:
     except TrainyardError:
         return
     for kind, item, job_dir, age in found:
-        if os.path.dirname(job_dir) == training_job.root() and not os.path.lexists(job_dir):
+        if os.path.dirname(job_dir) == TrainingJob.root() and not os.path.lexists(job_dir):
             job = os.path.basename(job_dir)
             yield Leftover(f"{kind}/{item}", f"{kind} {item[:12]} of sagemaker_local", age, 0, job)
 
@@ -173,7 +174,7 @@ def _engine() -> Iterator[Engine]:
 
 
 def _remove_job(name: str) -> int:
-    job = training_job.find(name)
+    job = TrainingJob.find(name)
     state = None if job is None else current_state(job)
     if job is None or (state is not None and state["status"] not in TERMINAL):
         return 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL
 from trainyard.system.identity import Process, machine, myself
 
 TYPE_CHECKING = False
@@ -17,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
+#: The states in which a job has ended.
+TERMINAL = frozenset({"Completed", "Failed", "Stopped"})
 LONGEST_REASON = 1024
 
 #: Of a host that has not been started.
@@ -121,7 +122,7 @@ class Journal:
         OSError: the state cannot be written now, at the start.
     """
 
-    def __init__(self, job: JobDir, guard: Process, on_delay: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, job: TrainingJob, guard: Process, on_delay: Callable[[], None] = lambda: None) -> None:
         self.job = job
         self.is_behind = False
         self._on_delay = on_delay

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,11 +14,11 @@ from trainyard.schedulers.aws.sagemaker_local import rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.launcher import Launcher
 from trainyard.system.identity import machine, myself
-from trainyard.system.processes import JOB_VARIABLE
 
-MODULE = "trainyard.schedulers.aws.sagemaker_local.supervise"
+RUNNER = "trainyard.schedulers.aws.sagemaker_local.training_run:TrainingRun"
 ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
 
@@ -78,7 +75,7 @@ def region_of_environment() -> str:
 
 def arn_of(name: str, region: str, role: str) -> str:
     """Return the ARN of a job, in the account of its role."""
-    from trainyard.schedulers.aws.looks import partition_and_account
+    from trainyard.schedulers.aws.doctor import partition_and_account
 
     partition, account = partition_and_account(role)
     return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
@@ -86,7 +83,7 @@ def arn_of(name: str, region: str, role: str) -> str:
 
 def launch(
     request: dict[str, Any], *, region: str = "", settings: Settings | None = None, app: Any = None
-) -> JobDir:
+) -> TrainingJob:
     """Carry out a valid CreateTrainingJob request; the job is under way when this returns.
 
     Args:
@@ -129,7 +126,7 @@ def launch(
         "settings": asdict(settings),
     }
     try:
-        problem = _start(plan)
+        problem = Launcher(RUNNER, ["-P"], {"PYTHONPATH": _python_path()}).launch(plan)
     except OSError as error:
         problem = str(error)
     if problem:
@@ -152,19 +149,7 @@ def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
     return redacted
 
 
-def _start(plan: dict[str, Any]) -> str:
+def _python_path() -> str:
+    """Return PYTHONPATH with this package in it, for programs that run under the toolkit."""
     source = os.path.dirname(os.path.dirname(os.path.abspath(trainyard.__file__)))
-    environ = {key: value for key, value in os.environ.items() if key != JOB_VARIABLE}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=environ,
-    )
-    _, problem = process.communicate(json.dumps(plan).encode("utf-8", "surrogateescape"))
-    if process.returncode == 0:
-        return ""
-    return problem.decode("utf-8", "replace").strip() or "its runner ended before it was ready"
+    return os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))

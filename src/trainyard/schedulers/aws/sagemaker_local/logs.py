@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 _PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.
@@ -314,7 +314,7 @@ def size_of(path: str) -> int:
         return 0
 
 
-def log_path(job: JobDir, stream: str) -> str:
+def log_path(job: TrainingJob, stream: str) -> str:
     """Return the path of a log, without its ending."""
     return job.file("logs", stream)
 

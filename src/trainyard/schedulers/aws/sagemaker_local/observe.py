@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import observe as remote
-from trainyard.schedulers.aws.sagemaker_local import recovery
 from trainyard.schedulers.aws.sagemaker_local.endpoint import api
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
+from trainyard.schedulers.exec.process import recovery
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
-from trainyard.system import processes
-from trainyard.system.identity import Process
-
-LONGEST_WAIT = 10.0
 
 
-def layout(job: JobDir) -> list[tuple[str, int, str]]:
+def layout(job: TrainingJob) -> list[tuple[str, int, str]]:
     """Return role, index and host of every replica."""
     document = job.read_request() or {}
     places = remote.layout(document.get("request") or {})
@@ -39,7 +35,7 @@ def _as_boto(description: dict[str, Any]) -> dict[str, Any]:
     return {**description, **times}
 
 
-def describe(job: JobDir, state: dict[str, Any]) -> DescribeAppResponse:
+def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
     """Return a job with each of its hosts."""
     response = remote.describe(job.name, _as_boto(api.describe(job, state)))
     hosts = {host["name"]: host for host in state["hosts"]}
@@ -50,8 +46,7 @@ def describe(job: JobDir, state: dict[str, Any]) -> DescribeAppResponse:
     response.roles_statuses = [RoleStatus(role, replicas) for role, replicas in roles.items()]
     response.num_restarts = state["restarts"]
     if state["status"] not in TERMINAL:
-        stopped = processes.stopped_text(Process.from_json(state.get("runner")), "runner")
-        response.msg = stopped or response.msg
+        response.msg = recovery.stopped_text(job, state) or response.msg
     response.ui_url = f"file://{job.file('logs')}"
     response.results = (response.results or "").removeprefix("file://") or None
     return response
@@ -84,34 +79,10 @@ def _replica(
     )
 
 
-def listed(job: JobDir, state: dict[str, Any]) -> ListAppResponse:
+def listed(job: TrainingJob, state: dict[str, Any]) -> ListAppResponse:
     """Return a job as a row of a list."""
     tags = [{"Key": key, "Value": value} for key, value in job.read_tags().items()]
     row = remote.listed({**_as_boto(api.describe(job, state)), "Tags": tags})
     row.submitted_at = state["created_at"]
     row.ended_at = state["transitions"][-1].get("EndTime") if state["status"] in TERMINAL else None
     return row
-
-
-def wait_for_end(job: JobDir, timeout: float | None) -> None:
-    """Return when a job has ended, or ``timeout`` seconds have passed."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        state = recovery.current_state(job)
-        if state is None or state["status"] in TERMINAL:
-            return
-        left = LONGEST_WAIT if deadline is None else min(LONGEST_WAIT, deadline - time.monotonic())
-        if left <= 0:
-            return
-        _wait_for_runner(state, left)
-
-
-def _wait_for_runner(state: dict[str, Any], seconds: float) -> None:
-    """Wait for the end of a job's runner, or of its guard where the runner is gone."""
-    for name in ("runner", "guard"):
-        keeper = Process.from_json(state.get(name))
-        if keeper is None or not keeper.is_alive():
-            continue
-        processes.wait_for_end(keeper, seconds)
-        return
-    time.sleep(min(seconds, 0.1))

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
     Key = tuple[str, int]
     State = dict[str, Any]
@@ -31,7 +31,7 @@ class HostLog:
         host: the host's name.
     """
 
-    def __init__(self, job: JobDir, host: str) -> None:
+    def __init__(self, job: TrainingJob, host: str) -> None:
         self._job = job
         self._host = host
         self._at = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, UnknownAppException
-from trainyard.schedulers.aws.sagemaker_local import recovery, training_job
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import (
     DescribeAppResponse,
     ListAppResponse,
@@ -15,6 +16,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
+from trainyard.schedulers.exec.process import recovery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         """Return what is known of a job: state, why, every host, results, times and final metrics."""
         from trainyard.schedulers.aws.sagemaker_local import observe
 
-        job = training_job.find(app_id)
+        job = TrainingJob.find(app_id)
         state = None if job is None else recovery.current_state(job)
         return None if job is None or state is None else observe.describe(job, state)
 
@@ -120,7 +122,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.aws.sagemaker_local import observe
 
         rows = []
-        for job in training_job.all_jobs():
+        for job in TrainingJob.all():
             state = recovery.current_state(job)
             if state is not None:
                 rows.append(observe.listed(job, state))
@@ -128,33 +130,39 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this name."""
-        return training_job.find(app_id) is not None
+        return TrainingJob.find(app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends: until its runner does."""
-        from trainyard.schedulers.aws.sagemaker_local.observe import wait_for_end
+        """Block until the job ends; the system notifies."""
+        from trainyard.schedulers.exec.process.job_watch import wait_for_end
 
-        job = training_job.find(app_id)
+        job = TrainingJob.find(app_id)
         if job is None:
             return None
-        wait_for_end(job, timeout)
+        wait_for_end(job, lambda: _has_ended(job), timeout)
         return self.describe(app_id)
 
     # ---- ending
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL 120 seconds later. What it has saved is kept."""
-        from trainyard.schedulers.aws.sagemaker_local.endpoint import api
-
-        job = training_job.find(app_id)
+        job = TrainingJob.find(app_id)
         state = None if job is None else recovery.current_state(job)
         if job is not None and state is not None and state["status"] not in TERMINAL:
-            api.stop(job, state)
+            recovery.stop(job, state, by=os.getuid())
+
+    def interrupt(self, app_id: str, absence: float = 0.0) -> None:
+        """Simulate a spot interruption: SIGTERM, SIGKILL two minutes later, then a restart on new hosts."""
+        job = TrainingJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        job.interrupt(state, absence)
 
     def _delete_existing(self, app_id: str) -> None:
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
-        job = JobDir.of(app_id)
+        job = TrainingJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and state["status"] not in TERMINAL:
             raise ConfigError(f"{app_id} is still running, so it cannot be deleted", hint="Cancel it first.")
@@ -194,7 +202,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         from trainyard.schedulers.lines import check_combined, check_replicas
 
         check_combined(query, BACKEND, "SageMaker keeps stdout and stderr as one stream, and so does this.")
-        job = training_job.find(app_id)
+        job = TrainingJob.find(app_id)
         if job is None:
             raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
         known = {(role, index): host for role, index, host in observe.layout(job)}
@@ -206,6 +214,11 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             return state, state["status"] in TERMINAL
 
         return reading.read(hosts, query, look)
+
+
+def _has_ended(job: TrainingJob) -> bool:
+    state = recovery.current_state(job)
+    return state is None or state["status"] in TERMINAL
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:

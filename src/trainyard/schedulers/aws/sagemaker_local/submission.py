@@ -15,12 +15,13 @@ from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
 from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local import rules, training_job
+from trainyard.schedulers.aws.sagemaker_local import rules
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
@@ -235,6 +236,6 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",
-            hint=f"It is in {training_job.JobDir.of(job.job_name).path}.",
+            hint=f"It is in {TrainingJob.of(job.job_name).path}.",
         ) from None
     return job.job_name

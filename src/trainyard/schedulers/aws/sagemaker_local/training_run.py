@@ -21,8 +21,8 @@ from trainyard.schedulers.aws.sagemaker_local.data.results import final_metrics,
 from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
 from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
-from trainyard.schedulers.exec.process.guard import note_fault
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.system.identity import Process
 
 #: Why hosts are made to end. A later reason counts only if it is stronger.
@@ -54,7 +54,9 @@ class TrainingRun:
         OSError: the state cannot be written.
     """
 
-    def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
+    job_class = TrainingJob
+
+    def __init__(self, job: TrainingJob, plan: dict[str, Any], guard: Process) -> None:
         self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
         self._hear_signals()  # before anybody can know which process to send them to
         self.job = job
@@ -99,7 +101,7 @@ class TrainingRun:
     def run(self) -> None:
         """Run the job to its end."""
         self._be_woken_by_signals()
-        if self.job.wish("stop"):
+        if self.job.asked("stop"):
             self._events.put(("stop", None))
         worker = threading.Thread(target=self._work, name="work")
         worker.start()
@@ -175,7 +177,7 @@ class TrainingRun:
             try:
                 end = self._conclude(self._attempts())
             except Exception:
-                note_fault()
+                log_exception()
                 last = traceback.format_exc().strip().splitlines()[-1]
                 end = End("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
             self._close(end)
@@ -214,7 +216,7 @@ class TrainingRun:
             return True
 
     def _wait_for_machines(self, attempt: Attempt) -> None:
-        wish = self.job.wish("interrupt") or {}
+        wish = self.job.asked("interrupt") or {}
         self.job.forget("interrupt")
         attempt.remove()
         self.journal.await_machines()
@@ -259,11 +261,11 @@ class TrainingRun:
             if attempt is not None:
                 attempt.remove()
         except Exception:
-            note_fault()
+            log_exception()
         try:
             self.platform.close()
         except Exception:
-            note_fault()
+            log_exception()
             self.journal.set(metrics=metrics)
             # whoever looks at the job next tries again
             self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)

@@ -1,88 +1,124 @@
-r"""The directory of a local job, which is all that is known of it.
+r"""The directory of a job, which is all that is known of it.
 
-::
+Every job of the executor has one, with these files beside others; `ProcessJob` adds those of `local_cwd`::
 
-    STATE/jobs/APP_ID/
-        job.json          what was asked for; written once, before anything starts
+    NAME/
         state.json        what has become of it; replaced whole at every change
-        cancel.json       somebody asked for its end
+        state.reserve     room for its last state, should the disk be full then
         supervisor.log    what the supervisor itself had to say
+        lock              held while a reader ends a job that nothing runs any more
+
+    STATE/jobs/APP_ID/    of `local_cwd`:
+        job.json          what was asked for; written once, before anything starts
+        cancel.json       somebody asked for its end
         ml/ROLE-K/        what stands for /opt/ml in replica K, with its results
-        index/ROLE/K      order and times of replica K's output (`logindex`)
+        index/ROLE/K      order and times of replica K's output (`log_index`)
         logs/ROLE/K/      stdout.log, stderr.log, error.json (elsewhere with the option log_dir)
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
+import signal
+import sys
 
 from trainyard.paths import jobs_dir, state_error
-from trainyard.schedulers.exec.process.documents import read_json, reserve, write_json, write_json_last
-from trainyard.specs.status import AppState
+from trainyard.schedulers.exec.process.documents import (
+    read_json,
+    reserve,
+    write_json,
+    write_json_last,
+)
+from trainyard.specs.status import AppState, is_terminal
+from trainyard.system.identity import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-STATE_RESERVE = 64 * 1024
-#: A document without these is a damaged one.
-JOB_KEYS = {"app", "created_at", "submitter", "submitted_from", "layout"}
-STATE_KEYS = {"state", "host", "boot_id", "roles"}
+    from collections.abc import Iterator
+    from typing import Any, Self
 
 
-class JobDir:
+class JobDirectory:
     """Paths and documents of one job.
 
     Args:
         path: the directory. It need not exist.
     """
 
+    #: What the process that runs a job is called: in the job's state, in messages, and in its log's name.
+    SUPERVISOR = "supervisor"
+    #: The document of what was asked for. One that lacks any of these keys is damaged.
+    REQUEST, REQUEST_KEYS = "job.json", frozenset({"created_at", "submitter", "submitted_from"})
+    STATE_KEYS = frozenset({"host", "boot_id"})
+    #: How the request to stop is called, and the signal that stands for it where it cannot be written.
+    STOP, STOP_SIGNAL = "stop", signal.SIGTERM
+
     def __init__(self, path: str) -> None:
         self.path = path
 
+    @staticmethod
+    def root() -> str:
+        """Return the directory of all jobs of this kind."""
+        raise NotImplementedError
+
     @classmethod
-    def of(cls, app_id: str) -> JobDir:
-        """Return the directory of the job with this id."""
-        return cls(os.path.join(jobs_dir(), app_id))
+    def of(cls, name: str) -> Self:
+        """Return the directory of the job with this name, which need not exist."""
+        return cls(os.path.join(cls.root(), name))
+
+    @classmethod
+    def find(cls, name: str) -> Self | None:
+        """Return the directory of an existing job."""
+        if not name or "/" in name or name.startswith("."):
+            return None
+        job = cls.of(name)
+        return job if job.exists() else None
+
+    @classmethod
+    def directories(cls) -> Iterator[Self]:
+        """Yield all directories of jobs by name, also those in which a submission was interrupted."""
+        try:
+            names = sorted(os.listdir(cls.root()))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise state_error("read the state directory", cls.root(), error) from error
+        for name in names:
+            if not name.startswith("."):
+                yield cls.of(name)
+
+    @classmethod
+    def all(cls) -> Iterator[Self]:
+        """Yield all jobs, in the order of their names."""
+        return (job for job in cls.directories() if job.exists())
 
     @property
-    def app_id(self) -> str:
-        """The id, which is the directory's name."""
+    def name(self) -> str:
+        """The job's name or id, which is the directory's."""
         return os.path.basename(self.path)
 
-    def file(self, name: str) -> str:
-        """Return the path of one of its files."""
-        return os.path.join(self.path, name)
+    def file(self, *parts: str) -> str:
+        """Return the path of something in it."""
+        return os.path.join(self.path, *parts)
 
     def exists(self) -> bool:
         """Tell whether there is a job in it."""
-        return os.path.exists(self.file("job.json"))
-
-    def index_path(self, role: str, replica: int) -> str:
-        """Return the path of a replica's log index."""
-        return os.path.join(self.path, "index", role, str(replica))
-
-    def base_dir(self, role: str, replica: object) -> str:
-        """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
-        return os.path.join(self.path, "ml", f"{role}-{replica}")
+        return os.path.exists(self.file(self.REQUEST))
 
     # ---- documents
 
-    def read_job(self) -> dict[str, Any] | None:
-        """Return what was asked for; None if there is no such job, or no whole document of it."""
-        document = read_json(self.file("job.json"))
-        return document if document is not None and document.keys() >= JOB_KEYS else None
+    def read_request(self) -> dict[str, Any] | None:
+        """Return what was asked for; None if there is no such job, or its document is damaged."""
+        document = read_json(self.file(self.REQUEST))
+        return document if document is not None and document.keys() >= self.REQUEST_KEYS else None
 
     def read_state(self) -> dict[str, Any] | None:
-        """Return what has become of it; None if nothing has been written, or nothing that makes sense."""
+        """Return what has become of it; None if nothing has been written, or it is damaged."""
         state = read_json(self.file("state.json"))
-        sound = state is not None and state.keys() >= STATE_KEYS and state["state"] in AppState.__members__
-        return state if sound else None
+        return state if state is not None and state.keys() >= self.STATE_KEYS else None
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Replace the state."""
+        """Replace the state, whole or not at all."""
         write_json(self.file("state.json"), state)
 
     def reserve_final_state(self, size: int) -> None:
@@ -90,34 +126,126 @@ class JobDir:
         reserve(self.file("state.reserve"), size)
 
     def write_final_state(self, state: dict[str, Any]) -> None:
-        """Replace the state for the last time, in the room set aside if there is no other."""
-        write_json_last(self.file("state.json"), state, self.file("state.reserve"))
+        """Replace the state of a job that has ended, in the room set aside if there is no other."""
+        write_json_last(
+            self.file("state.json"), state, self.file("state.reserve"), is_final=self.is_over(state)
+        )
 
-    def request_cancel(self, by: str) -> None:
-        """Leave the wish for the job's end where its supervisor finds it."""
-        write_json(self.file("cancel.json"), {"by": by, "at": time.time()})
+    def ask(self, what: str, details: dict[str, Any]) -> None:
+        """Leave a request, such as ``stop``, where the supervisor finds it.
 
-    def cancel_request(self) -> dict[str, Any] | None:
-        """Return that wish, if there is one."""
-        return read_json(self.file("cancel.json"))
+        Raises:
+            StateStoreError: it cannot be written.
+        """
+        try:
+            write_json(self.file(f"{what}.json"), details)
+        except OSError as error:
+            raise state_error("write", self.file(f"{what}.json"), error) from error
+
+    def asked(self, what: str) -> dict[str, Any] | None:
+        """Return such a request, if there is one."""
+        return read_json(self.file(f"{what}.json"))
+
+    # ---- what kinds of jobs differ in
+
+    def is_over(self, state: dict[str, Any]) -> bool:
+        """Tell whether the job has ended, and nothing is left of it that would have to be removed."""
+        raise NotImplementedError
+
+    def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
+        """Return the state of a job that nothing runs any more; ``reason`` is one of `recovery`."""
+        raise NotImplementedError
+
+    def first_state(self) -> dict[str, Any] | None:
+        """Return the state of a job whose supervisor has not written any; None if there is no such job."""
+        return None
+
+    def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return how the state of a job of another machine reads here."""
+        return state
+
+    def clean_up(self, state: dict[str, Any]) -> None:
+        """Remove what a job that nothing runs any more left beside its processes; note that in its state."""
 
 
-def all_jobs() -> Iterator[JobDir]:
-    """Yield the directories of all jobs, in the order of their names."""
-    return (job for job in _all_directories() if job.exists())
+class ProcessJob(JobDirectory):
+    """A job of `local_cwd`: replicas of roles, which are processes. Its state is `supervisor`'s."""
+
+    REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"app", "layout"}
+    STATE_KEYS = JobDirectory.STATE_KEYS | {"state", "roles"}
+    STOP, STOP_SIGNAL = "cancel", signal.SIGUSR1  # SIGTERM alone is a shutdown of the machine
+
+    @staticmethod
+    def root() -> str:
+        """Return the directory of all local jobs."""
+        return jobs_dir()
+
+    def index_path(self, role: str, replica: int) -> str:
+        """Return the path of a replica's log index."""
+        return self.file("index", role, str(replica))
+
+    def base_dir(self, role: str, replica: object) -> str:
+        """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
+        return self.file("ml", f"{role}-{replica}")
+
+    def layout(self) -> list[tuple[str, int, str]]:
+        """Return role, index and log directory of every replica, in order."""
+        document = self.read_request() or {}
+        return [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
+
+    def log_root(self, layout: list[tuple[str, int, str]]) -> str:
+        """Return the directory below which the logs of this layout lie."""
+        return os.path.dirname(os.path.dirname(layout[0][2])) if layout else self.file("logs")
+
+    def read_state(self) -> dict[str, Any] | None:
+        """Return what has become of it; None if nothing has been written, or it is damaged."""
+        state = super().read_state()
+        return state if state is not None and state["state"] in AppState.__members__ else None
+
+    def is_over(self, state: dict[str, Any]) -> bool:
+        """Tell whether nothing more will be known of it: it has ended, or its state is damaged."""
+        return is_terminal(AppState[state["state"]]) or state["state"] == AppState.UNKNOWN.name
+
+    def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
+        """Return the state with the job and all its live replicas ended for this reason."""
+        from trainyard.schedulers.exec.process.reasons import ended_state
+
+        return ended_state(state, reason, now)
+
+    def first_state(self) -> dict[str, Any] | None:
+        """Return the state of a job between its submission and the first one that its supervisor writes."""
+        document = self.read_request()
+        if document is None:
+            return None
+        base = {
+            "app_id": self.name,
+            "state": AppState.SUBMITTED.name,
+            "num_restarts": 0,
+            "msg": "",
+            "started_at": None,
+            "ended_at": None,
+            "roles": [],
+            **document["submitted_from"],
+        }
+        if base["host"] != machine()["host"] or not os.path.exists(self.file("state.json")):
+            return base
+        from trainyard.schedulers.exec.process.reasons import STATE_LOST, describe, state_of
+
+        # A state is replaced whole, so somebody else has damaged this one.
+        return {**base, "state": state_of(STATE_LOST).name, "msg": describe(STATE_LOST)}
+
+    def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a job whose end cannot be seen from this machine."""
+        verb = "was submitted" if state["state"] == AppState.SUBMITTED.name else "runs"
+        return {**state, "state": AppState.UNREACHABLE.name, "msg": f"it {verb} on {state['host']}"}
 
 
-def interrupted_submissions() -> Iterator[JobDir]:
-    """Yield directories whose submission was interrupted before there was a job in them."""
-    return (job for job in _all_directories() if not job.exists())
+def log_exception() -> None:
+    """Write the traceback of the present exception to this process's log, unless its disk is full."""
+    import traceback  # late: it would slow every start down
 
-
-def _all_directories() -> Iterator[JobDir]:
     try:
-        names = sorted(os.listdir(jobs_dir()))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise state_error("read the state directory", jobs_dir(), error) from error
-    for name in names:
-        yield JobDir(os.path.join(jobs_dir(), name))
+        traceback.print_exc()
+        sys.stderr.flush()
+    except OSError:
+        pass

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 
 from trainyard import system
-from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.specs.status import AppState, is_terminal
+from trainyard.schedulers.exec.process.job_directory import JobDirectory
+from trainyard.schedulers.exec.process.recovery import supervisor_of
 from trainyard.system import interface
-from trainyard.system.identity import Process
 
 #: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
 POLL_SECONDS = 0.05
@@ -24,7 +23,7 @@ class JobWatch:
     The files need not exist yet, but their directories must; otherwise it looks from time to time.
     """
 
-    def __init__(self, job: JobDir, paths: list[str]) -> None:
+    def __init__(self, job: JobDirectory, paths: list[str]) -> None:
         self._job = job
         self._paths = set(paths)
         self._poller = select.poll()
@@ -76,9 +75,7 @@ class JobWatch:
 
     def _watch_supervisor(self) -> None:
         state = self._job.read_state()
-        if state is None or is_terminal(AppState[state["state"]]):
-            return
-        supervisor = Process.from_json(state["supervisor"])
+        supervisor = None if state is None or self._job.is_over(state) else supervisor_of(self._job, state)
         if supervisor is None:
             return
         handle = system.open_process(supervisor.pid)
@@ -91,7 +88,7 @@ class JobWatch:
             os.close(handle)
 
 
-def wait_for_end(job: JobDir, is_over: Callable[[], bool], timeout: float | None) -> None:
+def wait_for_end(job: JobDirectory, is_over: Callable[[], bool], timeout: float | None) -> None:
     """Block until ``is_over()`` is true or ``timeout`` seconds have passed."""
     deadline = None if timeout is None else time.monotonic() + timeout
     watch = JobWatch(job, [])

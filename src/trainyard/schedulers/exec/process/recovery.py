@@ -1,20 +1,17 @@
-"""What has become of a job, found out by whoever asks.
+"""The end of jobs whose supervisor is gone, found out by the first one who reads their state.
 
-A job whose supervisor is gone is ended here: what its replicas left running is killed, and FAILED is
-written with the reason. A job of another machine (a shared home directory) is not ours to judge.
+What such a job left running is killed, and its end is written with the reason. A job of another machine (a
+shared home directory) is left alone.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import signal
 import time
 
-from trainyard.schedulers.base import DescribeAppResponse
-from trainyard.schedulers.exec.process import reasons
-from trainyard.schedulers.exec.process.job_directory import JobDir
-from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.errors import StateStoreError
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine
 
@@ -22,190 +19,109 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_ERROR_FILE = 64 * 1024
+    from trainyard.schedulers.exec.process.job_directory import JobDirectory
+
+#: Why a job that nothing runs any more has ended.
+SUPERVISOR_LOST = "supervisor_lost"
+REBOOTED = "rebooted"
+NEVER_STARTED = "never_started"
 
 
-def current_state(job: JobDir) -> dict[str, Any] | None:
-    """Return the job's state document, brought up to date if its supervisor is gone; None without a job."""
-    state = job.read_state()
-    if state is None:
-        document = job.read_job()
-        return None if document is None else _not_yet_supervised(job, document)
-    if is_terminal(AppState[state["state"]]) or _is_supervised(state):
+def current_state(job: JobDirectory) -> dict[str, Any] | None:
+    """Return the job's state, after ending the job if nothing runs it any more; None without a job."""
+    state = job.read_state() or job.first_state()
+    if state is None or job.is_over(state):
         return state
     here = machine()
     if state["host"] != here["host"]:
-        return {**state, "state": AppState.UNREACHABLE.name, "msg": f"it runs on {state['host']}"}
-    lost = reasons.REBOOTED if state["boot_id"] != here["boot_id"] else reasons.SUPERVISOR_LOST
-    return _end(job, lost)
+        return job.state_elsewhere(state)
+    return state if _is_run(job, state, here["boot_id"]) else end_orphan(job)
 
 
-def _is_supervised(state: dict[str, Any]) -> bool:
-    """Tell whether the supervisor, or the guard that is cleaning up behind it, still runs."""
-    here = machine()
-    if state["host"] != here["host"] or state["boot_id"] != here["boot_id"]:
-        return False
-    return processes.is_kept(*(Process.from_json(state.get(name)) for name in ("supervisor", "guard")))
+def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] | None:
+    """End a job that nothing runs any more, and return its state. Several processes may try at once.
 
-
-def _not_yet_supervised(job: JobDir, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a job between its submission and its supervisor's first word."""
-    base = {
-        "app_id": job.app_id,
-        "num_restarts": 0,
-        "msg": "",
-        "started_at": None,
-        "ended_at": None,
-        "roles": [],
-        **document["submitted_from"],
-    }
-    here = machine()
-    if base["host"] != here["host"]:
-        return {**base, "state": AppState.UNREACHABLE.name, "msg": f"it was submitted on {base['host']}"}
-    if os.path.exists(job.file("state.json")):  # always replaced whole, so somebody else has damaged it
-        lost = reasons.STATE_LOST
-        return {**base, "state": reasons.state_of(lost).name, "msg": reasons.describe(lost)}
-    submitter = Process.from_json(document["submitter"])
-    if base["boot_id"] == here["boot_id"] and submitter is not None and submitter.is_alive():
-        return {**base, "state": AppState.SUBMITTED.name}
-    state = job.read_state()  # the submitter may have ended because all went well
-    return state if state is not None else _end(job, reasons.NEVER_STARTED, base)
-
-
-def _end(job: JobDir, reason: str, base: dict[str, Any] | None = None) -> dict[str, Any]:
-    """End a job that nobody supervises any more; safe when several readers do it at once."""
+    Args:
+        job: the job.
+        by_guard: whether the job's guard calls this, which would otherwise count as running the job.
+    """
     try:
         lock = os.open(job.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:  # a read-only state directory: say it without writing it down
-        return reasons.ended_state(job.read_state() or base or {}, reason, time.time())
+    except OSError:  # nothing can be written here: return the end without writing it
+        state = job.read_state() or job.first_state()
+        return state if state is None or job.is_over(state) else _ended(job, state)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        state = job.read_state() or base or {}
-        if "state" in state and (is_terminal(AppState[state["state"]]) or _is_supervised(state)):
+        state = job.read_state() or job.first_state()
+        if state is None or job.is_over(state):
             return state
+        if not by_guard and _is_run(job, state, machine()["boot_id"]):
+            return state
+        state = _ended(job, state)
         processes.kill_members_of_job(job.path)
-        ended = reasons.ended_state(state, reason, time.time())
-        job.write_final_state(ended)
-    except OSError:
-        return reasons.ended_state(job.read_state() or base or {}, reason, time.time())
+        job.clean_up(state)
+        try:
+            job.write_final_state(state)
+        except OSError:  # the next reader tries again
+            pass
+        return state
     finally:
         os.close(lock)
-    return ended
 
 
-def describe_job(job: JobDir) -> DescribeAppResponse | None:
-    """Return all that is known of a job's state; None if there is no such job."""
-    state = current_state(job)
-    if state is None:
-        return None
-    document = job.read_job() or {}
-    layout = _layout_in(document)
-    log_dirs = {(role, index): log_dir for role, index, log_dir in layout}
-    roles = [
-        RoleStatus(
-            role["role"], [_replica_status(job, role["role"], item, log_dirs) for item in role["replicas"]]
-        )
-        for role in _roles_of(layout, state)
-    ]
-    errors = [replica for role in roles for replica in role.replicas if replica.structured_error_msg != NONE]
-    first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
-    return DescribeAppResponse(
-        app_id=job.app_id,
-        state=AppState[state["state"]],
-        num_restarts=state["num_restarts"],
-        msg=state["msg"] or _stopped_text(state) or NONE,
-        structured_error_msg=first.structured_error_msg if first else NONE,
-        ui_url=f"file://{log_root(job, layout)}",
-        roles_statuses=roles,
-        metadata=document.get("app", {}).get("metadata", {}),
-        results=_results_of(job, document),
-    )
+def _ended(job: JobDirectory, state: dict[str, Any]) -> dict[str, Any]:
+    reason = SUPERVISOR_LOST if state["boot_id"] == machine()["boot_id"] else REBOOTED
+    return job.ended(state, reason if supervisor_of(job, state) else NEVER_STARTED, time.time())
 
 
-def _stopped_text(state: dict[str, Any]) -> str:
-    if state["state"] != AppState.RUNNING.name:
+def supervisor_of(job: JobDirectory, state: dict[str, Any]) -> Process | None:
+    """Return the process that runs a job, or ran it; None if none has been started."""
+    return Process.from_json(state.get(job.SUPERVISOR))
+
+
+def _is_run(job: JobDirectory, state: dict[str, Any], boot_id: str) -> bool:
+    """Tell whether a job's supervisor runs, or the process that submits it, or the guard that cleans up."""
+    if state["boot_id"] != boot_id:
+        return False
+    supervisor, guard = supervisor_of(job, state), Process.from_json(state.get("guard"))
+    if supervisor is None:
+        supervisor = Process.from_json((job.read_request() or {}).get("submitter"))
+    if supervisor is not None and supervisor.is_alive():
+        return True
+    if guard is None or not guard.is_alive():
+        return False
+    if processes.is_stopped(guard):  # continue it: nothing else would ever end the job
+        processes.send_signal(guard, signal.SIGCONT)
+    return True
+
+
+def stopped_text(job: JobDirectory, state: dict[str, Any]) -> str:
+    """Say that a job's supervisor is stopped by a signal, and how it continues; "" if it is not."""
+    supervisor = supervisor_of(job, state)
+    if supervisor is None or not processes.is_stopped(supervisor):
         return ""
-    return processes.stopped_text(Process.from_json(state.get("supervisor")), "supervisor")
+    how = f"`kill -CONT {supervisor.pid}` or `trainyard cancel` continues it"
+    return f"its {job.SUPERVISOR} is stopped by a signal; {how}"
 
 
-def replica_layout(job: JobDir) -> list[tuple[str, int, str]]:
-    """Return role, index and log directory of every replica, in order."""
-    return _layout_in(job.read_job() or {})
+def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
+    """Ask the supervisor to stop the job. Does not wait for that.
 
+    Args:
+        job: a job that has not ended.
+        state: its state.
+        by: who asks.
 
-def _layout_in(document: dict[str, Any]) -> list[tuple[str, int, str]]:
-    return [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
-
-
-def _results_of(job: JobDir, document: dict[str, Any]) -> str | None:
-    """Return where a job's results are; None if it does not run under the toolkit."""
-    from trainyard.specs.training import output_of, specification
-
-    roles = document.get("app", {}).get("roles", [])
-    found = [(role, specification(role["metadata"])) for role in roles]
-    trained = [(role, spec) for role, spec in found if spec]
-    if not trained:
-        return None
-    role, spec = trained[0]
-    own = job.base_dir(role["name"], 0) if len(trained) == role["num_replicas"] == 1 else job.file("ml")
-    return output_of(spec, job.app_id) or own
-
-
-def log_root(job: JobDir, layout: list[tuple[str, int, str]]) -> str:
-    """Return the directory below which the job's logs lie."""
-    return os.path.dirname(os.path.dirname(layout[0][2])) if layout else job.file("logs")
-
-
-def _roles_of(layout: list[tuple[str, int, str]], state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the roles of the state document, or of the plan while there are none in it yet."""
-    if state["roles"]:
-        roles: list[dict[str, Any]] = state["roles"]
-        return roles
-    planned: dict[str, list[dict[str, Any]]] = {}
-    for role, index, _ in layout:
-        planned.setdefault(role, []).append({"id": index, "state": state["state"], "reason": ""})
-    return [{"role": role, "replicas": replicas} for role, replicas in planned.items()]
-
-
-def _replica_status(
-    job: JobDir, role: str, item: dict[str, Any], log_dirs: dict[tuple[str, int], str]
-) -> ReplicaStatus:
-    state = AppState[item["state"]]
-    log_dir = log_dirs.get((role, item["id"]))
-    error = NONE
-    if state == AppState.FAILED and log_dir:
-        error = _error_file(log_dir)
-        error = _failure_report(job.base_dir(role, item["id"])) if error == NONE else error
-    return ReplicaStatus(
-        item["id"],
-        state,
-        role,
-        hostname="localhost",
-        structured_error_msg=error,
-        exit_code=item.get("exit_code"),
-        reason=item["reason"],
-        restarts=item.get("restarts", 0),
-        started_at=item.get("started_at"),
-        ended_at=item.get("ended_at"),
-    )
-
-
-def _error_file(log_dir: str) -> str:
-    """Return the text of torchelastic's error file, if the replica wrote one."""
+    Raises:
+        StateStoreError: the request cannot be written, and no supervisor is there to be signalled.
+    """
+    supervisor = supervisor_of(job, state)
+    signum = signal.SIGTERM
     try:
-        # the program may leave anything there, a FIFO too
-        descriptor = os.open(os.path.join(log_dir, "error.json"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_ERROR_FILE).strip() or NONE
-    except OSError:
-        return NONE
-
-
-def _failure_report(base: str) -> str:
-    """Return the toolkit's report on a failed script as an error file's text, if there is one."""
-    try:
-        with open(os.path.join(base, "output", "failure"), encoding="utf-8", errors="replace") as file:
-            text = file.read(MAX_ERROR_FILE).strip()
-    except OSError:
-        return NONE
-    return json.dumps({"message": {"message": text}}) if text else NONE
+        job.ask(job.STOP, {"by": by, "at": time.time()})
+    except StateStoreError:  # a full disk, which may be why the job is to stop: the signal alone says it
+        signum = job.STOP_SIGNAL
+        if supervisor is None or not supervisor.is_alive():
+            raise
+    if supervisor is not None:
+        processes.send_signal(supervisor, signum)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from trainyard.schedulers.exec.process import reasons
-from trainyard.schedulers.exec.process.job_directory import STATE_RESERVE, JobDir
+from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 #: State changes closer together than this are written as one.
 WRITE_INTERVAL = 0.02
+STATE_RESERVE = 64 * 1024
 LEFTOVER_GRACE = 1.0
 #: `poll` takes no more than 24 days; a job may.
 LONGEST_WAIT = 86400.0
@@ -45,9 +46,14 @@ class Supervisor:
             ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
             seconds, ``fail_fast``.
         guard: the process that ends the replicas should this one be killed.
+
+    Raises:
+        OSError: the state or log directory cannot be written.
     """
 
-    def __init__(self, job: JobDir, plan: dict[str, Any], guard: Process) -> None:
+    job_class = ProcessJob
+
+    def __init__(self, job: ProcessJob, plan: dict[str, Any], guard: Process) -> None:
         self.job = job
         self.plan = plan
         self.guard = guard
@@ -72,15 +78,12 @@ class Supervisor:
         self._signals_in, self._signals_out = os.pipe()
         for fd in (self._signals_in, self._signals_out):
             os.set_blocking(fd, False)
+        self._prepare()
 
     # ---- life
 
-    def prepare(self) -> None:
-        """Make directories and logs, and write the first state.
-
-        Raises:
-            OSError: the state or log directory cannot be written.
-        """
+    def _prepare(self) -> None:
+        """Make directories and logs, and write the first state."""
         signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(signum, lambda *_: None)
@@ -103,7 +106,7 @@ class Supervisor:
         if self.plan["timeout"] is not None:
             limit = f"{self.plan['timeout']:g}"
             self._after(self.plan["timeout"], lambda: self._stop_all(reasons.TIMEOUT, limit))
-        if self.job.cancel_request() is not None:
+        if self.job.asked("cancel") is not None:
             self._cancel()
         else:
             for replica in self.replicas:
@@ -170,7 +173,7 @@ class Supervisor:
         if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
             self._cancel()
         if signal.SIGTERM in received:
-            if self.job.cancel_request() is not None:
+            if self.job.asked("cancel") is not None:
                 self._cancel()
             else:
                 self._stop_all(reasons.SHUTDOWN, "", signal.SIGTERM)
@@ -282,7 +285,7 @@ class Supervisor:
     # ---- stopping
 
     def _cancel(self) -> None:
-        by = (self.job.cancel_request() or {}).get("by", "")
+        by = (self.job.asked("cancel") or {}).get("by", "")
         self._stop_all(reasons.CANCELLED, f" by {by}" if by else "")
 
     def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:

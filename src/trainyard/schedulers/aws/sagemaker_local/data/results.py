@@ -14,7 +14,7 @@ from trainyard.schedulers.aws.sagemaker_local.data import artifacts
 from trainyard.schedulers.aws.sagemaker_local.data.objects import Place, StoreFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, log_path
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.documents import is_full_disk
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _message(conflicts: list[str]) -> str:
     )
 
 
-def _keep(job: JobDir, kinds: list[tuple[str, list[tuple[str, str]]]], trees: dict[str, Tree]) -> str:
+def _keep(job: TrainingJob, kinds: list[tuple[str, list[tuple[str, str]]]], trees: dict[str, Tree]) -> str:
     folder = job.file("artifacts")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -102,7 +102,7 @@ def _keep_as_it_is(folder: str, trees: dict[str, Tree]) -> str:
     return f"; what was to be sent is kept, not packed, in {folder}"
 
 
-def final_metrics(job: JobDir, request: dict[str, Any], state: dict[str, Any]) -> list[dict[str, Any]]:
+def final_metrics(job: TrainingJob, request: dict[str, Any], state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the last value of every metric that the last attempt's logs show."""
     found: dict[str, dict[str, Any]] = {}
     streams = [stream for host in state["hosts"] for stream in host["streams"][-1:]]
@@ -114,7 +114,7 @@ def final_metrics(job: JobDir, request: dict[str, Any], state: dict[str, Any]) -
 
 
 def metric_values(
-    job: JobDir, request: dict[str, Any], streams: list[str]
+    job: TrainingJob, request: dict[str, Any], streams: list[str]
 ) -> Iterator[tuple[str, float, float]]:
     """Yield metrics that logs show: name, time in seconds since the epoch, and value; a log at a time."""
     patterns = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from trainyard.schedulers.aws.sagemaker_local import training_job
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import selected
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.recovery import current_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,27 +20,27 @@ NOT_DESCRIBED = frozenset({"SessionChainingConfig", "Tags"})
 _FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
 
 
-def document_of(job: JobDir) -> dict[str, Any]:
+def document_of(job: TrainingJob) -> dict[str, Any]:
     """Return what is kept of a job's request; empty if there is none."""
     return job.read_request() or {}
 
 
-def jobs_of(region: str) -> Iterator[JobDir]:
+def jobs_of(region: str) -> Iterator[TrainingJob]:
     """Yield the jobs of a region; of all with ""."""
-    return (job for job in training_job.all_jobs() if _is_in(job, region))
+    return (job for job in TrainingJob.all() if _is_in(job, region))
 
 
-def find_job(name: str, region: str) -> JobDir | None:
+def find_job(name: str, region: str) -> TrainingJob | None:
     """Return a job of a region, or of any with "": elsewhere it is not known."""
-    job = training_job.find(name)
+    job = TrainingJob.find(name)
     return job if job is not None and _is_in(job, region) else None
 
 
-def _is_in(job: JobDir, region: str) -> bool:
+def _is_in(job: TrainingJob, region: str) -> bool:
     return not region or document_of(job).get("region") == region
 
 
-def describe(job: JobDir, state: dict[str, Any]) -> dict[str, Any]:
+def describe(job: TrainingJob, state: dict[str, Any]) -> dict[str, Any]:
     """Return a job as DescribeTrainingJob does."""
     document = document_of(job)
     request = {key: value for key, value in document["request"].items() if key not in NOT_DESCRIBED}
@@ -101,7 +101,7 @@ def warm_pool(request: dict[str, Any], state: dict[str, Any]) -> dict[str, Any] 
     return {"Status": "Terminated", "ResourceRetainedBillableTimeInSeconds": 0}
 
 
-def summary(job: JobDir) -> dict[str, Any] | None:
+def summary(job: TrainingJob) -> dict[str, Any] | None:
     """Return a job as ListTrainingJobs does; None if it has just been deleted."""
     state = current_state(job)
     document = document_of(job)

@@ -6,12 +6,10 @@ Times in answers are seconds since the epoch.
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
-from trainyard.errors import StateStoreError, TrainyardError
+from trainyard.errors import TrainyardError
 from trainyard.schedulers.aws.sagemaker_local.endpoint import search, validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
     describe,
@@ -25,12 +23,11 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
     warm_pool,
 )
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, invalid, not_found
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.documents import is_full_disk
-from trainyard.system import processes
-from trainyard.system.identity import Process
 
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 MOST_TAGS = 50
@@ -55,7 +52,7 @@ class LocalSageMaker:
         try:
             job = launch(params, region=region, settings=self._settings)
         except FileExistsError:
-            document = document_of(JobDir.of(params["TrainingJobName"]))
+            document = document_of(TrainingJob.of(params["TrainingJobName"]))
             arn = document.get("arn", "")
             if document.get("region") != region:
                 raise ApiError(
@@ -102,7 +99,7 @@ class LocalSageMaker:
             raise invalid(
                 f"The request was rejected because the training job is in status {state['status']}."
             )
-        stop(job, state)
+        recovery.stop(job, state, by=os.getuid())
         return {}
 
     def delete_training_job(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -118,7 +115,7 @@ class LocalSageMaker:
         """UpdateTrainingJob: the settings that a job keeps, and which nothing here acts upon."""
         validation.check("UpdateTrainingJob", params)
         job, state = _existing(params["TrainingJobName"], region)
-        with job.changing_request() as document:
+        with job.changing("request.json") as document:
             request = document["request"]
             _check_update(params, request, state)
             for name in ("ProfilerConfig", "ResourceConfig", "RemoteDebugConfig"):
@@ -139,7 +136,7 @@ class LocalSageMaker:
         """AddTags."""
         validation.check("AddTags", params)
         job = _job_of_arn(params["ResourceArn"], region)
-        with job.changing_tags() as tags:
+        with job.changing("tags.json") as tags:
             tags.update({tag["Key"]: tag["Value"] for tag in params["Tags"]})
             if len(tags) > MOST_TAGS:
                 raise invalid(f"a training job has at most {MOST_TAGS} tags")
@@ -148,7 +145,7 @@ class LocalSageMaker:
     def delete_tags(self, params: dict[str, Any], region: str = "") -> dict[str, Any]:
         """DeleteTags."""
         validation.check("DeleteTags", params)
-        with _job_of_arn(params["ResourceArn"], region).changing_tags() as tags:
+        with _job_of_arn(params["ResourceArn"], region).changing("tags.json") as tags:
             for key in params["TagKeys"]:
                 tags.pop(key, None)
         return {}
@@ -177,54 +174,15 @@ def _check_update(params: dict[str, Any], request: dict[str, Any], state: dict[s
         )
 
 
-def stop(job: JobDir, state: dict[str, Any]) -> None:
-    """Ask a job to end.
-
-    Raises:
-        StateStoreError: the wish cannot be written, and nobody is there to hear it.
-    """
-    try:
-        job.ask("stop", {"at": time.time(), "by": os.getuid()})
-    except StateStoreError:  # a full disk: the signal alone says it
-        if not _signal(state, signal.SIGTERM):
-            raise
-    else:
-        _signal(state, signal.SIGTERM)
-
-
-def interrupt(job: JobDir, state: dict[str, Any], absence: float) -> None:
-    """Take a job's machines away, and give it others after ``absence`` seconds.
-
-    Raises:
-        ApiError: it does not run on spot instances, or does not run.
-    """
-    request = document_of(job)["request"]
-    if not request.get("EnableManagedSpotTraining"):
-        raise invalid(
-            f"{job.name} does not run on spot instances (EnableManagedSpotTraining), so none are taken away"
-        )
-    if state["secondary"] not in ("Downloading", "Training"):
-        raise invalid(f"{job.name} is {state['secondary']}, so it has no instances that could be taken away")
-    job.ask("interrupt", {"at": time.time(), "absence": absence})
-    if not _signal(state, signal.SIGUSR1):
-        job.forget("interrupt")
-        raise invalid(f"the runner of {job.name} is gone")
-
-
-def _signal(state: dict[str, Any], signum: int) -> bool:
-    runner = Process.from_json(state.get("runner"))
-    return runner is not None and processes.send_signal(runner, signum)
-
-
-def _existing(name: str, region: str) -> tuple[JobDir, dict[str, Any]]:
+def _existing(name: str, region: str) -> tuple[TrainingJob, dict[str, Any]]:
     job = find_job(name, region)
-    state = None if job is None else current_state(job)
+    state = None if job is None else recovery.current_state(job)
     if job is None or state is None:
         raise not_found()
     return job, state
 
 
-def _job_of_arn(arn: str, region: str) -> JobDir:
+def _job_of_arn(arn: str, region: str) -> TrainingJob:
     name = arn.rpartition("/")[2]
     job = find_job(name, region) if ":training-job/" in arn else None
     if job is None or document_of(job).get("arn") != arn:
@@ -252,4 +210,4 @@ def _seconds_of(moment: Any) -> float:
     return float(moment.timestamp() if hasattr(moment, "timestamp") else moment)
 
 
-__all__ = ["LocalSageMaker", "describe", "interrupt", "stop"]
+__all__ = ["LocalSageMaker", "describe"]

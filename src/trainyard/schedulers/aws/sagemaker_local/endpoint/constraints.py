@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError, invalid
-from trainyard.schedulers.aws.validate import matches
+from trainyard.schedulers.aws.service_model import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.logs import Event, Log, log_path
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 MOST_EVENTS = 10_000
 MOST_BYTES = 1 << 20
@@ -36,10 +36,10 @@ class Stream:
     name: str
     log: Log
     is_over: bool
-    job: JobDir
+    job: TrainingJob
 
     @classmethod
-    def of(cls, job: JobDir, file: str, *, is_over: bool) -> Stream:
+    def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> Stream:
         """Return the stream of a job that is kept in a file."""
         return cls(f"{job.name}/{file}", Log(log_path(job, file)), is_over, job)
 

@@ -23,9 +23,10 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.log_search import (
     size_of_event,
 )
 from trainyard.schedulers.aws.sagemaker_local.endpoint.patterns import matcher
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.logs import Event
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.sagemaker_local.training_job import TERMINAL, JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.recovery import current_state
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
@@ -281,6 +282,6 @@ def _wrong(message: str) -> ApiError:
     return ApiError("InvalidParameterException", message)
 
 
-def _is_over(job: JobDir) -> bool:
+def _is_over(job: TrainingJob) -> bool:
     state = current_state(job)
     return state is None or state["status"] in TERMINAL

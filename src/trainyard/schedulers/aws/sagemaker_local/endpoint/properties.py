@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
-from trainyard.schedulers.aws.validate import shape_of
+from trainyard.schedulers.aws.service_model import shape_of
 
 TEXT, NUMBER, MOMENT, FLAG, EITHER, OBJECT = "text", "number", "timestamp", "boolean", "either", "object"
 _KIND_OF_SHAPE = {

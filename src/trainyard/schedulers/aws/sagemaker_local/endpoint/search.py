@@ -17,8 +17,8 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import (
 )
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.endpoint.properties import OBJECT, Property, element_of, find
-from trainyard.schedulers.aws.sagemaker_local.recovery import current_state
-from trainyard.schedulers.aws.validate import shape_of
+from trainyard.schedulers.aws.service_model import shape_of
+from trainyard.schedulers.exec.process.recovery import current_state
 
 RESOURCE = "TrainingJob"
 DEFAULT_PAGE = 100

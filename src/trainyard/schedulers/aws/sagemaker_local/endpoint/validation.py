@@ -10,7 +10,7 @@ from trainyard.schedulers.aws.sagemaker import request_rules
 from trainyard.schedulers.aws.sagemaker_local.endpoint import constraints
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
-from trainyard.schedulers.aws.validate import input_of
+from trainyard.schedulers.aws.service_model import input_of
 
 #: What every job on instances needs: the model makes them optional for those without.
 NEEDED = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition")

@@ -34,7 +34,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
-from trainyard.schedulers.aws.sagemaker_local.training_job import JobDir
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Platform:
     """
 
     def __init__(
-        self, job: JobDir, request: dict[str, Any], arn: str, region: str, settings: Settings
+        self, job: TrainingJob, request: dict[str, Any], arn: str, region: str, settings: Settings
     ) -> None:
         self._job = job
         self._request = request

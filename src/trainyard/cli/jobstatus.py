@@ -1,0 +1,166 @@
+"""A job's status: asked for, shown as text and as JSON, turned into an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from trainyard.cli.console import is_tty, paint_state
+from trainyard.errors import (
+    EXIT_BACKEND,
+    EXIT_JOB_FAILED,
+    EXIT_OK,
+    BackendError,
+    UnknownAppException,
+    UsageError,
+    did_you_mean,
+)
+from trainyard.specs.limits import cut
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.specs.status import AppStatus, ReplicaStatus
+
+ANY = "any"
+
+
+def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) -> AppStatus:
+    """Return the status of a job; UNREACHABLE, with the reason, if it cannot be seen now.
+
+    Raises:
+        AccessError: the scheduler refuses the credentials, and that is not to be waited out.
+        UnknownAppException: its scheduler knows no such job.
+    """
+    status = runner.status(handle, refusal_is_final=refusal_is_final)
+    if status is None:
+        from trainyard.runner.observation import unknown_job
+
+        raise unknown_job(handle)
+    return status
+
+
+def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
+    """Refuse to watch a job that was never started, or that its scheduler has lost: it would never end.
+
+    Raises:
+        UnknownAppException: there is no such job any more.
+    """
+    if status.state not in (AppState.UNKNOWN, AppState.UNSUBMITTED, AppState.SUBMITTED):
+        return
+    if _is_gone(runner, handle, status.state):
+        reason = status.msg or "its scheduler does not know the job any more"
+        raise UnknownAppException(f"{handle}: {reason}", hint="`trainyard list --all` shows what is known.")
+
+
+def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
+    from trainyard.specs.handles import parse_app_handle
+
+    if state == AppState.UNSUBMITTED:
+        record = runner.history.find(handle)
+        return record is None or record.phase == "refused"
+    parsed = parse_app_handle(handle)
+    scheduler = runner.scheduler(parsed.scheduler_backend)
+    if state == AppState.SUBMITTED and not scheduler.is_local:
+        return False  # a scheduler elsewhere may take a while to show what it has accepted
+    try:
+        return not scheduler.exists(parsed.app_id)
+    except (BackendError, OSError):
+        return False
+
+
+def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
+    """Return a job's status as text; on a terminal the states are coloured."""
+    text = f"Job: {handle}\n{status.format(roles)}"
+    if not is_tty(sys.stdout):
+        return text
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if line.startswith(("State: ", "  [")):
+            words = line.split(" ")
+            state = words[3 if line.startswith("  [") and len(words) > 3 else 1]
+            if state:  # a reason of several lines may look like these
+                lines[index] = line.replace(state, paint_state(state, sys.stdout), 1)
+    return "\n".join(lines)
+
+
+def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return a job as JSON values: what names it, then its status as far as it is known."""
+    from trainyard.specs.handles import parse_app_handle
+
+    parsed = parse_app_handle(handle)
+    data: dict[str, Any] = {
+        "handle": handle,
+        "app_id": parsed.app_id,
+        "scheduler": parsed.scheduler_backend,
+        "session": parsed.session_name,
+    }
+    if status is not None:
+        data |= status.to_json(roles)
+        data["ui_url"] = status.ui_url
+    return data
+
+
+def check_roles(status: AppStatus, wanted: Iterable[str]) -> None:
+    """Refuse roles that the job does not have.
+
+    Raises:
+        UsageError: there is no such role.
+    """
+    there = [role.role for role in status.roles]
+    for role in wanted:
+        if there and role not in there:
+            raise UsageError(f"the job has no role {role!r}", hint=did_you_mean(role, there))
+
+
+def exit_code_of(status: AppStatus, source: str | None = None) -> int:
+    """Return the exit code of a command that watched a job to its end.
+
+    Args:
+        status: the job's last status.
+        source: None for 0 or 1; ``ROLE/ID`` for that replica's own code; ``any`` for the first code in
+            the order of the replicas' ends that is not 0.
+    """
+    if status.state == AppState.UNREACHABLE:
+        return EXIT_BACKEND
+    plain = EXIT_OK if status.state == AppState.SUCCEEDED else EXIT_JOB_FAILED
+    if source is None:
+        return plain
+    if source == ANY:
+        ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
+        return next((replica.exit_code for replica in ended if replica.exit_code), plain)
+    replica = _replica(status, source)
+    return plain if replica is None or replica.exit_code is None else replica.exit_code
+
+
+def _replica(status: AppStatus, source: str) -> ReplicaStatus | None:
+    role, _, number = source.partition("/")
+    for replica in status.replicas():
+        if replica.role == role and str(replica.id) == (number or "0"):
+            return replica
+    return None
+
+
+def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]] | None = None) -> None:
+    """Check what ``--exit-code-from`` names: its form, and that the job has it if the replicas are given.
+
+    Raises:
+        UsageError: it is neither ``ROLE/ID`` nor ``any``, or there is no such replica.
+    """
+    if source is None or source == ANY:
+        return
+    role, slash, number = source.partition("/")
+    if not role or (slash and not number.isdecimal()):
+        raise UsageError(f"--exit-code-from {source}: neither ROLE/ID nor any", hint="Example: trainer/0.")
+    if replicas is None:
+        return
+    names = [f"{name}/{k}" for name, k in replicas]
+    wanted = f"{role}/{number.lstrip('0') or '0'}"
+    if wanted not in names:
+        raise UsageError(
+            f"--exit-code-from {cut(source)}: the job has no such replica",
+            hint=did_you_mean(cut(wanted), names[:50]),
+        )

@@ -1,0 +1,190 @@
+"""What `run` and `rerun` share: their options, and what happens once the job is submitted."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json
+from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
+from trainyard.cli.parser import add_json_option, complete_with
+from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.status import AppStatus
+
+
+def add_submission_options(parser: ArgumentParser) -> None:
+    """Add the options of every command that starts a job."""
+    scheduler = parser.add_argument(
+        "-s", "--scheduler", metavar="NAME", help="where to run it (see `trainyard runopts`)"
+    )
+    complete_with(scheduler, "scheduler_completer")
+    options = parser.add_argument(
+        "-cfg",
+        "--scheduler_args",
+        "--scheduler-args",
+        dest="cfg",
+        action="append",
+        default=[],
+        metavar="K=V,...",
+        help="options of the scheduler; may be given several times",
+    )
+    complete_with(options, "option_completer")
+    parser.add_argument("--wait", action="store_true", help="wait until the job has ended, without its logs")
+    parser.add_argument("--log", action="store_true", help="follow the logs on stderr (implies --wait)")
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once the job is submitted, also where a local scheduler would follow it",
+    )
+    parser.add_argument(
+        "--exit-code-from",
+        "--exit_code_from",
+        metavar="ROLE/ID|any",
+        help="exit with this replica's code, or with the first that is not 0 (implies --wait)",
+    )
+    add_json_option(parser)
+
+
+def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
+    """Add the options about what is submitted; ``default_workspace`` says in words what goes by default."""
+    parser.add_argument(
+        "--dryrun",
+        "--dry-run",
+        "--dry_run",
+        action="store_true",
+        help="print the job and its request, start nothing",
+    )
+    parser.add_argument(
+        "--workspace",
+        metavar="DIR",
+        help="code that travels with the job: a directory, DIR=SUB,DIR=SUB, @FINGERPRINT of an earlier job's,"
+        f" or '' for nothing (default: {default_workspace})",
+    )
+
+
+class FollowPlan:
+    """Whether and how a job is watched after its submission.
+
+    Args:
+        args: the parsed options.
+        is_local: whether the job runs on this machine.
+        configured: what the configuration says of ``wait``, ``log`` and ``detach``.
+    """
+
+    def __init__(self, args: Namespace, is_local: bool, configured: Mapping[str, bool] | None = None) -> None:
+        if args.detach and (args.wait or args.log or args.exit_code_from):
+            raise UsageError("--detach contradicts --wait, --log and --exit-code-from")
+        check_exit_code_source(args.exit_code_from)
+        self.json: bool = args.json
+        self.source: str | None = args.exit_code_from
+        asked = args.wait or args.log or self.source is not None
+        # Who says something of waiting, and nothing of logs, gets none.
+        says_wait = args.wait or "wait" in (configured or {})
+        usual = {"wait": is_local, "log": is_local and not says_wait, **(configured or {})}
+        if args.detach or (usual.get("detach") and not asked):
+            usual = {"wait": False, "log": False}
+        self.logs: bool = args.log or usual["log"]
+        self.waits: bool = asked or usual["wait"] or self.logs
+        # in a script, who interrupts the command may not even know of the job
+        at_terminal = is_tty(sys.stdout) and is_tty(sys.stderr) and not args.json
+        self.may_stop = is_local and at_terminal and self.waits
+
+
+@contextlib.contextmanager
+def submitting(runner: Runner) -> Iterator[None]:
+    """Show how far the job's code is, and say what Ctrl-C leaves open while a job is on its way."""
+    from trainyard.cli.liveview import TerminalProgress
+
+    runner.progress = progress = TerminalProgress(sys.stderr)
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.clear()
+        note("the submission was interrupted; `trainyard list` shows whether the job was started")
+        raise
+    finally:
+        progress.clear()
+
+
+def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
+    """Print the handle, alone on stdout, then watch the job if that is wanted; return the exit code."""
+    if not plan.json:
+        # the job is under way: who waits for it learns how it ends, whatever became of who reads the handle
+        with contextlib.suppress(*([OutputClosed] if plan.waits else [])):
+            out(handle)
+    elif plan.waits:
+        note(handle)
+    if not plan.waits:
+        if plan.json:
+            print_json(job_json(handle, runner.status(handle)))
+        return EXIT_OK
+    from trainyard.cli.watching import Detached, follow
+
+    status: AppStatus | None = None
+    try:
+        status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)
+    except Detached as detached:
+        fate = "has been asked to stop" if detached.asked_to_stop else "goes on"
+        note(f"\nno longer watching; the job {fate}. `trainyard log -f {handle}` follows it again")
+        return detached.exit_code
+    except OutputClosed:  # how the job ends is not known, so this is no success
+        return EXIT_INTERRUPTED
+    finally:
+        if plan.json:
+            print_json(job_json(handle, status if status is not None else runner.status(handle)))
+    code = exit_code_of(status, plan.source)
+    return EXIT_INTERRUPTED if stopped and code == 1 and plan.source is None else code
+
+
+def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
+    """Print a job that was not submitted, without secrets: its definition, options, code and request."""
+    import json
+
+    from trainyard.redaction import Redactor
+    from trainyard.specs.serialize import to_json
+
+    redactor = Redactor()
+    secret = {name for name, option in runner.scheduler_run_opts(info.scheduler) if option.secret}
+    cfg = {
+        key: redactor.secret(key, value) if key in secret else redactor.value(key, value)
+        for key, value in info.cfg.items()
+    }
+    app = redactor.json({} if info.app is None else to_json(info.app))
+    request = shown_request(info)
+    code = None if info.shipment is None else info.shipment.plan()
+    if as_json:
+        parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
+        print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
+        return EXIT_OK
+    out(f"# job\n{json.dumps(app, indent=2)}\n")
+    out(f"# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}\n")
+    if code:
+        out(f"# code\n{json.dumps(code, indent=2)}\n")
+    out(f"# request\n{request if isinstance(request, str) else json.dumps(request, indent=2, default=str)}")
+    return EXIT_OK
+
+
+def shown_request(info: AppDryRunInfo[Any]) -> Any:
+    """Return the scheduler's request as JSON values if it can be, otherwise as text."""
+    from trainyard.lazy_dataclass import is_dataclass
+    from trainyard.redaction import Redactor
+
+    request = info.request
+    if hasattr(request, "shown"):  # it hides its secrets itself
+        return request.shown()
+    if is_dataclass(request) and not isinstance(request, type):
+        import dataclasses
+
+        request = dataclasses.asdict(request)
+    if isinstance(request, (dict, list)):
+        return Redactor().json(request)
+    return Redactor().text(repr(info))

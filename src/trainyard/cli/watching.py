@@ -1,0 +1,233 @@
+"""Watching a job to its end: logs, status lines or `status --watch`, and what Ctrl-C does meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+
+from trainyard.backoff import polling
+from trainyard.cli.console import is_tty, note, out, paint_state, wants_colour, warn
+from trainyard.cli.jobstatus import check_not_gone, job_json, status_of, status_text
+from trainyard.cli.liveview import Screen, StatusLines, changes
+from trainyard.cli.units import format_duration
+from trainyard.errors import BackendError
+from trainyard.specs.status import NONE, AppState
+from trainyard.terminal import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any
+
+    from trainyard.runner import Runner
+    from trainyard.specs.status import AppStatus
+
+LOCAL_STEP = 1.0
+LONGEST_REQUEST = 10.0
+
+
+class Detached(KeyboardInterrupt):
+    """The watching was ended by a signal. The job goes on, unless it has been asked to stop."""
+
+    def __init__(self, signum: int, *, asked_to_stop: bool = False) -> None:
+        super().__init__()
+        self.asked_to_stop = asked_to_stop
+        self.exit_code = 128 + signum
+
+
+class Interrupts:
+    """What Ctrl-C and SIGTERM mean while a job is watched.
+
+    Where it may stop the job, the first Ctrl-C asks the job to stop, and watching goes on until it has; the
+    second one ends the watching. Elsewhere the first one does, and so does SIGTERM everywhere.
+
+    Args:
+        handle: the job.
+        may_stop: whether Ctrl-C stops it.
+    """
+
+    def __init__(self, handle: str, may_stop: bool) -> None:
+        self._handle = handle
+        self._may_stop = may_stop
+        self._previous: list[tuple[int, Any]] = []
+        self._request: threading.Thread | None = None
+        self.stopping = False
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._terminated}
+            self._previous = [(number, signal.signal(number, handlers[number])) for number in handlers]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous:
+            signal.signal(number, handler)
+        if self._request is not None:
+            # a quick second Ctrl-C must not lose the request; a third one ends this too
+            self._request.join(LONGEST_REQUEST)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if not self._may_stop or self.stopping:
+            raise Detached(number, asked_to_stop=self.stopping)
+        if self._request is not None:
+            return  # this very function is at work, one level below
+        self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)
+        self._request.start()
+        # only now: whoever reads the message may press Ctrl-C again, which then ends the watching
+        self.stopping = True
+        with contextlib.suppress(OSError):
+            # os.write: the handler may have come upon a write to stderr that is under way
+            os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        raise Detached(number, asked_to_stop=self.stopping)
+
+
+def _cancel(handle: str) -> None:
+    # a runner of its own, since the other one's connections belong to the main thread
+    from trainyard.runner import get_runner
+
+    try:
+        with get_runner() as runner:
+            runner.cancel(handle)
+    except Exception as error:
+        warn(f"{handle} could not be stopped: {error}")
+
+
+def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[AppStatus, bool]:
+    """Watch a job until it has ended; return its last status, and whether Ctrl-C stopped it.
+
+    Args:
+        runner: the runner.
+        handle: the job.
+        logs: show its logs on stderr; otherwise status lines.
+        may_stop: whether Ctrl-C asks it to stop.
+
+    Raises:
+        Detached: the user stopped watching.
+        UnknownAppException: the job is gone.
+    """
+    from trainyard.specs.status_text import detail_lines, reason_text
+
+    started = time.time()
+    with Interrupts(handle, may_stop) as interrupts:
+        if logs:
+            show_logs(runner, handle)
+        status = wait_for_end(runner, handle, None if logs else StatusLines(handle, started))
+    took = format_duration(time.time() - started)
+    reason = f": {reason_text(status)}" if status.msg and status.msg != NONE else ""
+    note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
+    if status.state != AppState.SUCCEEDED:
+        lines = detail_lines(status)
+        if status.num_restarts > 0:
+            lines.insert(0, f"Restarts: {status.num_restarts}")
+        if lines:
+            note("\n".join(lines))
+    return status, interrupts.stopping
+
+
+def show_logs(runner: Runner, handle: str) -> None:
+    """Follow all logs of a job on stderr, until it has ended and they are read to the end."""
+    from trainyard.cli.logwriter import LogWriter
+    from trainyard.schedulers.base import LogQuery
+
+    if sys.stderr is None:
+        return
+    writer = LogWriter(sys.stderr.buffer, wants_colour(sys.stderr))
+    try:
+        writer.write_all(runner.log_blocks(handle, runner.replicas(handle), LogQuery(should_tail=True)))
+        writer.finish()
+    except (BackendError, NotImplementedError) as error:
+        writer.finish()
+        warn(f"the logs cannot be followed: {error}")
+
+
+def wait_for_end(
+    runner: Runner, handle: str, lines: StatusLines | None, timeout: float | None = None
+) -> AppStatus:
+    """Wait until a job has ended, or ``timeout`` seconds have passed; return its last status.
+
+    Not seeing the job for a while is no end: it goes on asking, less and less often.
+    """
+    scheduler = runner.scheduler(handle.partition("://")[0])
+    polls, warned = polling(timeout), False
+    while True:
+        status = status_of(runner, handle, refusal_is_final=True)
+        left = polls.left()
+        if status.is_terminal() or left == 0:
+            if lines is not None:
+                lines.end(status)
+            return status
+        check_not_gone(runner, handle, status)
+        if lines is not None:
+            lines.show(status)
+        elif status.state == AppState.UNREACHABLE and not warned:
+            warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
+            warned = True
+        if scheduler.is_local:
+            if status.state == AppState.UNKNOWN:
+                raise BackendError(
+                    f"the end of {handle} cannot be waited for: {status.msg}",
+                    hint="Its files are damaged; `trainyard log` may still show what it wrote.",
+                )
+            wait_locally(runner, handle, LOCAL_STEP if left is None else min(LOCAL_STEP, left))
+        else:
+            polls.pause()
+
+
+def wait_locally(runner: Runner, handle: str, seconds: float) -> None:
+    """Wait until a job of this machine ends, but no longer than this."""
+    started = time.monotonic()
+    status = runner.wait(handle, timeout=seconds)  # returns at once when the job ends
+    if status is not None and not status.is_terminal():
+        time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also where waiting fails at once
+
+
+def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = False) -> AppStatus:
+    """Show a job's status until it has ended; return the last one."""
+    is_local = runner.scheduler(handle.partition("://")[0]).is_local
+    view = StatusView(handle, roles, as_json)
+    polls = polling()
+    while True:
+        status = status_of(runner, handle, refusal_is_final=True)
+        view.show(status)
+        if status.is_terminal():
+            return status
+        check_not_gone(runner, handle, status)
+        if is_local:
+            wait_locally(runner, handle, LOCAL_STEP)
+        else:
+            polls.pause()
+
+
+class StatusView:
+    """Shows one status after another, in the form that suits stdout."""
+
+    def __init__(self, handle: str, roles: list[str] | None, as_json: bool) -> None:
+        self._handle = handle
+        self._roles = roles
+        self._json = as_json
+        self._screen = None if as_json or not is_tty(sys.stdout) else Screen(sys.stdout)
+        self._before: AppStatus | None = None
+
+    def show(self, status: AppStatus) -> None:
+        """Show a status, or what has changed since the one before."""
+        if self._screen is not None:
+            lines = status_text(self._handle, status, self._roles).split("\n")
+            (self._screen.finish if status.is_terminal() else self._screen.draw)(lines)
+        elif self._json:
+            if status != self._before:
+                import json
+
+                out(json.dumps(job_json(self._handle, status, self._roles)))
+        else:
+            clock = time.strftime("%H:%M:%S")
+            for line in changes(self._before, status, self._roles):
+                out(f"{clock} {line}")
+        self._before = status

@@ -1,0 +1,87 @@
+"""Deleting what is kept of a job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from trainyard.schedulers.aws.batch import names, observe
+from trainyard.schedulers.aws.batch.logs import attempts_of
+from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.session import AwsSession
+
+
+def delete(session: AwsSession, job: dict[str, Any]) -> None:
+    """Delete the logs of a job that has ended, and leave it out of lists from now on.
+
+    Batch has no call that deletes a job: it forgets each some days after its end. Until then a tag says that
+    it was deleted.
+
+    Raises:
+        AwsError: a log or the job could not be changed; nothing is undone, and it can be tried again.
+    """
+    for place, detail in observe.describe_replicas(session, job):
+        group = observe.log_group(place)
+        for stream in attempts_of(detail):
+            try:
+                session.call("logs", "DeleteLogStream", logGroupName=group, logStreamName=stream.stream)
+            except AwsError as error:
+                if error.code != "ResourceNotFoundException":
+                    raise
+    session.call("batch", "TagResource", resourceArn=job["jobArn"], tags={names.TAG_DELETED: "true"})
+
+
+#: States of jobs that have not ended.
+OPEN_STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
+
+
+class Unused(NamedTuple):
+    """A job definition of ours that no job needs any more. ``age`` is in seconds."""
+
+    arn: str
+    name: str
+    age: float
+
+
+def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Unused]:
+    """Return our definitions that were registered long enough ago and that no job still needs.
+
+    Args:
+        session: where to look.
+        older_than: seconds.
+        queues: all queues of the account, whose jobs are looked at.
+    """
+    now = time.time()
+    candidates = [
+        Unused(definition["jobDefinitionArn"], definition["jobDefinitionName"], now - registered)
+        for page in session.pages("batch", "DescribeJobDefinitions", "jobDefinitions", status="ACTIVE")
+        for definition in page
+        if (registered := _registered_at(definition.get("tags", {}))) is not None
+        and now - registered >= older_than
+    ]
+    if not candidates:
+        return []
+    needed = {
+        job.get("jobDefinition")
+        for queue in queues
+        for state in OPEN_STATES
+        for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, jobStatus=state)
+        for job in page
+    }
+    return [candidate for candidate in dict.fromkeys(candidates) if candidate.arn not in needed]
+
+
+def deregister(session: AwsSession, arn: str) -> None:
+    """Take a definition out of use. Jobs that were made from it are not affected."""
+    session.call("batch", "DeregisterJobDefinition", jobDefinition=arn)
+
+
+def _registered_at(tags: dict[str, str]) -> float | None:
+    if names.TAG_CONTENT not in tags:
+        return None
+    import calendar
+
+    try:
+        return float(calendar.timegm(time.strptime(tags[names.TAG_REGISTERED], "%Y-%m-%dT%H:%M:%SZ")))
+    except (KeyError, ValueError):
+        return None
