@@ -10,7 +10,7 @@ import threading
 import time
 
 from . import log, resources
-from .errors import StoreError
+from .errors import StoreError as StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,16 +228,13 @@ class Store:
         return self.persist(f"list s3://{bucket}/{prefix}", pages)
 
     def find(self, place: Place) -> Item:
-        """Return one object.
+        """Return one object of S3.
 
         Raises:
             StoreError: it is not there.
         """
-        name = os.path.basename(place.key)
-        if not place.bucket:
-            return Item(place, os.path.getsize(place.key), name)
         head = self.persist(f"fetch {place.uri}", lambda: self._head(place))
-        return Item(place, head["ContentLength"], name, head["ETag"])
+        return Item(place, head["ContentLength"], os.path.basename(place.key), head["ETag"])
 
     def _head(self, place: Place) -> Any:
         return self._client.head_object(Bucket=place.bucket, Key=place.key)
@@ -254,9 +251,12 @@ class Store:
             StoreError: it cannot be read, or has changed.
         """
         if not place.bucket:
-            with open(place.key, "rb") as file:
-                while block := file.read(BLOCK):
-                    yield block
+            try:
+                with open(place.key, "rb") as file:
+                    while block := file.read(BLOCK):
+                        yield block
+            except OSError as error:
+                raise StoreError(f"Cannot fetch {place.uri}: {error.strerror or error}") from error
             return
         done, failures = start, 0
         while True:

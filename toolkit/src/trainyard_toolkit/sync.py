@@ -182,7 +182,7 @@ class Mirror:
         if self._is_alive is None:
             self._store.upload(path, place)
             return True
-        # The program may be killed meanwhile: what is sent is one state of the file, a copy beside the folder.
+        # The program may be killed meanwhile: a copy, beside the folder, is one state of the file.
         name = f".{os.path.basename(self.folder)}.{abs(hash(path))}.sending"
         copy = os.path.join(os.path.dirname(self.folder), name)
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local.data.results import metric_values
 from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
 from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import document_of, find_job
 from trainyard.schedulers.aws.sagemaker_local.endpoint.cbor import Moment
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local.log_metrics import metric_values
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 DIMENSION = "TrainingJobName"
@@ -64,7 +64,7 @@ def _values(params: dict[str, Any], region: str) -> list[tuple[float, float]]:
     if job is None or state is None:
         return []
     streams = [stream for host in state["hosts"] for stream in host["streams"]]
-    found = metric_values(job, document_of(job).get("request", {}), streams)
+    found = metric_values(job, document_of(job).get("request", {}), streams, [])
     return [(moment, value) for name, moment, value in found if name == params["MetricName"]]
 
 
