@@ -16,7 +16,7 @@ from trainyard.docker.engine import Engine
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import inventory as docker_jobs
 from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.remove import remove_job
+from trainyard.schedulers.exec.container.inventory import remove_job
 from trainyard.specs import AppDef, Role, is_terminal
 
 PATIENCE = 50

@@ -194,7 +194,7 @@ def test_publishing_at_a_given_port(jobs):
     assert jobs.scheduler.describe(app_id).metadata["port.r/0.http"] == f"127.0.0.1:{port}"
     with pytest.raises(BackendError, match=r"already allocated|address already in use") as caught:
         jobs.submit(role, publish={"8000": f"127.0.0.1:{port}"})
-    assert "Another program has that port" in caught.value.hint
+    assert "Another program uses that port" in caught.value.hint
     assert len(jobs.containers()) == 1
 
 
@@ -313,7 +313,7 @@ def test_job_of_the_predecessor_is_listed(jobs):
         ({"grace_period": -1}, "grace_period"),
         ({"publish": {"nope": "1"}}, "no port 'nope'"),
         ({"publish": {"80": "x"}}, "does not end in a port number"),
-        ({"env": {"A=B": "1"}}, "no name of a variable"),
+        ({"env": {"A=B": "1"}}, "not a name of a variable"),
         ({"publish": {"80": "8080"}, "network": "host"}, "nothing is published"),
     ],
 )

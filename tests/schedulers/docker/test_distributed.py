@@ -14,7 +14,7 @@ from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_
 from trainyard.docker import image_store
 from trainyard.docker.engine import Engine
 from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.exec.container.remove import remove_job
+from trainyard.schedulers.exec.container.inventory import remove_job
 from trainyard.specs import AppState, parse_app_handle
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("docker")]

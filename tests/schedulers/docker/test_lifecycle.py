@@ -189,9 +189,9 @@ def test_watcher_that_is_killed_is_replaced(jobs):
 def test_two_watchers_are_one_too_many(jobs):
     app_id = jobs.submit(jobs.role("sleep 600", num_replicas=2))
     wait_until(lambda: watcher_pid(app_id), "a watcher")
-    from trainyard.schedulers.exec.container import spawn
+    from trainyard.schedulers.exec.container import watcher
 
-    done = subprocess.run([sys.executable, "-I", "-S", spawn.WATCHER, app_id], timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", watcher.__file__, app_id], timeout=50, check=False)
     assert done.returncode == 0
 
 
@@ -308,8 +308,8 @@ def test_submitter_killed(jobs, where, count):
     assert "submission was interrupted" in response.msg
     assert {row.app_id: row.state for row in jobs.scheduler.list()}[app_id] == AppState.FAILED
     assert not [c for c in jobs.containers() if c["State"] == "running"]
-    items = [item for item in housekeeping.find(0, jobs.engine) if item.app_id == app_id]
-    housekeeping.collect(items, jobs.engine)
+    items = [item for item in housekeeping.leftovers(jobs.engine, 0) if item.app_id == app_id]
+    housekeeping.remove(jobs.engine, items)
     assert jobs.containers() == []
 
 
@@ -379,11 +379,11 @@ def test_looks_into_images_that_were_abandoned_are_found(jobs, monkeypatch):
         "/containers/create",
         json={"Image": jobs.image, "Cmd": ["true"], "Labels": {LOOKING_LABEL: "x"}},
     )
-    wanted = [item for item in housekeeping.find(0, jobs.engine) if item.key == made["Id"]]
+    wanted = [item for item in housekeeping.leftovers(jobs.engine, 0) if item.id == made["Id"]]
     assert wanted == []  # somebody may be looking
     monkeypatch.setattr(housekeeping, "SUBMISSION_SECONDS", 0.0)
-    wanted = [item for item in housekeeping.find(0, jobs.engine) if item.key == made["Id"]]
-    housekeeping.collect(wanted, jobs.engine)
+    wanted = [item for item in housekeeping.leftovers(jobs.engine, 0) if item.id == made["Id"]]
+    housekeeping.remove(jobs.engine, wanted)
     with pytest.raises(EngineError, match="No such container"):
         jobs.engine.request("GET", f"/containers/{made['Id']}/json")
 
@@ -401,17 +401,19 @@ def test_gc_finds_ended_jobs_and_images_with_code(jobs):
 
     def found():
         mine = [
-            i for i in housekeeping.find(0, jobs.engine) if i.app_id in (ended, running) or repo in i.path
+            i
+            for i in housekeeping.leftovers(jobs.engine, 0)
+            if i.app_id in (ended, running) or repo in i.name
         ]
-        return {item.app_id or item.path for item in mine}, mine
+        return {item.app_id or item.name for item in mine}, mine
 
-    assert not [i for i in housekeeping.find(3600, jobs.engine) if i.app_id == ended]
+    assert not [i for i in housekeeping.leftovers(jobs.engine, 3600) if i.app_id == ended]
     assert found()[0] == {ended}
     jobs.scheduler.cancel(running)
     jobs.end_of(running)
     names, mine = found()
     assert names == {ended, running, f"image {repo}:1"}
-    housekeeping.collect(mine, jobs.engine)
+    housekeeping.remove(jobs.engine, mine)
     assert found()[0] == set()
     assert jobs.containers() == []
 

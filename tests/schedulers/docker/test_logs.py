@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from trainyard.schedulers.base import LogQuery, Stream
-from trainyard.schedulers.exec.container.logs import Window, open_log, read_timed
+from trainyard.schedulers.exec.container.logs import LogWindow, open_log, read_timed
 from trainyard.specs import AppState
 
 from .conftest import wait_until
@@ -87,7 +87,7 @@ def test_replicas_are_merged_in_order_of_time(jobs):
     stamps = []
     for role, k in replicas:
         container = jobs.container(app_id, role, k)["Id"]
-        stamps += list(read_timed(jobs.engine, container, Window(LogQuery())))
+        stamps += list(read_timed(jobs.engine, container, LogWindow(LogQuery())))
     assert blocks(jobs, app_id, replicas) == b"".join(line for _, line in sorted(stamps))
 
 

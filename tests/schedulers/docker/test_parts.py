@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from trainyard.errors import BackendError
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.frames import FrameReader, LineJoiner, split_time, stamp_of, time_ns
-from trainyard.schedulers.exec.container.logs import to_ns
+from trainyard.schedulers.exec.container.inventory import format_time, parse_time
+from trainyard.schedulers.exec.container.logs import (
+    FrameReader,
+    LineJoiner,
+    split_time,
+    stamp_of,
+    time_ns,
+    to_ns,
+)
 from trainyard.schedulers.exec.container.parallel import for_all
-from trainyard.schedulers.exec.container.times import format_time, parse_time
 from trainyard.specs import AppDef, Resource, Role
 
 MOMENTS = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1))

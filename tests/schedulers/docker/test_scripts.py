@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.toolkit.image import docker
-from trainyard.docker.engine import EngineError
+from trainyard.docker.engine import Engine, EngineError
 from trainyard.errors import BackendError, ConfigError
 from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.exec.container import results
-from trainyard.schedulers.exec.container.housekeeping import find
+from trainyard.schedulers.exec.container import housekeeping, submission
+from trainyard.schedulers.exec.container.inventory import results_dir
 from trainyard.specs import AppState
 
 WRITE = """
@@ -75,11 +75,13 @@ def test_results_are_kept_here_and_go_with_the_job(
         if "4321" not in image_of:
             assert (tmp_path / "made/checkpoints/file").read_text() == "kept"
         app_id = handle.rpartition("/")[2]
-        (found,) = (item for item in find(0) if item.app_id == app_id)
+        engine = Engine.from_env()
+        (found,) = (item for item in housekeeping.leftovers(engine, 0) if item.app_id == app_id)
+        engine.close()
         assert found.results
     finally:
         runner.delete(handle)
-    assert not Path(results.directory_of(app_id)).exists()
+    assert not Path(results_dir(app_id)).exists()
 
 
 def test_lines_come_when_they_are_written(runner: Runner, project: Path, image: str) -> None:
@@ -99,7 +101,7 @@ def test_what_cannot_run_is_refused_and_leaves_nothing(runner: Runner, project: 
     words = ["--image", image, "--script", "nosuch.py"]
     with pytest.raises(BackendError, match=r"there is no script /\S*nosuch\.py in its image"):
         runner.run_component("train.script", words, "local_docker", workspace=".")
-    assert list(results.without_job(())) == []
+    assert list(Path(results_dir("")).glob("*")) == []
     with pytest.raises(ConfigError, match="'BAD IMAGE' is not the name of an image"):
         runner.run_component(
             "train.script", ["--image", "BAD IMAGE", "--script", "train.py"], "local_docker", workspace="."
@@ -109,18 +111,14 @@ def test_what_cannot_run_is_refused_and_leaves_nothing(runner: Runner, project: 
 def test_a_daemon_that_sees_other_files_keeps_results_in_its_containers(
     runner: Runner, project: Path, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = results.make
-
-    def make_elsewhere(app_id: str, sources: list[str], folders: list[str]) -> None:
-        make(app_id, [], folders)  # as seen from a container that was given the daemon's socket alone
-
-    monkeypatch.setattr(results, "make", make_elsewhere)
+    # as seen from a container that was given the daemon's socket alone
+    monkeypatch.setattr(submission._Submission, "_make_directories", lambda self: None)
     words = ["--image", image, "--script", "train.py"]
     handle = runner.run_component("train.script", words, "local_docker", workspace=".")
     try:
         status = runner.wait(handle)
         assert status is not None
-        assert (status.state, status.results) == (AppState.SUCCEEDED, results.IN_CONTAINERS)
+        assert (status.state, status.results) == (AppState.SUCCEEDED, submission.IN_CONTAINERS)
     finally:
         runner.delete(handle)
 

@@ -80,7 +80,7 @@ def test_a_job_that_waits_is_cancelled_and_removed(jobs, one_network):
     assert jobs.scheduler.describe(first).state == AppState.RUNNING
     jobs.scheduler.delete(second)
     assert jobs.networks(second) == []
-    assert second not in {item.app_id for item in housekeeping.find(0.0)}
+    assert second not in {item.app_id for item in housekeeping.leftovers(jobs.engine, 0.0)}
 
 
 @pytest.mark.slow

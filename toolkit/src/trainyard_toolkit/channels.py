@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from . import log
+from . import kernel, log
 from .errors import ConfigError
 from .store import Item, Place, Store, copy_file, in_parallel
 
@@ -125,20 +125,14 @@ def _downloads(store: Store) -> Callable[[Item, str], None]:
     """Return what fetches an item unless it is there: one of its size and tag, from an earlier attempt."""
 
     def download(item: Item, path: str) -> None:
-        if not (os.path.isfile(path) and os.path.getsize(path) == item.size and _tag_of(path) == item.tag):
+        is_there = os.path.isfile(path) and os.path.getsize(path) == item.size
+        if not (is_there and kernel.tag_of(path) == item.tag):
             store.download(item, path)
             # where the file system cannot note it, it is fetched again next time
-            with contextlib.suppress(OSError, AttributeError):
-                os.setxattr(path, "user.trainyard.tag", item.tag.encode())
+            with contextlib.suppress(OSError):
+                kernel.set_tag(path, item.tag)
 
     return download
-
-
-def _tag_of(path: str) -> str:
-    try:
-        return os.getxattr(path, "user.trainyard.tag").decode()
-    except (OSError, AttributeError):
-        return ""
 
 
 def restore(place: Place, folder: str, store: Store | None = None) -> int:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from . import log, resources
+from . import kernel, log, resources
 from .errors import StoreError as StoreError
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ ATTEMPTS = 5
 PATIENCE = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 BLOCK = 1 << 20
-_FICLONE = 0x40049409  # linux/fs.h: copy by sharing blocks
 
 
 class Cancelled(Exception):
@@ -553,12 +552,11 @@ def copy_file(source: str, target: str) -> None:
 
 def copy_content(source: str, target: str) -> None:
     """Copy a file's content; shares the blocks where the file system can."""
-    import fcntl
     import shutil
 
     with open(source, "rb") as old, open(target, "wb") as new:
         try:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+            kernel.share_blocks(old.fileno(), new.fileno())
         except OSError:
             shutil.copyfileobj(old, new, BLOCK)
 

@@ -6,13 +6,13 @@ import os
 import select
 import threading
 
-from . import log
+from . import kernel, log
 from .errors import StoreError
 from .store import Place, Store, copy_content, in_parallel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from .inotify import Tree
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 QUIET = 0.1  # seconds after which a file that was closed, and has not changed since, is sent
 QUIET_OF_OTHERS = 0.5  # ... where it must have become known by then that its program was killed
+SCAN_INTERVAL = 0.5  # seconds, where the system does not tell of changes
 LONGEST_WAIT = 2.0  # a file that is written again all the time is sent this often
 THREADS = 8
 _ATTEMPTS = 3  # to send a file that changes while it is sent
@@ -65,6 +66,7 @@ class Mirror:
         self._longest_wait = LONGEST_WAIT if is_alive is None else float("inf")
         self._sent: dict[str, Stamp] = dict(_stamps(folder))
         self._complete: dict[str, Stamp] = dict(self._sent)
+        self._seen: dict[str, Stamp] = {}
         self._thread: threading.Thread | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._watch = self._open_watch()
@@ -75,9 +77,8 @@ class Mirror:
         try:
             return inotify.Tree(self.folder)
         except OSError as error:
-            self._warn(
-                f"Cannot watch {self.folder} ({error}); the {self.purpose} go out when the script ends."
-            )
+            if kernel.IS_LINUX:
+                self._warn(f"Cannot watch {self.folder} ({error}); it is scanned every {SCAN_INTERVAL} s.")
             return None
 
     def start(self) -> None:
@@ -116,21 +117,22 @@ class Mirror:
         """Send each file when it has been complete for a moment."""
         import time
 
-        if self._watch is None:
-            return
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
-        poll.register(self._watch.descriptor, select.POLLIN)
+        if self._watch is not None:
+            poll.register(self._watch.descriptor, select.POLLIN)
         due: dict[str, tuple[float, float]] = {}  # when to send it: at the latest, and if it stays as it is
         while True:
             soonest = min((min(times) for times in due.values()), default=None)
-            timeout = None if soonest is None else max(0.0, soonest - time.monotonic()) * 1000
-            events = poll.poll(timeout)
+            timeout = None if soonest is None else max(0.0, soonest - time.monotonic())
+            if self._watch is None:
+                timeout = SCAN_INTERVAL if timeout is None else min(timeout, SCAN_INTERVAL)
+            events = poll.poll(None if timeout is None else timeout * 1000)
             if any(descriptor == self._wake_read for descriptor, _ in events):
                 return
             now = time.monotonic()
-            if events:
-                complete, growing = self._watch.changes()
+            if events or self._watch is None:
+                complete, growing = self._scan(due) if self._watch is None else self._watch.changes()
                 for path in growing:
                     due.pop(path, None)
                 for path in complete:
@@ -142,6 +144,13 @@ class Mirror:
                     del due[path]
                 if not self._send_complete(sorted(ready)):
                     return
+
+    def _scan(self, due: Container[str]) -> tuple[set[str], set[str]]:
+        """Return, as `inotify.Tree.changes` does, which files have changed, and which of them still do."""
+        before, self._seen = self._seen, dict(_stamps(self.folder))
+        changed = {path: stamp for path, stamp in self._seen.items() if self._sent.get(path) != stamp}
+        growing = {path for path, stamp in changed.items() if before.get(path) != stamp}
+        return {path for path in changed if path not in growing and path not in due}, growing
 
     def _send_complete(self, paths: list[str]) -> bool:
         """Send files that were closed; False if the program has ended, which closes what was half written."""

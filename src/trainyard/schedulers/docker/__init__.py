@@ -1,1 +1,4 @@
-"""`local_docker`: jobs as containers of a Docker daemon. All that is known of a job, the daemon keeps."""
+"""`local_docker`: options, and the request for the containers of a job.
+
+How containers are run, judged, read and removed is in `schedulers/exec/container`.
+"""

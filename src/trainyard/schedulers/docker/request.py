@@ -1,4 +1,4 @@
-"""From a job to the containers that it is made of. Making a request touches nothing: a dry run can."""
+"""From a job to the request for its containers, which can be made in a dry run: it changes nothing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 from trainyard.docker.image_reference import image_problem
 from trainyard.errors import ConfigError
 from trainyard.schedulers.docker.options import DockerOpts
-from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.results import IN_CONTAINERS, directory_of
+from trainyard.schedulers.exec.container import labels, submission
+from trainyard.schedulers.exec.container.inventory import results_dir
+from trainyard.schedulers.exec.container.logs import LOG_CONFIG
 from trainyard.schedulers.exec.container.submission import HOST_PREFIX, DockerRequest, ReplicaRequest
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.limits import MOST_SECONDS
@@ -28,14 +29,16 @@ from trainyard.specs.training import (
     script_of,
     specification,
 )
+from trainyard.workspace.image_shipment import DockerWorkspaceMixin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.docker.engine import Engine
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 #: How many hosts of a job have addresses in one loopback network.
 LOOPBACK_HOSTS = 250
 IMAGE_ENV = "TORCHX_IMAGE"
-#: The driver keeps bytes that are not UTF-8, and is the faster one to read. By default it throws the
-#: oldest lines away at 100 MB; it takes no "unlimited", but a limit that no disk reaches.
-LOG_CONFIG = {"Type": "local", "Config": {"max-size": "1000p"}}
 STOP_SIGNAL = "SIGTERM"
 #: Files of devices that are asked for by the name that Kubernetes knows them by.
 _DEVICE_FILES = {
@@ -141,15 +144,15 @@ class _Plan:
             aliases = [f"{role.name}-{k}"]
             if METADATA_KEY in role.metadata:  # SageMaker's names of hosts
                 aliases.append(f"{HOST_PREFIX}{k + 1}")
-            body["NetworkingConfig"] = {"EndpointsConfig": {self.network: {"Aliases": aliases}}}
+            body["NetworkingConfig"] = submission.on_network(self.network, aliases)
         script = script_of(applied.args, role.metadata)
         return ReplicaRequest(name, role.name, k, role.image, env, body, script)
 
     def _hosts_without_network(self, role: Role) -> dict[str, str]:
-        """Return the addresses of a training role's hosts that no network of their job's own names.
+        """Return the addresses of a training role's hosts, if no network of their job serves their names.
 
-        The only host of a role is itself; hosts on the machine's network have a part of its loopback network
-        that depends on the job, so that two jobs can serve the same port on their ``algo-1``.
+        The only host of a role is 127.0.0.1; hosts on the machine's network get a part of its loopback
+        network that depends on the job, so that two jobs can serve the same port on their ``algo-1``.
         """
         names = [f"{HOST_PREFIX}{k + 1}" for k in range(role.num_replicas)]
         if self.opts.network == "host":
@@ -208,31 +211,30 @@ class _Plan:
         return config
 
     def _restart_policy(self, role: Role) -> dict[str, Any]:
-        """Return what the daemon restarts by itself: single replicas. Groups are the watcher's matter."""
+        """Return what the daemon itself restarts: single replicas. The watcher restarts groups."""
         if role.max_retries and (role.retry_policy.value == "REPLICA" or len(self.names) == 1):
             return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
         return {"Name": "no"}
 
     def _place_gpus(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the request for each replica's GPUs. With a count, all would get the same first ones."""
+        """Return the request for each replica's GPUs, by ids: with a count, all would get the same ones."""
         wanted = {
             (role.name, k): role.resource.gpu
             for role in self.app.roles
             for k in range(role.num_replicas)
             if role.resource.gpu > 0
         }
-        base = {"Driver": "", "Capabilities": [["gpu", "compute", "utility"]]}
         if len(wanted) == 1:
-            return {key: {**base, "Count": count} for key, count in wanted.items()}
+            return {key: submission.gpus(count) for key, count in wanted.items()}
         placed, first = {}, 0
         for key, count in wanted.items():
             ids = [str(number) for number in range(first, first + count)]
-            placed[key] = {**base, "Count": 0, "DeviceIDs": ids}
+            placed[key] = submission.gpus(ids=ids)
             first += count
         return placed
 
     def _add_ports(self, body: dict[str, Any], role: Role) -> None:
-        """Publish the ports of a role: at free ports of 127.0.0.1, or where the first replica is asked to."""
+        """Publish a role's ports: at free ports of 127.0.0.1; the first replica's where asked for."""
         bindings = {}
         ports = dict(role.port_map)
         for name in list(self.published):
@@ -261,7 +263,7 @@ def _common_env(opts: DockerOpts) -> dict[str, str]:
 def _mount(mount: BindMount | VolumeMount) -> dict[str, Any]:
     if isinstance(mount, BindMount):
         source = os.path.abspath(os.path.expanduser(mount.src_path))
-        return {"Type": "bind", "Source": source, "Target": mount.dst_path, "ReadOnly": mount.read_only}
+        return submission.bind(source, mount.dst_path, read_only=mount.read_only)
     return {"Type": "volume", "Source": mount.src, "Target": mount.dst_path, "ReadOnly": mount.read_only}
 
 
@@ -282,7 +284,7 @@ def _devices(role: Role) -> list[dict[str, str]]:
 
 
 def _ignored(role: Role) -> list[str]:
-    """Return which fields of a role mean nothing here, in words."""
+    """Return warnings about fields of a role that have no effect here."""
     ignored = [f"the device {name!r}" for name in role.resource.devices if name not in _DEVICE_FILES]
     if role.min_replicas is not None:
         ignored.append("min_replicas")
@@ -290,7 +292,7 @@ def _ignored(role: Role) -> list[str]:
 
 
 def _check(app: AppDef, opts: DockerOpts) -> None:
-    """Refuse what can be seen to be wrong without asking the daemon."""
+    """Refuse what is wrong, as far as that can be known without asking the daemon."""
     problems = []
     for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
         if seconds is not None and not math.isfinite(seconds):
@@ -304,7 +306,7 @@ def _check(app: AppDef, opts: DockerOpts) -> None:
     problems += [f"role {role.name!r}: {problem}" for role in app.roles for problem in _role_problems(role)]
     problems += _publish_problems(app, opts)
     problems += [
-        f"env: {name!r} is no name of a variable" for name in opts.env or {} if not name or "=" in name
+        f"env: {name!r} is not a name of a variable" for name in opts.env or {} if not name or "=" in name
     ]
     total = sum(role.num_replicas for role in app.roles)
     if opts.network == "none" and total > 1:
@@ -320,20 +322,20 @@ def _role_problems(role: Role) -> list[str]:
         f"two mounts have the destination {path}" for path in {t for t in targets if targets.count(t) > 1}
     ]
     problems += [
-        f"the mount's destination {path!r} is no absolute path" for path in targets if path[:1] != "/"
+        f"the mount's destination {path!r} is not an absolute path" for path in targets if path[:1] != "/"
     ]
     for name, port in role.port_map.items():
         if not 0 < port < 65536:
-            problems.append(f"port_map[{name!r}] is {port}, it must be a port number")
+            problems.append(f"port_map[{name!r}] is {port}, it must be a port number from 1 to 65535")
     resource: Resource = role.resource
     if 0 < resource.memMB < 6:
-        problems.append(f"memMB is {resource.memMB}, Docker's least is 6")
+        problems.append(f"memMB is {resource.memMB}, Docker's minimum is 6")
     return problems
 
 
 def _image_problems(image: str) -> list[str]:
     if not image.strip() or image == NO_IMAGE:
-        return ["it names no image (--image python:3.12, or that of your project)"]
+        return ["it has no image (--image python:3.12, or your project's)"]
     problem = "" if image.startswith("sha256:") else image_problem(image)
     return [problem] if problem else []
 
@@ -344,7 +346,7 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
     numbers = {str(port) for role in app.roles for port in role.port_map.values()}
     for name, where in (opts.publish or {}).items():
         if name not in names | numbers and not (name.isdecimal() and 0 < int(name) < 65536):
-            known = ", ".join(sorted(names)) or "no names"
+            known = ", ".join(sorted(names)) or "nothing"
             problems.append(f"publish: there is no port {name!r}; the port_map holds {known}")
         number = where.rpartition(":")[2]
         if not number.isdecimal() or not 0 < int(number) < 65536:
@@ -354,11 +356,33 @@ def _publish_problems(app: AppDef, opts: DockerOpts) -> list[str]:
     return problems
 
 
+# ---- code
+
+
+class LocalImages(DockerWorkspaceMixin):
+    """Makes images in the daemon that runs the jobs, so that no registry is needed.
+
+    Args:
+        backend: the scheduler's name.
+        engine: the daemon.
+    """
+
+    requires_image_repo = False
+
+    def __init__(self, backend: str, engine: Engine) -> None:
+        self.backend = backend
+        self._engine = engine
+
+    def docker_engine(self) -> Engine:
+        """Return the client of the daemon."""
+        return self._engine
+
+
 # ---- results
 
 
 def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
-    """Return where the results of a job will be, in words for people; "" if it has none.
+    """Return where the results of a job will be, in words, or "" if it has none.
 
     Args:
         app: the job.
@@ -372,31 +396,31 @@ def place_of(app: AppDef, app_id: str, *, kept_here: bool) -> str:
     if sent:
         return sent
     if not kept_here:
-        return IN_CONTAINERS
+        return submission.IN_CONTAINERS
     if len(trained) == trained[0].num_replicas == 1:
-        return os.path.join(directory_of(app_id), f"{trained[0].name}-0")
-    return directory_of(app_id)
+        return os.path.join(results_dir(app_id), f"{trained[0].name}-0")
+    return results_dir(app_id)
 
 
 def mounts_of(role: Role, replica: int, app_id: str) -> list[dict[str, Any]]:
-    """Return the mounts by which a replica's results reach this machine; those of the user come first."""
+    """Return the mounts that bring a replica's results to this machine; the user's own have precedence."""
     spec = specification(role.metadata)
     if not spec:
         return []
     base = role.env.get("SAGEMAKER_BASE_DIR", "/opt/ml")
-    own = os.path.join(directory_of(app_id), f"{role.name}-{replica}")
+    own = os.path.join(results_dir(app_id), f"{role.name}-{replica}")
     parts = [*_PARTS, *([_DATA] if spec.get("channels") else [])]
     wanted = {os.path.join(base, part): os.path.join(own, part) for part in parts}
     taken = [mount.dst_path.rstrip("/") + "/" for mount in role.mounts]
     return [
-        {"Type": "bind", "Source": source, "Target": target, "ReadOnly": False}
+        submission.bind(source, target)
         for target, source in wanted.items()
         if not any(f"{target}/".startswith(path) for path in taken)
     ]
 
 
 def folders_of(app: AppDef) -> list[str]:
-    """Return the directories of this machine that results and checkpoints are to be sent to."""
+    """Return the directories of this machine that results and checkpoints are sent to."""
     found = []
     for role in app.roles:
         spec = specification(role.metadata)

@@ -1,7 +1,7 @@
 """`local_docker`: jobs as containers of a Docker daemon.
 
-Nothing of a job lives in the process that submits it, nor in files: containers, a network and a few labelled
-markers are all that there is, so that every client of the daemon sees the same.
+The state of a job is in the daemon alone (containers, a network and labelled markers), so that all clients of
+the daemon see the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainyard.schedulers.base import (
     Scheduler,
 )
 from trainyard.schedulers.exec.container import inventory, labels
-from trainyard.schedulers.exec.container.judge import Verdict, judge, ports_of, submitter_is_alive
+from trainyard.schedulers.exec.container.judge import Judgement, judge
 from trainyard.specs.status import NONE
 
 TYPE_CHECKING = False
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.progress import Progress
-    from trainyard.schedulers.docker.code import LocalImages
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
+    from trainyard.schedulers.docker.request import LocalImages
     from trainyard.schedulers.exec.container.inventory import Job
     from trainyard.schedulers.exec.container.submission import DockerRequest
     from trainyard.specs.app import AppDef, Role
@@ -84,8 +84,8 @@ class DockerScheduler(Scheduler["DockerOpts"]):
     # ---- code
 
     def _images(self) -> LocalImages:
-        """Return what puts code into images; not a base class, since reading commands never need it."""
-        from trainyard.schedulers.docker.code import LocalImages
+        """Return what puts code into images; not a base class, since commands that read never need it."""
+        from trainyard.schedulers.docker.request import LocalImages
 
         return LocalImages(self.backend, self.engine)
 
@@ -104,7 +104,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         self._images().build_workspaces(roles, cfg, workspace, progress)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit lies in images."""
+        """Return where the toolkit is in images."""
         return self._images().toolkit_place(role)
 
     def has_images(self, images: Sequence[str]) -> bool:
@@ -127,24 +127,23 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[DockerRequest]) -> str:
-        """Make and start the job's containers; all of them run when this returns, or none is there.
+        """Make and start the job's containers; when this returns all of them run, or none exists.
 
         Raises:
             BackendError: the daemon refused; the message says what and why.
             EngineUnavailableError: no daemon answers.
         """
-        from trainyard.schedulers.exec.container.spawn import ensure_watcher
         from trainyard.schedulers.exec.container.submission import submit
 
-        return submit(self.engine, dryrun_info.request, lambda app_id: ensure_watcher(self.engine, app_id))
+        return submit(self.engine, dryrun_info.request)
 
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return what the daemon knows of a job.
+        """Describe a job.
 
         Raises:
-            EngineUnavailableError: no daemon answers, which says nothing of the job.
+            EngineUnavailableError: no daemon answers, which says nothing about the job.
         """
         return self.describe_many([app_id])[app_id]
 
@@ -155,32 +154,32 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         return {app_id: self._describe(found[app_id]) if app_id in found else None for app_id in wanted}
 
     def _describe(self, job: Job) -> DescribeAppResponse:
-        verdict = self._judge(job)
+        judgement = self._judge(job)
         ports = {
-            f"{container.role}/{container.replica}": ports_of(container)
+            f"{container.role}/{container.replica}": container.named_ports
             for container in job.containers
             if container.state == "running"
         }
         places = {f"port.{replica}.{name}": p for replica, held in ports.items() for name, p in held.items()}
         return DescribeAppResponse(
             app_id=job.app_id,
-            state=verdict.state,
-            num_restarts=verdict.restarts,
-            msg=verdict.msg or NONE,
+            state=judgement.state,
+            num_restarts=judgement.restarts,
+            msg=judgement.msg or NONE,
             ui_url=f"http://{next(iter(places.values()))}" if len(places) == 1 else None,
             metadata={**job.metadata, **places},
-            roles_statuses=verdict.roles,
+            roles_statuses=judgement.roles,
             results=job.labels.get(labels.RESULTS),
         )
 
-    def _judge(self, job: Job) -> Verdict:
-        """Judge a job, and see to it that somebody does what is to be done for it."""
-        verdict = judge(job, submitter_is_alive)
-        if not verdict.is_over and (job.is_watched or verdict.steps) and _was_submitted_here(job):
-            from trainyard.schedulers.exec.container.spawn import ensure_watcher
+    def _judge(self, job: Job) -> Judgement:
+        """Judge a job, and ensure that a watcher does what is left to do for it."""
+        judgement = judge(job)
+        if not judgement.is_over and (job.is_watched or judgement.steps) and job.was_submitted_here:
+            from trainyard.schedulers.exec.container.watcher import ensure_watcher
 
             ensure_watcher(self.engine, job.app_id)
-        return verdict
+        return judgement
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of the daemon, the oldest first, also those of trainyard's predecessor."""
@@ -191,23 +190,23 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         ]
 
     def exists(self, app_id: str) -> bool:
-        """Tell whether the daemon has anything of this job."""
+        """Tell whether the daemon has a container of this job."""
         return bool(inventory.load_jobs(self.engine, [app_id], details=False))
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends; the daemon notifies, nothing is asked for again and again."""
-        from trainyard.schedulers.exec.container.events import wait_until
+        """Block until the job ends; the daemon's events are awaited, without polling."""
+        from trainyard.schedulers.exec.container.watcher import wait_until
         from trainyard.specs.status import is_terminal
 
         response = self.describe(app_id)
 
-        def look() -> bool:
+        def is_done() -> bool:
             nonlocal response
             response = self.describe(app_id)
             return response is None or is_terminal(response.state)
 
         if response is not None and not is_terminal(response.state):
-            wait_until(self.engine, app_id, look, timeout)
+            wait_until(self.engine, app_id, is_done, timeout)
         return response
 
     # ---- ending
@@ -215,59 +214,39 @@ class DockerScheduler(Scheduler["DockerOpts"]):
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL after the grace period. Does not wait for it."""
         job = inventory.load_job(self.engine, app_id)
-        if job is None or judge(job, submitter_is_alive).is_over:
+        if job is None or judge(job).is_over:
             return
         import time
 
-        from trainyard.schedulers.exec.container.spawn import ensure_watcher
+        from trainyard.schedulers.exec.container.watcher import ensure_watcher
         from trainyard.system.identity import user_name
 
         facts = {"by": user_name(), "at": time.time_ns()}
-        inventory.make_marker(self.engine, app_id, inventory.CANCELLED, inventory.CANCELLED, facts)
+        inventory.make_marker(self.engine, app_id, inventory.CANCELLED, facts)
         ensure_watcher(self.engine, app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        from trainyard.schedulers.exec.container import results
-        from trainyard.schedulers.exec.container.remove import remove_job
-
         job = inventory.load_job(self.engine, app_id)
         if job is None:
             return
-        verdict = judge(job, submitter_is_alive)
-        if not verdict.is_over:
+        judgement = judge(job)
+        if not judgement.is_over:
             raise ConfigError(
-                f"{app_id} is {verdict.state}, so it cannot be deleted", hint="Cancel it first."
+                f"{app_id} is {judgement.state}, so it cannot be deleted", hint="Cancel it first."
             )
-        remove_job(self.engine, app_id)
-        results.remove(app_id)
+        inventory.remove_job(self.engine, app_id)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return jobs that ended long enough ago, what belongs to none, and images that none needs."""
+        """Return jobs that ended long enough ago, what belongs to no job, and unused images with code."""
         from trainyard.schedulers.exec.container import housekeeping
 
-        found = housekeeping.find(older_than, self.engine)
-        return [
-            Leftover(
-                item.key,
-                item.path,
-                item.age,
-                item.size,
-                item.app_id,
-                item.results,
-                shared=item.shared,
-                fingerprint=item.fingerprint,
-            )
-            for item in found
-        ]
+        return housekeeping.leftovers(self.engine, older_than)
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them; returns how many bytes that frees."""
         from trainyard.schedulers.exec.container import housekeeping
 
-        items = [
-            housekeeping.Garbage(item.name, item.app_id, item.size, item.age, item.id) for item in leftovers
-        ]
-        return housekeeping.collect(items, self.engine)
+        return housekeeping.remove(self.engine, leftovers)
 
     # ---- logs
 
@@ -278,7 +257,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
         Times are exact; the order between a replica's two streams is that in which the daemon read them.
         """
-        from trainyard.schedulers.exec.container.logs import Window, read_many
+        from trainyard.schedulers.exec.container.logs import LogWindow, follow, read_many
         from trainyard.schedulers.lines import check_replicas
 
         job = inventory.load_jobs(self.engine, [app_id], details=False).get(app_id)
@@ -286,20 +265,12 @@ class DockerScheduler(Scheduler["DockerOpts"]):
             raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
         known = [(role, index) for role, count in job.layout for index in range(count)]
         check_replicas(app_id, replicas, known)
-        window = Window(query)
+        window = LogWindow(query)
         if query.should_tail:
-            from trainyard.schedulers.exec.container.follow import follow
-
             return follow(self.engine, app_id, builtins.list(replicas), window, self._judge)
         containers = job.by_replica()
         ids = {key: containers[key].id for key in replicas if key in containers}
         return read_many(self.engine, ids, window)
-
-
-def _was_submitted_here(job: Job) -> bool:
-    from trainyard.system.identity import host_name
-
-    return job.labels.get(labels.HOST) == host_name()
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> DockerScheduler:

@@ -1,13 +1,19 @@
-"""Jobs as the daemon knows them: containers, and markers that say what was done to them."""
+"""What the daemon has of jobs, and its removal: containers, networks, and markers of what was done."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError
+from trainyard.errors import BackendError
+from trainyard.paths import state_dir
+from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.times import parse_time
+from trainyard.schedulers.exec.container.parallel import for_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,10 +21,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.docker.engine import Engine
+    from trainyard.docker.networks import Network
 
 _EXITED = re.compile(r"Exited \((\d+)\)")
 _ACTIVE = frozenset(["running", "paused", "restarting"])
+#: How long another client may take to remove a container that we are to remove.
+REMOVAL_SECONDS = 60.0
 
+#: How long a submission from another machine, where no process can be checked, is assumed to be under way.
+LONGEST_REMOTE_SUBMISSION = 3600.0
+
+# Kinds of markers; what each says is explained in `trainyard.schedulers.exec.container.judge`.
 CANCELLED = "cancelled"
 STOPPED = "stopped"
 RETRY = "retry"
@@ -60,7 +73,12 @@ class Container:
         self.state: str = summary.get("State", "")
         found = _EXITED.match(summary.get("Status", ""))
         self.exit_code = int(found[1]) if found else 0
-        self.ports = _ports_of_summary(summary.get("Ports") or [])
+        #: Where its ports are found outside of it, by their numbers inside.
+        self.ports: dict[int, str] = {}
+        for port in summary.get("Ports") or []:
+            if port.get("PublicPort") and ":" not in (port.get("IP") or ""):
+                host = "127.0.0.1" if port.get("IP") in ("", "0.0.0.0", None) else port["IP"]
+                self.ports.setdefault(port["PrivatePort"], f"{host}:{port['PublicPort']}")
         self.size: int = summary.get("SizeRw") or 0
         self.oom = False
         self.error = ""
@@ -75,7 +93,7 @@ class Container:
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs, or the daemon is about to start it again."""
+        """Whether it runs, or the daemon is about to restart it."""
         return self.state in _ACTIVE
 
     @property
@@ -83,8 +101,14 @@ class Container:
         """Whether it was never started."""
         return self.state == "created"
 
+    @property
+    def named_ports(self) -> dict[str, str]:
+        """Where its ports are found outside of it, by name, or by number if they have no name."""
+        names = {number: name for name, number in json.loads(self.labels.get(labels.PORTS) or "{}").items()}
+        return {names.get(number, str(number)): place for number, place in sorted(self.ports.items())}
+
     def add_details(self, inspected: dict[str, Any]) -> None:
-        """Take over what only an inspection tells."""
+        """Add what only an inspection tells."""
         state = inspected["State"]
         self.state = state["Status"]
         self.exit_code = state["ExitCode"]
@@ -96,7 +120,7 @@ class Container:
 
 
 class Marker:
-    """What was done to a job, said once and for all: see `trainyard.schedulers.exec.container.judge`."""
+    """What was done to a job, recorded once: a volume without content, since the daemon keeps its labels."""
 
     __slots__ = ("app_id", "facts", "kind", "name")
 
@@ -130,9 +154,13 @@ class Job:
         self.retries: dict[str, tuple[str, int]] = {
             k: (v[0], v[1]) for k, v in policy.get("retries", {}).items()
         }
+        counts: dict[str, int] = {}
+        for container in self.containers:
+            counts[container.role] = max(counts.get(container.role, 0), container.replica + 1)
+        #: Roles and their numbers of replicas.
         self.layout: list[tuple[str, int]] = [
             (role, count) for role, count in _json(self.labels.get(labels.LAYOUT, ""), [])
-        ] or _layout_of(self.containers)
+        ] or list(counts.items())
 
     @property
     def name(self) -> str:
@@ -141,7 +169,7 @@ class Job:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The application's notes."""
+        """The application's metadata."""
         held: dict[str, str] = _json(self.labels.get(labels.METADATA, ""), {})
         return held
 
@@ -155,12 +183,56 @@ class Job:
 
     @property
     def is_our_own(self) -> bool:
-        """Whether trainyard made it; else its predecessor did."""
+        """Whether trainyard made it; otherwise its predecessor did."""
         return labels.APP_ID in self.labels
+
+    @property
+    def was_submitted_here(self) -> bool:
+        """Whether it was submitted from this machine."""
+        from trainyard.system.identity import host_name
+
+        return self.labels.get(labels.HOST) == host_name()
+
+    @property
+    def submitter_is_alive(self) -> bool:
+        """Whether the process that submits it may still run; a guess if that is on another machine."""
+        from trainyard.system.identity import Process
+
+        if not self.was_submitted_here:
+            return time.time() - self.submitted_at < LONGEST_REMOTE_SUBMISSION
+        process = Process.parse(self.labels.get(labels.SUBMITTER, ""))
+        return process is not None and process.is_alive()
 
     def by_replica(self) -> dict[tuple[str, int], Container]:
         """Return the containers by role and index."""
         return {(container.role, container.replica): container for container in self.containers}
+
+
+def _json(text: str, default: Any) -> Any:
+    try:
+        value = json.loads(text) if text else default
+    except ValueError:
+        return default
+    return value if isinstance(value, type(default)) else default
+
+
+# ---- reading
+
+
+def containers_with(
+    engine: Engine, label: str, value: str | None = None, **params: Any
+) -> list[dict[str, Any]]:
+    """Return the daemon's summaries of the containers that have a label, stopped ones too."""
+    params = {"all": True, "filters": labels.label_filter(label, value), **params}
+    found: list[dict[str, Any]] = engine.request("GET", "/containers/json", params=params)
+    return found
+
+
+def networks_with(engine: Engine, label: str, value: str | None = None) -> list[dict[str, Any]]:
+    """Return the networks that have a label."""
+    params = {"filters": labels.label_filter(label, value)}
+    found: list[dict[str, Any]] = engine.request("GET", "/networks", params=params)
+    return found
 
 
 def load_jobs(
@@ -168,22 +240,20 @@ def load_jobs(
 ) -> dict[str, Job]:
     """Ask the daemon for jobs, by id.
 
-    Containers are asked for first and markers then, so that what a marker explains is never seen without it.
+    Containers are asked for before markers, so that what a marker explains is never seen without it.
 
     Args:
         engine: the daemon.
         app_ids: only these; None for all.
-        details: inspect every container; otherwise only those whose state the list does not settle.
-        size: find out how much disk the containers take, which takes its time.
+        details: inspect every container; otherwise only those whose state is not clear from the list.
+        size: find out how much disk the containers use, which takes time.
     """
     wanted = None if app_ids is None else set(app_ids)
     if wanted is not None and not wanted:
         return {}
     one = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
-    filters = labels.label_filter(labels.OLD_APP_ID, one)
-    params = {"all": True, "filters": filters, "size": size or None}
     groups: dict[str, list[Container]] = {}
-    for summary in engine.request("GET", "/containers/json", params=params):
+    for summary in containers_with(engine, labels.OLD_APP_ID, one, size=size or None):
         container = Container(summary)
         if wanted is None or container.app_id in wanted:
             groups.setdefault(container.app_id, []).append(container)
@@ -191,7 +261,7 @@ def load_jobs(
     if not jobs:
         return {}
     if details:
-        _inspect(engine, jobs.values())
+        _inspect(engine, list(jobs.values()))
     _add_markers(engine, jobs, one)
     if not details:
         unclear = [job for job in jobs.values() if _is_unclear(job)]
@@ -202,23 +272,31 @@ def load_jobs(
 
 
 def load_job(engine: Engine, app_id: str) -> Job | None:
-    """Return one job; None if the daemon has nothing of it."""
+    """Return one job, or None if the daemon does not know it."""
     return load_jobs(engine, [app_id]).get(app_id)
 
 
 def load_markers(engine: Engine, app_id: str | None = None) -> list[Marker]:
     """Return the markers of one job, or of all."""
-    found = labels.label_filter(labels.MARKER)
+    filters = labels.label_filter(labels.MARKER)
     if app_id is not None:
-        found["label"].append(f"{labels.APP_ID}={app_id}")
-    volumes = engine.request("GET", "/volumes", params={"filters": found}).get("Volumes") or []
+        filters["label"].append(f"{labels.APP_ID}={app_id}")
+    volumes = engine.request("GET", "/volumes", params={"filters": filters}).get("Volumes") or []
     return [Marker(volume) for volume in volumes]
 
 
-def make_marker(engine: Engine, app_id: str, name: str, kind: str, facts: dict[str, Any]) -> None:
-    """Say something of a job. Where the same was said before, that stands."""
+def make_marker(engine: Engine, app_id: str, name: str, facts: dict[str, Any]) -> None:
+    """Record what was done to a job. An existing marker of the same name stays as it is.
+
+    Args:
+        engine: the daemon.
+        app_id: id of the job.
+        name: the marker's kind, which a hyphen and a number may follow.
+        facts: what it says.
+    """
+    kind = name.partition("-")[0]
     held = {labels.APP_ID: app_id, labels.MARKER: kind, labels.MARKER_FACTS: json.dumps(facts)}
-    engine.request("POST", "/volumes/create", json={"Name": labels.marker_name(app_id, name), "Labels": held})
+    engine.request("POST", "/volumes/create", json={"Name": f"{app_id}.{name}", "Labels": held})
 
 
 def _add_markers(engine: Engine, jobs: dict[str, Job], one: str | None) -> None:
@@ -229,9 +307,8 @@ def _add_markers(engine: Engine, jobs: dict[str, Job], one: str | None) -> None:
             jobs[marker.app_id].markers.append(marker)
 
 
-def _inspect(engine: Engine, jobs: Iterable[Job]) -> None:
-    """Ask for the details of the jobs' containers; those that have gone meanwhile are dropped."""
-    from trainyard.schedulers.exec.container.parallel import for_all
+def _inspect(engine: Engine, jobs: list[Job]) -> None:
+    """Ask for the details of the jobs' containers; those that are gone by now are dropped."""
 
     def inspect(container: Container) -> None:
         try:
@@ -240,9 +317,8 @@ def _inspect(engine: Engine, jobs: Iterable[Job]) -> None:
             if error.status != 404:
                 raise
 
-    chosen = list(jobs)
-    for_all(inspect, [container for job in chosen for container in job.containers])
-    for job in chosen:
+    for_all(inspect, [container for job in jobs for container in job.containers])
+    for job in jobs:
         job.containers = [container for container in job.containers if container.is_inspected]
 
 
@@ -254,26 +330,150 @@ def _is_unclear(job: Job) -> bool:
     return job.is_watched and any(container.exit_code for container in ended)
 
 
-def _layout_of(containers: list[Container]) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for container in containers:
-        counts[container.role] = max(counts.get(container.role, 0), container.replica + 1)
-    return list(counts.items())
+# ---- networks, and removing
 
 
-def _ports_of_summary(ports: list[dict[str, Any]]) -> dict[int, str]:
-    """Return where ports of the container are found outside of it."""
-    found: dict[int, str] = {}
-    for port in ports:
-        if port.get("PublicPort") and ":" not in (port.get("IP") or ""):
-            host = "127.0.0.1" if port.get("IP") in ("", "0.0.0.0", None) else port["IP"]
-            found.setdefault(port["PrivatePort"], f"{host}:{port['PublicPort']}")
-    return found
+def remove_job(engine: Engine, app_id: str) -> None:
+    """Remove a job's containers, running or not, its network, its markers, and its results on this machine.
+
+    Raises:
+        BackendError: something cannot be removed.
+    """
+    containers = containers_with(engine, labels.OLD_APP_ID, app_id)
+    for_all(lambda container: remove_container(engine, container["Id"]), containers)
+    remove_networks(engine, app_id)
+    for marker in load_markers(engine, app_id):
+        try:
+            engine.request("DELETE", f"/volumes/{marker.name}")
+        except EngineError as error:
+            if error.status not in (404, 409):
+                raise
+    remove_results(app_id)
 
 
-def _json(text: str, default: Any) -> Any:
+def remove_container(engine: Engine, container_id: str) -> None:
+    """Kill and remove a container with its anonymous volumes; it is gone when this returns."""
+    backoff = Backoff(0.1, jitter=0, limit=REMOVAL_SECONDS)
+    while True:
+        try:
+            engine.request("DELETE", f"/containers/{container_id}", params={"force": True, "v": True})
+        except EngineError as error:
+            if error.status == 404:
+                return
+            if error.status != 409 or not backoff.pause():  # 409: another client is removing it
+                raise
+        else:
+            return
+
+
+def make_network(engine: Engine, app_id: str, containers: int) -> Network:
+    """Make the network of a job of several containers, which has the job's name.
+
+    Raises:
+        NoSubnetLeftError: no addresses are left for it.
+        EngineError: the daemon refuses it for another reason; 409 if there is one of this name.
+    """
+    from trainyard.docker import networks  # late: most jobs have one container
+    from trainyard.docker.engine import NoSubnetLeftError
+
+    held = {labels.APP_ID: app_id}
+    body = {"Name": app_id, "Driver": "bridge", "CheckDuplicate": True, "Labels": held}
     try:
-        value = json.loads(text) if text else default
-    except ValueError:
-        return default
-    return value if isinstance(value, type(default)) else default
+        return networks.make_network(engine, body, containers)
+    except NoSubnetLeftError:
+        # Networks of jobs whose watcher was killed at the very end may hold some.
+        if not remove_ended_networks(engine):
+            raise
+        return networks.make_network(engine, body, containers)
+
+
+def remove_networks(engine: Engine, app_id: str) -> None:
+    """Remove the network that was made for a job."""
+    for network in networks_with(engine, labels.APP_ID, app_id):
+        remove_network(engine, network["Id"])
+
+
+def remove_network(engine: Engine, network_id: str) -> bool:
+    """Remove a network; returns False if containers still use it."""
+    try:
+        engine.request("DELETE", f"/networks/{network_id}")
+    except EngineError as error:
+        if error.status in (403, 409):
+            return False
+        if error.status != 404:
+            raise
+    return True
+
+
+def remove_ended_networks(engine: Engine) -> bool:
+    """Remove the networks of jobs that have ended; returns whether there were any."""
+    active = {
+        app_id
+        for app_id, job in load_jobs(engine, details=False).items()
+        if any(container.is_active or container.is_new for container in job.containers)
+    }
+    idle = [n for n in networks_with(engine, labels.APP_ID) if n["Labels"].get(labels.APP_ID) not in active]
+    removed = [remove_network(engine, network["Id"]) for network in idle]
+    return any(removed)
+
+
+# ---- results on this machine
+
+
+def results_dir(app_id: str) -> str:
+    """Return the directory that holds a directory ROLE-K for the results of each replica of a job."""
+    return os.path.join(state_dir(), "docker", app_id)
+
+
+def remove_results(app_id: str) -> None:
+    """Remove a job's results from this machine.
+
+    Raises:
+        BackendError: they cannot be removed.
+    """
+    path = results_dir(app_id)
+    if os.path.basename(path) != app_id or app_id in ("", ".", ".."):
+        return
+    try:
+        directories.remove_tree(path)
+    except OSError as error:
+        raise BackendError(
+            f"cannot remove {error.filename or path}: {error.strerror or error}",
+            hint="A container's user wrote it. Remove it as root, and delete the job again.",
+        ) from error
+
+
+# ---- times as the daemon writes them, to the nanosecond
+
+_SECOND = 1_000_000_000
+
+
+def parse_time(text: str) -> int:
+    """Return nanoseconds since the epoch of an RFC 3339 text; 0 for "never" (the year 1, or nothing)."""
+    if not text or text.startswith("0001-"):
+        return 0
+    year, month, day = int(text[:4]), int(text[5:7]), int(text[8:10])
+    seconds = _days(year, month, day) * 86400
+    seconds += int(text[11:13]) * 3600 + int(text[14:16]) * 60 + int(text[17:19])
+    rest = text[19:]
+    digits = ""
+    if rest.startswith("."):
+        digits = rest[1:].rstrip("Z").partition("+")[0].partition("-")[0]
+        rest = rest[1 + len(digits) :]
+    if rest and rest[0] in "+-":
+        hours, _, minutes = rest[1:].partition(":")
+        offset = int(hours) * 3600 + int(minutes or 0) * 60
+        seconds += -offset if rest[0] == "+" else offset
+    return seconds * _SECOND + int((digits + "000000000")[:9])
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Return the days since 1970-01-01 in the Gregorian calendar."""
+    year -= month <= 2
+    era_days = year * 365 + year // 4 - year // 100 + year // 400
+    return era_days + (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1 - 719468
+
+
+def format_time(time_ns: int) -> str:
+    """Return a time as ``since`` and ``until`` of the API take it."""
+    return f"{time_ns // _SECOND}.{time_ns % _SECOND:09d}"

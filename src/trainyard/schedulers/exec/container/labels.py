@@ -1,4 +1,4 @@
-"""Names and labels by which a job's containers, network and markers are found again."""
+"""The labels by which a job's containers, network and markers are found, and the names of its containers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ METADATA = "trainyard.metadata"
 PORTS = "trainyard.ports"
 #: Where the job's results are, in words.
 RESULTS = "trainyard.results"
-#: Which process submitted it, as `trainyard.system.identity.Process` writes it, and on which machine.
+#: The process that submitted it (a `Process` as text), and its machine.
 SUBMITTER = "trainyard.submitter"
 HOST = "trainyard.host"
 #: When the containers were made, seconds since the epoch.
 SUBMITTED_AT = "trainyard.submitted-at"
-#: What a marker says. A marker is a volume without content: the daemon keeps its labels.
+#: The kind of a marker, and JSON: what it says.
 MARKER = "trainyard.marker"
 MARKER_FACTS = "trainyard.facts"
 #: Of images that hold a workspace.
 FINGERPRINT = "trainyard.fingerprint"
 
-# The predecessor's: its own jobs have these alone, and they are listed too.
+# The predecessor's: its own jobs have only these, and they are listed too.
 OLD_APP_ID = "torchx.pytorch.org/app-id"
 OLD_ROLE = "torchx.pytorch.org/role-name"
 OLD_REPLICA = "torchx.pytorch.org/replica-id"
@@ -63,21 +63,13 @@ def container_names(app_id: str, layout: list[tuple[str, int]]) -> dict[tuple[st
     for short, (role, count) in zip(shorts, layout, strict=True):
         for k in range(count):
             tail = f"-{short}-{k}"
-            names[role, k] = _shorten(app_id, LONGEST_NAME - len(tail)) + tail
+            head, room = app_id, LONGEST_NAME - len(tail)
+            if len(head) > room:
+                head = head[: room - _SUFFIX].rstrip("-") + head[-_SUFFIX:]
+            names[role, k] = head + tail
     return names
-
-
-def _shorten(app_id: str, length: int) -> str:
-    if len(app_id) <= length:
-        return app_id
-    return app_id[: length - _SUFFIX].rstrip("-") + app_id[-_SUFFIX:]
 
 
 def label_filter(label: str, value: str | None = None) -> dict[str, Any]:
     """Return the ``filters`` of a list request for what has this label."""
     return {"label": [label if value is None else f"{label}={value}"]}
-
-
-def marker_name(app_id: str, kind: str) -> str:
-    """Return the name of the volume that says this of a job."""
-    return f"{app_id}.{kind}"

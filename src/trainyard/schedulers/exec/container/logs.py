@@ -1,52 +1,254 @@
-"""Reading the logs of containers that exist: once, from a time to another, or the last lines."""
+r"""Logs of containers: the daemon's frames, joined to lines, read once or followed.
+
+A frame is a byte for the stream (1 stdout, 2 stderr, 3 an error of the daemon's), three zeros, the length in
+four bytes, and that many bytes. They hold a line, or a piece of at most 16 KiB of a longer one, then without
+``\n``. If times are asked for, each frame begins with one.
+https://docs.docker.com/reference/api/engine/version/v1.47/#tag/Container/operation/ContainerAttach
+"""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import deque
 
-from trainyard.docker.engine import EngineError
+from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.schedulers.base import LogBlock, Stream
-from trainyard.schedulers.exec.container.frames import (
-    FrameReader,
-    LineJoiner,
-    since_text,
-    split_time,
-    stamp_of,
-)
-from trainyard.schedulers.exec.container.times import format_time
+from trainyard.schedulers.exec.container.inventory import format_time, load_job, parse_time
 from trainyard.schedulers.lines import compile_regex, iter_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
     from typing import Any
 
-    from trainyard.docker.engine import DaemonAnswer as Answer
-    from trainyard.docker.engine import Engine
+    from trainyard.docker.engine import DaemonAnswer, Engine
     from trainyard.schedulers.base import LogQuery
+    from trainyard.schedulers.exec.container.inventory import Container, Job
+    from trainyard.schedulers.exec.container.judge import Judgement
+    from trainyard.schedulers.exec.container.watcher import JobEvents
 
-    #: A line and when it was written, as `split_time` gives it.
-    Timed = tuple[bytes, bytes]
+    #: A stream and what a frame of it holds.
+    Frame = tuple[int, bytes]
+    #: When a line began, as `split_time` gives it, and the line.
+    TimedLine = tuple[bytes, bytes]
 
-#: The daemon sends each line on its own. A reader that sleeps for a moment finds many, and spares both sides
-#: a change of context for each line: 8 MB in 0.20 s instead of 0.36 s.
+#: How containers' logs are kept. This driver keeps bytes that are not UTF-8, and is faster to read than the
+#: others. By default it drops the oldest lines at 100 MB; it does not take "unlimited", but a limit that no
+#: disk reaches.
+LOG_CONFIG = {"Type": "local", "Config": {"max-size": "1000p"}}
+HEADER = 8
+DAEMON_ERROR = 3
+#: The daemon cuts longer lines into pieces of this many bytes.
+PIECE_LENGTH = 16384
+#: Length of ``2026-11-21T18:49:14.260944552Z``.
+TIME_LENGTH = 30
+#: The daemon sends each line separately. A reader that sleeps for a moment finds many, which saves both sides
+#: a context switch for each line: 8 MB in 0.20 s instead of 0.36 s.
 NAP_SECONDS = 0.0002
-#: What has come at once to make a nap needless.
+#: The reader does not sleep after having received this many bytes at once.
 PLENTY = 96 << 10
 READ_SIZE = 1 << 20
 LARGEST_BLOCK = 256 << 10
+QUEUED_BLOCKS = 256
+#: How long to wait, at most, before a daemon that has gone away is asked again.
+RECHECK_SECONDS = 5.0
 _NUMBERS = {Stream.STDOUT: (1,), Stream.STDERR: (2,), Stream.COMBINED: (1, 2)}
 
 
-class Window:
-    """Which lines of a log are asked for.
+# ---- frames and lines
+
+
+class FrameReader:
+    """Cuts frames out of the bytes of an answer, whatever parts those arrive in."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def frames(self, data: bytes) -> list[Frame]:
+        """Return the frames that are complete now.
+
+        Raises:
+            BackendError: the daemon could not read its own log.
+        """
+        if self._pending:
+            data = self._pending + data
+        found: list[Frame] = []
+        append = found.append
+        position, end = 0, len(data)
+        from_bytes = int.from_bytes
+        while position + HEADER <= end:
+            start = position + HEADER
+            following = start + from_bytes(data[position + 4 : start], "big")
+            if following > end:
+                break
+            stream = data[position]
+            if stream == DAEMON_ERROR:
+                words = data[start:following].decode("utf-8", "replace").strip()
+                raise BackendError(f"the Docker daemon cannot read the log: {words}")
+            append((stream, data[start:following]))
+            position = following
+        self._pending = data[position:]
+        return found
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no part of a frame is left."""
+        return not self._pending
+
+
+class LineJoiner:
+    """Joins pieces to lines, each stream separately, so that no line is broken by one of the other stream.
+
+    The driver ``local`` drops the line feed of lines that it had to cut. A piece that is shorter than the
+    longest was the last one of its line, or the last that a program wrote: what follows is a new line.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[bytes]] = {}
+
+    def add(self, stream: int, piece: bytes) -> bytes:
+        """Add a piece; returns the lines that are complete now."""
+        pieces = self._pieces.get(stream)
+        if not pieces and piece.endswith(b"\n"):
+            return piece
+        ended = self.end_of_cut_line(stream)
+        pieces = self._pieces.setdefault(stream, [])
+        pieces.append(piece)
+        if piece.endswith(b"\n"):
+            ended += b"".join(pieces)
+            pieces.clear()
+        return ended
+
+    def end_of_cut_line(self, stream: int) -> bytes:
+        """Return the line that the next piece does not belong to, or b"" if it continues one."""
+        pieces = self._pieces.get(stream)
+        if not pieces or len(pieces[-1]) >= PIECE_LENGTH:
+            return b""
+        line = b"".join(pieces) + b"\n"
+        pieces.clear()
+        return line
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield the last lines, which have no end."""
+        for pieces in self._pieces.values():
+            line = b"".join(pieces)
+            pieces.clear()
+            if line:
+                yield line
+
+
+def split_time(content: bytes) -> tuple[bytes, bytes]:
+    """Split a frame's content into its time, as a text that sorts like the times do, and the rest."""
+    if content[TIME_LENGTH - 1 : TIME_LENGTH + 1] == b"Z ":
+        return content[:TIME_LENGTH], content[TIME_LENGTH + 1 :]
+    stamp, _, rest = content.partition(b" ")
+    return stamp_of(time_ns(stamp)), rest  # of a daemon that does not use UTC
+
+
+def time_ns(stamp: bytes) -> int:
+    """Return a frame's time in nanoseconds since the epoch."""
+    return parse_time(stamp.decode("ascii"))
+
+
+def stamp_of(nanoseconds: int) -> bytes:
+    """Return a time as frames begin with it."""
+    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{fraction:09d}Z".encode()
+
+
+class Cursor:
+    """How far a log was read: the time of the last frame, and how many frames of that time there were."""
+
+    __slots__ = ("seen", "stamp")
+
+    def __init__(self, stamp: bytes = b"", seen: int = 0) -> None:
+        self.stamp = stamp
+        self.seen = seen
+
+    def advance(self, stamp: bytes) -> None:
+        """Note a frame that has been read."""
+        if stamp == self.stamp:
+            self.seen += 1
+        else:
+            self.stamp, self.seen = stamp, 1
+
+
+# ---- what is asked of the daemon
+
+
+def open_log(engine: Engine, container_id: str, params: dict[str, Any]) -> DaemonAnswer | None:
+    """Ask for a container's log; returns None if there is no such container.
+
+    Raises:
+        BackendError: the daemon cannot read it.
+    """
+    try:
+        return engine.stream("GET", f"/containers/{container_id}/logs", params=params, unframed=True)
+    except EngineError as error:
+        if error.status == 404:
+            return None
+        raise BackendError(f"the Docker daemon cannot read the log: {error.message}") from error
+
+
+def frames_of(answer: DaemonAnswer, *, naps: bool) -> Iterator[list[Frame]]:
+    """Yield the frames of an answer, as many at a time as have arrived."""
+    reader = FrameReader()
+    while data := answer.read1(READ_SIZE):
+        yield reader.frames(data)
+        if naps and len(data) < PLENTY:
+            time.sleep(NAP_SECONDS)
+
+
+def frames_after(
+    engine: Engine,
+    container_id: str,
+    cursor: Cursor,
+    *,
+    follow: bool,
+    since: str | None = None,
+    opened: Callable[[DaemonAnswer], None] = lambda answer: None,
+) -> Iterator[list[tuple[int, bytes, bytes]]]:
+    """Yield stream, time and content of the frames after a cursor, and advance it.
 
     Args:
-        query: what was asked.
+        engine: the daemon.
+        container_id: the container.
+        cursor: how far its log was read.
+        follow: whether to wait for more until the container ends.
+        since: where to begin if nothing was read yet.
+        opened: called with the answer before it is read.
     """
+    if cursor.stamp:
+        since = format_time(time_ns(cursor.stamp))
+    # Always both streams: frames of the same time are told apart by counting them.
+    params = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow, "since": since}
+    answer = open_log(engine, container_id, params)
+    if answer is None:
+        return
+    opened(answer)
+    stamp_of_last, again = cursor.stamp, cursor.seen
+    with answer:
+        for frames in frames_of(answer, naps=engine.is_local):
+            found = []
+            for stream, content in frames:
+                stamp, piece = split_time(content)
+                if again and stamp == stamp_of_last:
+                    again -= 1
+                    continue
+                cursor.advance(stamp)
+                found.append((stream, stamp, piece))
+            yield found
+
+
+# ---- reading what has been written
+
+
+class LogWindow:
+    """The lines of a log that a query asks for."""
 
     def __init__(self, query: LogQuery) -> None:
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
@@ -61,13 +263,8 @@ class Window:
     def params(self, **more: Any) -> dict[str, Any]:
         """Return the query of a request."""
         until = None if self.until_ns is None else format_time(max(1, self.until_ns - 1))
-        return {
-            "stdout": 1 in self.streams,
-            "stderr": 2 in self.streams,
-            "since": self.since,
-            "until": until,
-            **more,
-        }
+        streams = {"stdout": 1 in self.streams, "stderr": 2 in self.streams}
+        return {**streams, "since": self.since, "until": until, **more}
 
     def matches(self, line: bytes) -> bool:
         """Tell whether a line is asked for."""
@@ -89,30 +286,7 @@ def to_ns(moment: datetime) -> int:
     return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
 
 
-def open_log(engine: Engine, container_id: str, params: dict[str, Any]) -> Answer | None:
-    """Ask for a container's log; None if there is no such container.
-
-    Raises:
-        BackendError: the daemon cannot read it.
-    """
-    try:
-        return engine.stream("GET", f"/containers/{container_id}/logs", params=params, unframed=True)
-    except EngineError as error:
-        if error.status == 404:
-            return None
-        raise BackendError(f"the Docker daemon cannot read the log: {error.message}") from error
-
-
-def frames_of(answer: Answer, *, naps: bool) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the frames of an answer, as many at a time as have come."""
-    reader = FrameReader()
-    while data := answer.read1(READ_SIZE):
-        yield reader.frames(data)
-        if naps and len(data) < PLENTY:
-            time.sleep(NAP_SECONDS)
-
-
-def read_one(engine: Engine, container_id: str, window: Window) -> Iterator[bytes]:
+def read_one(engine: Engine, container_id: str, window: LogWindow) -> Iterator[bytes]:
     """Yield blocks of whole lines of one container's log, as far as it has been written."""
     if window.last is not None:
         yield from read_last(engine, container_id, window)[0]
@@ -129,7 +303,7 @@ def read_one(engine: Engine, container_id: str, window: Window) -> Iterator[byte
     yield from map(window.select, joiner.rest())
 
 
-def read_timed(engine: Engine, container_id: str, window: Window) -> Iterator[Timed]:
+def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator[TimedLine]:
     """Yield the lines of one container's log with the times at which they began."""
     answer = open_log(engine, container_id, window.params(timestamps=True))
     if answer is None:
@@ -155,7 +329,9 @@ def read_timed(engine: Engine, container_id: str, window: Window) -> Iterator[Ti
         yield max(begun.values()), left
 
 
-def read_many(engine: Engine, containers: dict[tuple[str, int], str], window: Window) -> Iterator[LogBlock]:
+def read_many(
+    engine: Engine, containers: dict[tuple[str, int], str], window: LogWindow
+) -> Iterator[LogBlock]:
     """Yield the lines of several containers, in the order of their times.
 
     Args:
@@ -171,7 +347,9 @@ def read_many(engine: Engine, containers: dict[tuple[str, int], str], window: Wi
         return
     import heapq
 
-    def keyed(key: tuple[str, int], lines: Iterator[Timed]) -> Iterator[tuple[bytes, tuple[str, int], bytes]]:
+    def keyed(
+        key: tuple[str, int], lines: Iterator[TimedLine]
+    ) -> Iterator[tuple[bytes, tuple[str, int], bytes]]:
         return ((stamp, key, line) for stamp, line in lines)
 
     sources = [keyed(key, read_timed(engine, id_, window)) for key, id_ in containers.items()]
@@ -179,7 +357,7 @@ def read_many(engine: Engine, containers: dict[tuple[str, int], str], window: Wi
 
 
 def _in_blocks(lines: Iterable[tuple[bytes, tuple[str, int], bytes]]) -> Iterator[LogBlock]:
-    """Put neighbouring lines of the same replica together."""
+    """Put adjacent lines of the same replica together."""
     held: list[bytes] = []
     owner, size = ("", 0), 0
     for _, key, line in lines:
@@ -193,34 +371,13 @@ def _in_blocks(lines: Iterable[tuple[bytes, tuple[str, int], bytes]]) -> Iterato
         yield LogBlock(*owner, b"".join(held))
 
 
-class Cursor:
-    """How far a log was read: the time of the last frame, and how many frames of that time there were."""
-
-    __slots__ = ("seen", "stamp")
-
-    def __init__(self, stamp: bytes = b"", seen: int = 0) -> None:
-        self.stamp = stamp
-        self.seen = seen
-
-    def advance(self, stamp: bytes) -> None:
-        """Note a frame that has been read."""
-        if stamp == self.stamp:
-            self.seen += 1
-        else:
-            self.stamp, self.seen = stamp, 1
-
-    def since(self) -> str | None:
-        """Return where to go on from; None for the beginning."""
-        return since_text(self.stamp) if self.stamp else None
-
-
-def read_last(engine: Engine, container_id: str, window: Window) -> tuple[list[bytes], Cursor]:
+def read_last(engine: Engine, container_id: str, window: LogWindow) -> tuple[list[bytes], Cursor]:
     """Return the last lines that are asked for, and how far the log has been read.
 
     The daemon counts pieces of lines of both streams, so it is asked for more until there are enough.
     """
     wanted = window.last or 0
-    # It cuts the last ones off before it looks at the time, and knows nothing of patterns.
+    # The daemon takes the last ones before it looks at the time, and does not know patterns.
     asked = None if window.pattern is not None or window.until_ns is not None else wanted + 1
     while True:
         lines, cursor, count, is_cut = _read_tail(engine, container_id, window, asked)
@@ -231,9 +388,9 @@ def read_last(engine: Engine, container_id: str, window: Window) -> tuple[list[b
 
 
 def _read_tail(
-    engine: Engine, container_id: str, window: Window, asked: int | None
+    engine: Engine, container_id: str, window: LogWindow, asked: int | None
 ) -> tuple[list[bytes], Cursor, int, bool]:
-    """Read the last frames; returns lines, how far it was read, how many frames came, and whether the
+    """Read the last frames; returns lines, how far it was read, how many frames there were, and whether the
     first line may lack its beginning."""
     cursor, joiner, blocks, count = Cursor(), LineJoiner(), [], 0
     params = {**window.params(timestamps=True, tail=asked), "stdout": True, "stderr": True}
@@ -251,3 +408,203 @@ def _read_tail(
     blocks += joiner.rest()
     lines = [line for block in blocks for line in iter_lines(block) if window.matches(line)]
     return lines, cursor, count, asked is not None and count >= asked
+
+
+# ---- following
+
+
+def follow(
+    engine: Engine,
+    app_id: str,
+    replicas: list[tuple[str, int]],
+    window: LogWindow,
+    judge: Callable[[Job], Judgement],
+) -> Iterator[LogBlock]:
+    """Yield what the replicas write until the job has ended and all of it has been read.
+
+    Restarts of the containers and of the daemon do not end it.
+
+    Args:
+        engine: the daemon.
+        app_id: id of the job.
+        replicas: pairs of a role's name and a replica's index.
+        window: which lines.
+        judge: judges the job, and ensures that it is watched.
+    """
+    from trainyard.schedulers.exec.container.watcher import JobEvents
+
+    blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
+    with JobEvents(engine, app_id) as events:
+        view = _JobView(engine, app_id, judge)
+        followers = [_Follower(engine, view, events, key, window, blocks) for key in replicas]
+        for follower in followers:
+            follower.thread.start()
+        timer = None
+        if window.until_ns is not None:
+            seconds = max(0.0, window.until_ns / 1e9 - time.time())
+            timer = threading.Timer(seconds, lambda: deque(map(_Follower.finish, followers), maxlen=0))
+            timer.daemon = True
+            timer.start()
+        try:
+            running = len(followers)
+            while running:
+                item = blocks.get()
+                if isinstance(item, LogBlock):
+                    yield item
+                elif item is not None:
+                    raise item
+                else:
+                    running -= 1
+        finally:
+            if timer is not None:
+                timer.cancel()
+            for follower in followers:
+                follower.stop()
+
+
+class _JobView:
+    """The job as it was last seen: loaded once for each event, however many replicas are followed."""
+
+    def __init__(self, engine: Engine, app_id: str, judge: Callable[[Job], Judgement]) -> None:
+        self._engine = engine
+        self._judge = judge
+        self._app_id = app_id
+        self._lock = threading.Lock()
+        self._seen = -1
+        self._containers: dict[tuple[str, int], Container] = {}
+        self._is_over = False
+
+    def at(self, seen: int, key: tuple[str, int]) -> tuple[Container | None, bool]:
+        """Return a replica's container and whether the job is over, as of after this many events."""
+        with self._lock:
+            if self._seen != seen:
+                job = load_job(self._engine, self._app_id)
+                self._containers = {} if job is None else job.by_replica()
+                self._is_over = job is None or self._judge(job).is_over
+                self._seen = seen
+            return self._containers.get(key), self._is_over
+
+
+class _Follower:
+    """Follows one replica, in a thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        view: _JobView,
+        events: JobEvents,
+        key: tuple[str, int],
+        window: LogWindow,
+        blocks: queue.Queue[LogBlock | BaseException | None],
+    ) -> None:
+        self._engine = engine
+        self._view = view
+        self._events = events
+        self._key = key
+        self._window = window
+        self._blocks = blocks
+        self._cursor = Cursor()
+        self._joiner = LineJoiner()
+        self._stopped = threading.Event()
+        self._time_is_up = threading.Event()
+        self._skips_to_last = window.last is not None
+        self._lock = threading.Lock()
+        self._answer: DaemonAnswer | None = None
+        self.thread = threading.Thread(target=self._run, name=f"log-{key[0]}-{key[1]}", daemon=True)
+
+    def stop(self) -> None:
+        """End the thread soon, whatever it waits for."""
+        self._interrupt(self._stopped)
+
+    def finish(self) -> None:
+        """Read what has been written, and wait for no more."""
+        self._interrupt(self._time_is_up)
+
+    def _interrupt(self, why: threading.Event) -> None:
+        with self._lock:
+            why.set()
+            if self._answer is not None:
+                self._answer.interrupt()
+        self._events.wake()
+
+    def _run(self) -> None:
+        outcome: BaseException | None = None
+        try:
+            self._follow()
+            for line in self._joiner.rest():
+                self._put_lines(line)
+        except BaseException as error:
+            outcome = error
+        if outcome is not None and not self._stopped.is_set():
+            self._put(outcome)
+        self._put(None)
+
+    def _follow(self) -> None:
+        read_to = -1
+        while not (self._stopped.is_set() or self._time_is_up.is_set()):
+            seen = self._events.count()
+            try:
+                container, is_over = self._view.at(seen, self._key)
+                if container is not None and (container.is_active or container.finished != read_to):
+                    self._read(container.id)
+                    read_to = -1 if container.is_active else container.finished
+            except EngineUnavailableError:
+                self._events.wait(seen, RECHECK_SECONDS)
+                continue
+            if is_over:
+                break
+            self._events.attend_watcher()
+            self._events.wait(seen)
+        if self._time_is_up.is_set() and not self._stopped.is_set():
+            container, _ = self._view.at(self._events.count(), self._key)
+            if container is not None:  # the end of the time may have cut the last reading short
+                self._read(container.id, follow=False)
+
+    def _read(self, container_id: str, *, follow: bool = True) -> None:
+        """Read from where the last reading ended until the container ends, or the daemon goes away."""
+        if self._skips_to_last:
+            lines, self._cursor = read_last(self._engine, container_id, self._window)
+            for line in lines:
+                self._put(LogBlock(*self._key, line))
+            self._skips_to_last = False
+
+        def opened(answer: DaemonAnswer) -> None:
+            with self._lock:
+                self._answer = answer
+                if self._stopped.is_set() or (follow and self._time_is_up.is_set()):
+                    answer.interrupt()
+
+        window, add = self._window, self._joiner.add
+        batches = frames_after(
+            self._engine, container_id, self._cursor, follow=follow, since=window.since, opened=opened
+        )
+        try:
+            for frames in batches:
+                block = b"".join(
+                    [
+                        add(stream, piece)
+                        for stream, stamp, piece in frames
+                        if stream in window.streams
+                        and not (window.until_stamp and stamp >= window.until_stamp)
+                    ]
+                )
+                if block:
+                    self._put_lines(block)
+        finally:
+            with self._lock:
+                self._answer = None
+
+    def _put_lines(self, block: bytes) -> None:
+        data = self._window.select(block)
+        if data:
+            self._put(LogBlock(*self._key, data))
+
+    def _put(self, item: LogBlock | BaseException | None) -> None:
+        while True:
+            try:
+                self._blocks.put(item, timeout=0.5)
+            except queue.Full:
+                if self._stopped.is_set():
+                    return
+            else:
+                return

@@ -1,4 +1,7 @@
-"""Starting a job: all of it, or nothing that stays."""
+"""Submitting a job of containers that outlive this process: all of it is made and started, or nothing stays.
+
+Containers that their starter stays with are in `trainyard.schedulers.exec.container.attached`.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,55 @@ from dataclasses import dataclass, field
 from trainyard.docker import image_store
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import BackendError
-from trainyard.schedulers.exec.container import inventory, labels, refusals, results
+from trainyard.paths import make_private_dir, state_error
+from trainyard.schedulers.exec.container import inventory, labels, reasons
 from trainyard.schedulers.exec.container.parallel import for_all
-from trainyard.schedulers.exec.container.remove import remove_ended_networks, remove_job
+from trainyard.schedulers.exec.container.watcher import ensure_watcher
 from trainyard.system.identity import host_name, myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from trainyard.docker.engine import Engine
-    from trainyard.docker.networks import Network
 
 #: SageMaker's names of hosts begin with it.
 HOST_PREFIX = "algo-"
-#: Starting takes as long as the machine takes to set a container up, which a loaded one may do slowly.
+#: How long the machine may take to set up a container and start it, which is long on a loaded one.
 START_SECONDS = 300.0
+#: Where results are, in words, if not on this machine.
+IN_CONTAINERS = "/opt/ml of its containers, until it is deleted (docker cp)"
+
+
+# ---- parts of a container's definition
+
+
+def bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+    """Return the mount of a file or directory of the daemon's machine."""
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
+
+
+def gpus(count: int = -1, ids: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the request for GPUs: those with these ids, or a number of them, or all (-1)."""
+    chosen = {"Count": 0, "DeviceIDs": list(ids)} if ids else {"Count": count}
+    return {"Driver": "", "Capabilities": [["gpu", "compute", "utility"]], **chosen}
+
+
+def on_network(network: str, aliases: list[str], address: str = "") -> dict[str, Any]:
+    """Return the network that a container is on, its names there, and its address if that is chosen."""
+    endpoint: dict[str, Any] = {"Aliases": aliases}
+    if address:
+        endpoint["IPAMConfig"] = {"IPv4Address": address}
+    return {"EndpointsConfig": {network: endpoint}}
+
+
+# ---- the request
 
 
 @dataclass
 class ReplicaRequest:
-    """One container. ``body`` is the API's, without what stands beside it here."""
+    """One container. ``body`` is the API's, without what the other fields hold."""
 
     name: str
     role: str
@@ -41,7 +71,7 @@ class ReplicaRequest:
     image: str
     env: dict[str, str]
     body: dict[str, Any]
-    #: The script that its program reads, from the working directory; "" if nobody can tell.
+    #: The script that its program reads, from the working directory; "" if that is not known.
     script: str = ""
 
     def full_body(self, more_labels: dict[str, str]) -> dict[str, Any]:
@@ -56,9 +86,9 @@ class ReplicaRequest:
 
 @dataclass
 class DockerRequest:
-    """Everything that the daemon is asked for.
+    """All that the daemon is asked for.
 
-    ``network`` is the name of a network to be made for the job, which is the job's id, or "".
+    ``network`` is the name of the network to be made for the job, which is the job's id, or "" for none.
     """
 
     app_id: str
@@ -66,7 +96,7 @@ class DockerRequest:
     network: str = ""
     platform: str | None = None
     watched: bool = False
-    #: Directories of this machine to be made if they do not exist: where results are sent to.
+    #: Directories of this machine that results are sent to, to be made if they do not exist.
     folders: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -89,9 +119,9 @@ class DockerRequest:
         return {**vars(self), "containers": containers}
 
     def place_hosts(self, addresses: Iterator[str]) -> None:
-        """Give the containers addresses of their job's network, and let hosts of a training job know theirs.
+        """Give the containers addresses of their network, and tell those to the hosts of a training job.
 
-        The names that the daemon itself gives come with a container's start and go with its end; these stay.
+        The names that the daemon itself serves exist while a container runs; these always do.
         """
         known: dict[str, list[str]] = {}
         for container, address in zip(self.containers, addresses, strict=False):
@@ -112,19 +142,14 @@ def _shown_label(redactor: Any, value: str) -> str:
 
 
 class AlreadySubmitted(Exception):
-    """A job of this id is there."""
+    """There is a job of this id."""
 
 
-def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str], None]) -> str:
+def submit(engine: Engine, request: DockerRequest) -> str:
     """Make and start a job's containers; returns its id. What was made is removed again if it fails.
 
-    Submitting a request once more does nothing. Where no addresses are left for the job's network its
-    containers are made, and started by the watcher when there are.
-
-    Args:
-        engine: the daemon.
-        request: what to make.
-        start_watcher: called with the job's id as soon as there is something to watch.
+    Submitting a request once more does nothing. If no addresses are left for the job's network, its
+    containers are made, and the watcher starts them when there are.
 
     Raises:
         BackendError: the daemon refused; the message says what and why.
@@ -136,8 +161,8 @@ def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str]
     try:
         submission.make()
         if request.watched:
-            start_watcher(request.app_id)
-        if not submission.is_waiting:  # else the watcher starts them
+            ensure_watcher(engine, request.app_id)
+        if not submission.why_waiting:  # else the watcher starts them
             submission.start()
     except AlreadySubmitted:
         return request.app_id
@@ -148,33 +173,31 @@ def submit(engine: Engine, request: DockerRequest, start_watcher: Callable[[str]
 
 
 class _Submission:
+    """Makes, starts and removes the containers of a request.
+
+    Attributes:
+        why_waiting: why there is no network for them yet; "" if they need not wait.
+    """
+
     def __init__(self, engine: Engine, request: DockerRequest) -> None:
         self.engine = engine
         self.request = request
+        self.why_waiting = ""
+        self._results_dir = inventory.results_dir(request.app_id)
         self._ids: dict[str, str] = {}
         self._working_dirs: dict[str, str] = {}
-        self._pulls: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._labels: dict[str, str] = {}
         self._has_begun = False
-        self._why_waiting = ""
-
-    # ---- making
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether there is no network for its containers yet."""
-        return bool(self._why_waiting)
 
     def make(self) -> None:
-        """Make network and containers."""
-        if self._exists():
+        """Make directories, network and containers."""
+        app_id, containers = self.request.app_id, self.request.containers
+        if inventory.containers_with(self.engine, labels.APP_ID, app_id):
             raise AlreadySubmitted
-        self._ensure_images()
+        for_all(self._ensure_image, dict.fromkeys(container.image for container in containers))
         self._has_begun = True
-        results.make(
-            self.request.app_id, [mount["Source"] for mount in self._own_mounts()], self.request.folders
-        )
+        self._make_directories()
         self._labels = {
             labels.SUBMITTER: str(myself()),
             labels.HOST: host_name(),
@@ -182,60 +205,62 @@ class _Submission:
         }
         if self.request.network:
             for_all(lambda _: self._make_network(), [None], shielded=True)
-        for_all(self._make_container, self.request.containers, shielded=True)
-        if self.is_waiting:
-            facts = {"reason": self._why_waiting, "at": time.time_ns()}
-            inventory.make_marker(
-                self.engine, self.request.app_id, inventory.WAITING, inventory.WAITING, facts
-            )
-
-    def _own_mounts(self) -> list[dict[str, Any]]:
-        """Return the mounts that bring the job's results to this machine."""
-        own = results.directory_of(self.request.app_id) + os.sep
-        mounts = [mount for c in self.request.containers for mount in c.body["HostConfig"]["Mounts"]]
-        return [mount for mount in mounts if mount["Source"].startswith(own)]
-
-    def _leave_results_there(self) -> None:
-        """Leave results in the containers: the daemon sees other files than we do, as from within one."""
-        own = results.directory_of(self.request.app_id)
-        for container in self.request.containers:
-            config = container.body["HostConfig"]
-            config["Mounts"] = [m for m in config["Mounts"] if not m["Source"].startswith(own + os.sep)]
-            if container.body["Labels"].get(labels.RESULTS, "").startswith(own):
-                container.body["Labels"][labels.RESULTS] = results.IN_CONTAINERS
-        results.remove(self.request.app_id)
-
-    def _exists(self) -> bool:
-        filters = labels.label_filter(labels.APP_ID, self.request.app_id)
-        return bool(self.engine.request("GET", "/containers/json", params={"all": True, "filters": filters}))
-
-    def _ensure_images(self) -> None:
-        """Pull what is not there, each image once, before anything is made."""
-        needed = dict.fromkeys(container.image for container in self.request.containers)
-        for_all(self._ensure_image, needed)
+        for_all(self._make_container, containers, shielded=True)
+        if self.why_waiting:
+            facts = {"reason": self.why_waiting, "at": time.time_ns()}
+            inventory.make_marker(self.engine, app_id, inventory.WAITING, facts)
 
     def _ensure_image(self, image: str) -> None:
-        found = image_store.inspect_image(self.engine, image)
+        found = ensure_image(self.engine, image, self.request.platform)
         if found is not None:
             self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
+
+    def _make_directories(self) -> None:
+        """Make the directories that containers write results to.
+
+        Any user of a container may write to those in the state directory, which other users cannot reach.
+        """
+        for folder in self.request.folders:
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise BackendError(
+                    f"cannot make the folder {folder} for the job's results: {error.strerror or error}"
+                ) from error
+        mounts = [mount for c in self.request.containers for mount in c.body["HostConfig"]["Mounts"]]
+        own = [mount["Source"] for mount in mounts if self._holds_results(mount)]
+        if not own:
             return
-        if image.startswith("sha256:"):
-            raise refusals.not_pulled(image, EngineError(404, "no such image"))
+        make_private_dir(self._results_dir)
         try:
-            image_store.pull(self.engine, image, _credentials(image), platform=self.request.platform)
-        except EngineError as error:
-            raise refusals.not_pulled(image, error) from error
+            for source in own:
+                os.makedirs(source, exist_ok=True)
+                os.chmod(source, 0o777)
+        except OSError as error:
+            raise state_error("make the directory of the job's results", self._results_dir, error) from error
+
+    def _holds_results(self, mount: dict[str, Any]) -> bool:
+        return str(mount["Source"]).startswith(self._results_dir + os.sep)
+
+    def _leave_results_in_containers(self) -> None:
+        """Mount no directories for results: the daemon does not see our files, as from within a container."""
+        for container in self.request.containers:
+            config = container.body["HostConfig"]
+            config["Mounts"] = [mount for mount in config["Mounts"] if not self._holds_results(mount)]
+            if container.body["Labels"].get(labels.RESULTS, "").startswith(self._results_dir):
+                container.body["Labels"][labels.RESULTS] = IN_CONTAINERS
+        inventory.remove_results(self.request.app_id)
 
     def _make_network(self) -> None:
         try:
-            network = make_job_network(self.engine, self.request.app_id, len(self.request.containers))
+            network = inventory.make_network(self.engine, self.request.app_id, len(self.request.containers))
             self.request.place_hosts(network.addresses())
         except NoSubnetLeftError as error:
-            self._why_waiting = error.message
+            self.why_waiting = error.message
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
-            raise refusals.refused(error, "make the job's network") from error
+            raise reasons.refused(error, "make the job's network") from error
 
     def _make_container(self, replica: ReplicaRequest) -> None:
         params = {"name": replica.name, "platform": self.request.platform}
@@ -245,18 +270,18 @@ class _Submission:
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
-            if results.directory_of(self.request.app_id) + os.sep in error.message:
+            if self._results_dir + os.sep in error.message:
                 with self._lock:
-                    self._leave_results_there()
+                    self._leave_results_in_containers()
                 self._make_container(replica)
                 return
-            raise refusals.refused(error, "make the container of", replica) from error
+            raise reasons.refused(error, "make the container of", replica) from error
         with self._lock:
             self._ids[replica.name] = made["Id"]
         self._check_script(replica)
 
     def _check_script(self, replica: ReplicaRequest) -> None:
-        """Refuse a container whose script is not there, before it is started. Mounts may bring one."""
+        """Refuse a container whose script is missing, before it is started, unless a mount may hold it."""
         if not replica.script or replica.replica or replica.image not in self._working_dirs:
             return
         path = os.path.normpath(os.path.join(self._working_dirs[replica.image], replica.script))
@@ -273,10 +298,8 @@ class _Submission:
                     hint="Name a script of the workspace, relative to its top, or one that the image has.",
                 ) from error
 
-    # ---- starting
-
     def start(self) -> None:
-        """Start the containers: the first, whose name the others look up, and then all."""
+        """Start the containers: the first, whose name the others look up, and then the others."""
         first, *others = self.request.containers
         for_all(self._start, [first], shielded=True)
         for_all(self._start, others, shielded=True)
@@ -285,17 +308,14 @@ class _Submission:
         try:
             self.engine.request("POST", f"/containers/{self._ids[replica.name]}/start", timeout=START_SECONDS)
         except EngineError as error:
-            raise refusals.refused(error, "start", replica) from error
-
-    # ---- undoing
+            raise reasons.refused(error, "start", replica) from error
 
     def undo(self) -> None:
-        """Remove everything again. What cannot be removed now is found by `gc` later."""
+        """Remove everything again. `gc` finds later what cannot be removed now."""
         if not self._has_begun:
             return
         try:
-            remove_job(self.engine, self.request.app_id)
-            results.remove(self.request.app_id)
+            inventory.remove_job(self.engine, self.request.app_id)
         except BackendError:
             warnings.warn(
                 f"something of {self.request.app_id} may be left on the Docker daemon; "
@@ -305,34 +325,24 @@ class _Submission:
             )
 
 
-def make_job_network(engine: Engine, app_id: str, containers: int) -> Network:
-    """Make the network of a job of several containers, which has the job's name.
+def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dict[str, Any] | None:
+    """Pull an image that the daemon does not have; returns what it knows of one that it had.
 
     Raises:
-        NoSubnetLeftError: no addresses are left for it.
-        EngineError: the daemon refuses it for another reason; 409, there is one of this name.
+        BackendError: it cannot be pulled.
+        EngineUnavailableError: no daemon answers.
     """
-    from trainyard.docker.networks import make_network  # late: most jobs have one container
-
-    body = {
-        "Name": app_id,
-        "Driver": "bridge",
-        "CheckDuplicate": True,
-        "Labels": {labels.APP_ID: app_id},
-    }
-    try:
-        return make_network(engine, body, containers)
-    except NoSubnetLeftError:
-        # Those of jobs whose watcher was killed at the very end may hold some.
-        if not remove_ended_networks(engine):
-            raise
-        return make_network(engine, body, containers)
-
-
-def _credentials(image: str) -> str | None:
-    """Return the header with which the daemon pulls an image; None where nothing is known."""
+    found = image_store.inspect_image(engine, image)
+    if found is not None:
+        return found
+    if image.startswith("sha256:"):
+        raise reasons.not_pulled(image, EngineError(404, "no such image"))
     from trainyard.docker.credentials import credentials_for, engine_auth_header
     from trainyard.docker.image_reference import Reference
 
-    found = credentials_for(Reference.parse(image).registry)
-    return None if found is None else engine_auth_header(found)
+    known = credentials_for(Reference.parse(image).registry)
+    try:
+        image_store.pull(engine, image, engine_auth_header(known) if known else None, platform=platform)
+    except EngineError as error:
+        raise reasons.not_pulled(image, error) from error
+    return None

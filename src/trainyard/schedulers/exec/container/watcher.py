@@ -1,9 +1,12 @@
-"""Program of the process that looks after a job of several replicas, or with a time limit.
+"""The watcher of a job of several replicas, or with a time limit: its program, and starting and waking it.
 
 It applies retry policies of groups, fail_fast, the time limit and cancellations, and removes the job's
 network at the end. All that it knows it reads from the daemon, so it may be killed at any time: the next
-command that looks at the job starts another. It sleeps until the daemon tells of an event, or somebody
+command that asks for the job starts another. It sleeps until the daemon reports an event, or a client
 connects to its socket.
+
+It listens under a name made of the job's (`trainyard.system.claim_name`), which only one process has at a
+time and which is free again when that process ends. A connection wakes the watcher, and ends when it ends.
 """
 
 from __future__ import annotations
@@ -11,51 +14,281 @@ from __future__ import annotations
 import os
 import sys
 
-if __name__ == "__main__":  # run as a script, so that it starts without `site`; its own folder is of no use
+if __name__ == "__main__":  # run as a script, so that it starts without `site`; its folder holds no packages
     sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
 import math
+import select
+import socket
 import threading
 import time
 
+from trainyard import system
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
-from trainyard.schedulers.exec.container import inventory, reasons, spawn
-from trainyard.schedulers.exec.container.events import Events
-from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge, submitter_is_alive
+from trainyard.errors import BackendError
+from trainyard.schedulers.exec.container import inventory, labels, reasons
+from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge
 from trainyard.schedulers.exec.container.parallel import for_all
-from trainyard.schedulers.exec.container.remove import networks_of_jobs, remove_networks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Callable
 
+    from trainyard.docker.engine import DaemonAnswer
     from trainyard.schedulers.exec.container.inventory import Container, Job
 
-#: Beyond the grace period, the time that the daemon may take to kill a container.
+ENDING_MS = 10_000
+#: The shell leaves it to itself and ends at once, so that it is not a child of ours.
+_DETACH = 'exec "$PYTHON" -I -S "$WATCHER" "$JOB" </dev/null >/dev/null 2>&1 &'
+#: The daemon begins to report events a moment after it says so, so those of the last seconds are asked for
+#: too.
+OVERLAP_SECONDS = 5
+#: How long to wait before a daemon that has gone away is asked again: at first, and at most.
+FIRST_DELAY = 0.1
+LONGEST_DELAY = 5.0
+_EVENTS = ["create", "start", "die", "stop", "destroy", "pause", "unpause", "oom"]
+#: The time that the daemon may take to kill a container after the grace period.
 STOP_SECONDS = 120.0
-#: After a step that failed it is tried again so many seconds later.
+#: Seconds until a step that failed is tried again.
 RETRY_SECONDS = 1.0
-#: Between two attempts to have a network, while there is none.
+#: Seconds between two attempts to make a network.
 NETWORK_SECONDS = 1.0
-#: A daemon that has been away for so long is not waited for. A later look at the job starts another.
+#: How long a daemon that went away is waited for. After that, the next command that asks for the job starts a
+#: watcher.
 GIVE_UP_SECONDS = 3600.0
 
 
+# ---- starting and waking a job's watcher
+
+
+def ensure_watcher(engine: Engine, app_id: str) -> None:
+    """Wake a job's watcher, or start one if it has none.
+
+    Raises:
+        BackendError: it cannot be started.
+    """
+    if wake_watcher(app_id):
+        return
+    own = {"PYTHON": sys.executable, "WATCHER": os.path.abspath(__file__), "JOB": app_id}
+    try:
+        pid = os.posix_spawn(
+            "/bin/sh", ["sh", "-c", _DETACH], {**os.environ, **engine.environ(), **own}, setsid=True
+        )
+        os.waitpid(pid, 0)
+    except OSError as error:
+        raise BackendError(f"cannot start the watcher of {app_id}: {error}") from error
+
+
+def wake_watcher(app_id: str) -> bool:
+    """Wake a job's watcher, also one that is stopped (SIGSTOP); returns False if it has none."""
+    connection = connect_to_watcher(app_id)
+    if connection is None:
+        return False
+    with connection:
+        if _is_ending(app_id, connection):
+            return False
+        from signal import SIGCONT  # late: importing it costs more than all of this
+
+        try:
+            os.kill(system.pid_of_name(_name(app_id), connection), SIGCONT)
+        except OSError:  # it has just ended, or is another user's
+            pass
+        return True
+
+
+def connect_to_watcher(app_id: str) -> socket.socket | None:
+    """Return a connection that ends when a job's watcher does, or None if it has none."""
+    return system.connect_to_name(_name(app_id))
+
+
+def _name(app_id: str) -> str:
+    return f"docker/{app_id}"
+
+
+def _is_ending(app_id: str, connection: socket.socket) -> bool:
+    """Tell whether the watcher at the other end is about to end: killed, its files not yet closed."""
+    facts = system.process_facts(system.pid_of_name(_name(app_id), connection))
+    return facts is None or facts.status == "ending"
+
+
+# ---- waiting for events
+
+
+class JobEvents:
+    """Wakes threads when something happens to a job's containers. A context manager.
+
+    Args:
+        engine: the daemon, which a thread listens to.
+        app_id: id of the job.
+    """
+
+    def __init__(self, engine: Engine, app_id: str) -> None:
+        self._engine = engine
+        self._app_id = app_id
+        self._condition = threading.Condition()
+        self._count = 0
+        self._closed = threading.Event()
+        self._answer: DaemonAnswer | None = None
+        self._thread = threading.Thread(target=self._listen, name=f"events-{app_id}", daemon=True)
+        self._listening = threading.Event()
+        self._watcher: socket.socket | None = None
+
+    def __enter__(self) -> JobEvents:
+        self._thread.start()
+        self._listening.wait(LONGEST_DELAY)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._condition:
+            self._closed.set()
+            answer = self._answer
+            watcher, self._watcher = self._watcher, None
+        if answer is not None:
+            answer.interrupt()
+        if watcher is not None:
+            try:
+                watcher.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        self.wake()
+
+    def attend_watcher(self) -> None:
+        """Wake up also when the job's watcher ends, so that another can be started. May be called again."""
+        with self._condition:
+            if self._watcher is not None or self._closed.is_set():
+                return
+            self._watcher = connection = connect_to_watcher(self._app_id)
+        if connection is not None:
+            threading.Thread(target=self._await_end, args=(connection,), daemon=True).start()
+
+    def _await_end(self, connection: socket.socket) -> None:
+        try:
+            connection.recv(1)
+        except OSError:
+            pass
+        with self._condition:
+            if self._watcher is connection:
+                self._watcher = None
+        connection.close()
+        self.wake()
+
+    def count(self) -> int:
+        """Return how many events there have been: to be read before the job is, and given to `wait`."""
+        with self._condition:
+            return self._count
+
+    def wait(self, seen: int, timeout: float | None = None) -> None:
+        """Block until there are more events than these, or some seconds have passed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._count != seen, timeout)
+
+    def wake(self) -> None:
+        """Wake all that wait."""
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    def _listen(self) -> None:
+        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, stop=self._closed)
+        while not self._closed.is_set():
+            try:
+                self._read_events()
+                backoff.reset()
+            except (EngineError, EngineUnavailableError):
+                if self._closed.is_set():
+                    return
+            self._listening.set()
+            self.wake()  # those who wait find out by asking that the daemon has gone away
+            if not self._closed.is_set():
+                backoff.pause()
+
+    def _read_events(self) -> None:
+        label = [f"{labels.OLD_APP_ID}={self._app_id}"]
+        filters = {"type": ["container"], "event": _EVENTS, "label": label}
+        params = {"since": int(time.time()) - OVERLAP_SECONDS, "filters": filters}
+        with self._engine.stream("GET", "/events", params=params) as answer:
+            with self._condition:
+                self._answer = answer
+                if self._closed.is_set():
+                    return
+            self._listening.set()
+            self.wake()
+            for _ in answer.lines():
+                self.wake()
+
+
+def wait_until(engine: Engine, app_id: str, is_done: Callable[[], bool], timeout: float | None) -> None:
+    """Block until ``is_done()``, which is asked after every event, or until some seconds have passed."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with JobEvents(engine, app_id) as events:
+        while True:
+            seen = events.count()
+            if is_done():
+                return
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            events.attend_watcher()
+            events.wait(seen, left)
+
+
+# ---- the watcher's program
+
+
 def main(app_id: str) -> None:
-    """Watch a job to its end, unless somebody else does."""
-    door = spawn.open_door(app_id)
-    if door is None:
-        spawn.knock(app_id)
+    """Watch a job to its end, unless another process does."""
+    listener = _become_watcher(app_id)
+    if listener is None:
+        wake_watcher(app_id)
         return
     engine = Engine.from_env()
-    with Events(engine, app_id) as events:
-        threading.Thread(target=_answer, args=(door, events), daemon=True).start()
+    with JobEvents(engine, app_id) as events:
+        threading.Thread(target=_serve, args=(listener, events), daemon=True).start()
         watch(engine, app_id, events)
-    os._exit(0)  # threads that wait are not waited for
+    os._exit(0)  # without waiting for threads
 
 
-def watch(engine: Engine, app_id: str, events: Events) -> None:
-    """Do what has to be done for a job, until there is nothing more to do."""
+def _become_watcher(app_id: str) -> socket.socket | None:
+    """Return the socket of a job's only watcher, or None if another process has it."""
+    while True:
+        listener = system.claim_name(_name(app_id))
+        if listener is not None or not _has_vanished(app_id):
+            return listener
+
+
+def _has_vanished(app_id: str) -> bool:
+    """Tell whether a job's watcher was about to end, and has ended now: its socket is closed last."""
+    connection = connect_to_watcher(app_id)
+    if connection is None:
+        return True
+    with connection:
+        if not _is_ending(app_id, connection):
+            return False
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(ENDING_MS))
+
+
+def _serve(listener: socket.socket, events: JobEvents) -> None:
+    """Wake up at every connection. Clients may stay connected, to see when this process ends."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    connections: dict[int, socket.socket] = {}
+    while True:
+        for handle, _ in poll.poll():
+            if handle in connections:  # clients never send anything, so it has left
+                poll.unregister(handle)
+                connections.pop(handle).close()
+                continue
+            connection, _ = listener.accept()
+            connections[connection.fileno()] = connection
+            poll.register(connection, select.POLLIN)
+            events.wake()
+
+
+def watch(engine: Engine, app_id: str, events: JobEvents) -> None:
+    """Do what has to be done for a job, until there is nothing left to do."""
     watched_submitter = False
     last_seen = time.monotonic()
     while time.monotonic() - last_seen < GIVE_UP_SECONDS:
@@ -63,26 +296,23 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
         timeout = None
         try:
             job = inventory.load_job(engine, app_id)
-            if job is None:
-                remove_networks(engine, app_id)
+            last_seen = math.inf  # the daemon is there; what counts is how long it has been away
+            judgement = None if job is None else judge(job)
+            if job is None or judgement is None or judgement.is_over:
+                inventory.remove_networks(engine, app_id)
                 return
-            last_seen = math.inf  # it is there; what counts is how long it has been away
-            verdict = judge(job, submitter_is_alive)
-            if verdict.is_over:
-                remove_networks(engine, app_id)
-                return
-            done = [_do(engine, job, step) for step in verdict.steps]
+            done = [_do(engine, job, step) for step in judgement.steps]
             if done and all(done):
                 continue
             if done:
                 timeout = NETWORK_SECONDS
-            if verdict.deadline is not None:
-                timeout = max(0.0, verdict.deadline - time.time())
+            if judgement.deadline is not None:
+                timeout = max(0.0, judgement.deadline - time.time())
             if not watched_submitter:
                 watched_submitter = True
                 _watch_submitter(job, events)
         except EngineUnavailableError:
-            # the events' thread looks for the daemon, and wakes us whenever it has done so
+            # the thread of the events asks for the daemon, and wakes this one each time
             last_seen = min(last_seen, time.monotonic())
         except EngineError:
             timeout = RETRY_SECONDS
@@ -92,89 +322,59 @@ def watch(engine: Engine, app_id: str, events: Events) -> None:
 def _do(engine: Engine, job: Job, step: Step) -> bool:
     """Do a step; returns False if it has to wait."""
     if step.kind == MARK:
-        inventory.make_marker(engine, job.app_id, step.name, step.name.partition("-")[0], step.facts)
+        inventory.make_marker(engine, job.app_id, step.name, step.facts)
     elif step.kind == STOP:
         for_all(lambda container: _stop(engine, container, job.grace), step.containers)
     elif step.kind == LAUNCH and not _has_network(engine, job):
         return False
     else:
-        _start(engine, job, step.containers)
+        first, *others = step.containers
+        _start(engine, job, first)
+        for_all(lambda container: _start(engine, job, container), others)
     return True
 
 
 def _has_network(engine: Engine, job: Job) -> bool:
     """Make the network of a job that waits for it; returns False if there are no addresses for it yet."""
     from trainyard.docker.engine import NoSubnetLeftError
-    from trainyard.schedulers.exec.container.submission import make_job_network
 
-    if networks_of_jobs(engine, job.app_id):
+    if inventory.networks_with(engine, labels.APP_ID, job.app_id):
         return True
     try:
-        make_job_network(engine, job.app_id, len(job.containers))
+        inventory.make_network(engine, job.app_id, len(job.containers))
     except NoSubnetLeftError:
         return False
     return True
 
 
 def _stop(engine: Engine, container: Container, grace: float) -> None:
-    """SIGTERM, and SIGKILL after the grace period; the daemon does both, and restarts nothing then."""
+    """SIGTERM, and SIGKILL after the grace period; the daemon sends both, and restarts nothing then."""
     seconds = math.ceil(grace)
-    params = {"t": seconds}
+    path = f"/containers/{container.id}/stop"
     try:
-        engine.request(
-            "POST", f"/containers/{container.id}/stop", params=params, timeout=seconds + STOP_SECONDS
-        )
+        engine.request("POST", path, params={"t": seconds}, timeout=seconds + STOP_SECONDS)
     except EngineError as error:
         if error.status not in (304, 404, 409):
             raise
 
 
-def _start(engine: Engine, job: Job, containers: list[Container]) -> None:
-    """Start containers that wait for it, or have ended; if one cannot be, the job has failed."""
-
-    def start(container: Container) -> None:
-        try:
-            engine.request("POST", f"/containers/{container.id}/start", timeout=STOP_SECONDS)
-        except EngineError as error:
-            facts = {
-                "reason": reasons.NOT_STARTED,
-                "detail": f"{container.role}/{container.replica}: {error.message}"[:500],
-                "at": time.time_ns(),
-            }
-            inventory.make_marker(engine, job.app_id, inventory.STOPPED, inventory.STOPPED, facts)
-
-    first, *others = containers
-    start(first)
-    for_all(start, others)
+def _start(engine: Engine, job: Job, container: Container) -> None:
+    """Start a container that waits for it, or has ended; if it cannot be started, the job has failed."""
+    try:
+        engine.request("POST", f"/containers/{container.id}/start", timeout=STOP_SECONDS)
+    except EngineError as error:
+        detail = f"{container.role}/{container.replica}: {error.message}"[:500]
+        facts = {"reason": reasons.NOT_STARTED, "detail": detail, "at": time.time_ns()}
+        inventory.make_marker(engine, job.app_id, inventory.STOPPED, facts)
 
 
-def _answer(door: socket.socket, events: Events) -> None:
-    """Take a knock for an event. Visitors may stay, to see when this process ends."""
-    import select
-
-    poll = select.poll()
-    poll.register(door, select.POLLIN)
-    visitors: dict[int, socket.socket] = {}
-    while True:
-        for handle, _ in poll.poll():
-            if handle in visitors:  # it says nothing, so it has left
-                poll.unregister(handle)
-                visitors.pop(handle).close()
-                continue
-            visitor, _ = door.accept()
-            visitors[visitor.fileno()] = visitor
-            poll.register(visitor, select.POLLIN)
-            events.wake()
-
-
-def _watch_submitter(job: Job, events: Events) -> None:
-    """Wake up when the process that submits the job ends: if it is killed half-way, the rest is ours."""
-    from trainyard.schedulers.exec.container import labels
-    from trainyard.system.identity import Process, host_name
+def _watch_submitter(job: Job, events: JobEvents) -> None:
+    """Wake up when the process that submits the job ends: if it is killed, the watcher has to clean up."""
+    from trainyard.system.identity import Process
     from trainyard.system.processes import wait_for_end
 
     process = Process.parse(job.labels.get(labels.SUBMITTER, ""))
-    if process is None or job.labels.get(labels.HOST) != host_name() or not process.is_alive():
+    if process is None or not job.was_submitted_here or not process.is_alive():
         return
 
     def wait() -> None:

@@ -1,8 +1,7 @@
-"""Whether a file that was found, rather than named, may say what trainyard does.
+"""Whether a configuration file that was found, rather than named, may be used.
 
-The rule is Git's: a file of the user, of root, or, for root under sudo, of the user who called it. Files of
-others count where the user has listed the repository's top, or the file's directory, in Git's
-``safe.directory``.
+The rule is Git's: the file must belong to the user, to root or, for root under sudo, to the user who called
+it. Files of others are used if Git's ``safe.directory`` lists the repository's top or the file's directory.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ def search_places(directory: str) -> Iterator[str]:
 
 
 def why_not_trusted(path: str, directory: str) -> str:
-    """Return why a file that was found may not be used; "" if it may, or if there is none.
+    """Return why a file may not be used; "" if it may, or does not exist.
 
-    Args:
-        path: the file.
-        directory: where the user works. That everybody may write there was the user's choice, but not above.
+    ``directory`` is where the user works: it may be writable by everybody, the directories above may not.
     """
     try:
         owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
@@ -42,10 +39,7 @@ def why_not_trusted(path: str, directory: str) -> str:
     reason = ""
     strangers = owners - _trusted_users(os.environ)
     if strangers:
-        from trainyard.system.identity import account_name
-
-        owner = strangers.pop()
-        reason = f"it belongs to {account_name(owner) or f'user {owner}'}, not to you or to root"
+        reason = f"it belongs to {_name(strangers.pop())}, not to you or to root"
     elif (
         place.st_mode & stat.S_IWOTH
         and not place.st_mode & stat.S_ISVTX
@@ -61,6 +55,15 @@ def _trusted_users(environ: Mapping[str, str]) -> set[int]:
     if os.geteuid() == 0 and caller.isdecimal() and len(caller) < 11:
         users.add(int(caller))
     return users
+
+
+def _name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _is_listed(directory: str) -> bool:
