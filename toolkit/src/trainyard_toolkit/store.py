@@ -294,7 +294,7 @@ class Store:
         """
         count = start
         for block in self.chunks(item.place, item.tag, start):
-            self.check()
+            self.raise_if_cancelled()
             file.write(block)
             count += len(block)
         if count != item.size:
@@ -405,7 +405,7 @@ class Store:
 
     # ---- patience
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if the job is to end."""
         if self.cancelled.is_set():
             raise Cancelled
@@ -421,7 +421,7 @@ class Store:
         pause = FIRST_PAUSE
         while True:
             if may_cancel:
-                self.check()
+                self.raise_if_cancelled()
             try:
                 return action()
             except StoreError:

@@ -337,12 +337,8 @@ def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dic
         return found
     if image.startswith("sha256:"):
         raise reasons.not_pulled(image, EngineError(404, "no such image"))
-    from trainyard.docker.credentials import credentials_for, engine_auth_header
-    from trainyard.docker.image_reference import Reference
-
-    known = credentials_for(Reference.parse(image).registry)
     try:
-        image_store.pull(engine, image, engine_auth_header(known) if known else None, platform=platform)
+        image_store.pull(engine, image, platform=platform)
     except EngineError as error:
         raise reasons.not_pulled(image, error) from error
     return None

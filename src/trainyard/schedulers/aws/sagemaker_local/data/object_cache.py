@@ -129,7 +129,7 @@ class Cache:
 
     def _lock(self, descriptor: int) -> None:
         while True:
-            self._store.check()
+            self._store.raise_if_cancelled()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -131,22 +131,11 @@ def ensure_image(engine: Engine, image: str) -> None:
     if inspect_image(engine, image) is not None:
         return
     try:
-        pull(engine, image, _auth(image))
+        pull(engine, image)
     except EngineError as error:
         raise StartFailure(
             f"the image {image!r} is not on this machine, and it cannot be pulled: {error.message}"
         ) from error
-
-
-def _auth(image: str) -> str | None:
-    try:
-        from trainyard.docker.credentials import credentials_for, engine_auth_header
-    except ImportError:
-        return None
-    head, slash, _ = image.partition("/")
-    registry = head if slash and ("." in head or ":" in head or head == "localhost") else "docker.io"
-    found = credentials_for(registry)
-    return None if found is None else engine_auth_header(found)
 
 
 def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
