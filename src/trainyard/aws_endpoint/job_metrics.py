@@ -7,8 +7,8 @@ from typing import Any
 
 from trainyard.aws_endpoint.training_jobs import find_job
 from trainyard.aws_endpoint.wire_formats import Timestamp
-from trainyard.schedulers.aws.sagemaker_local.log_metrics import metric_values
 from trainyard.schedulers.aws.sagemaker_local.description import document_of
+from trainyard.schedulers.aws.sagemaker_local.log_metrics import metric_values
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
