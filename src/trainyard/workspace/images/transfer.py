@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,29 @@ if TYPE_CHECKING:
 
     from trainyard.progress import Progress
 
-_REFUSALS = ("denied", "unauthorized", "authentication required", "no basic auth credentials", "forbidden")
-_UNREACHABLE = ("connection refused", "no such host", "timeout", "i/o timeout", "network is unreachable")
+#: What to do, by what is found in the daemon's answer; the first that is found counts.
+_HINTS = (
+    (
+        r"denied|unauthorized|authentication required|no basic auth|forbidden",
+        "Log in with `docker login {registry}`, and check the name {name}: registries give this answer also for "
+        "images that do not exist.",
+    ),
+    (
+        r"toomanyrequests|rate limit",
+        "The registry limits pulls: log in with `docker login {registry}`, or wait.",
+    ),
+    (r"no matching manifest", "The image is not built for this platform; set the option platform."),
+    (r"manifest.*unknown|not found", "Check the name. `docker images` shows the images on this machine."),
+    (
+        r"no such host|timeout|connection refused|dial tcp|network is unreachable",
+        "The daemon cannot reach the registry {registry}; check its name. `docker images` shows the images on this "
+        "machine.",
+    ),
+    (
+        r"server gave HTTP response",
+        "The registry speaks plain HTTP: add it to insecure-registries in /etc/docker/daemon.json.",
+    ),
+)
 
 
 def pull_image(engine: Engine, name: str, progress: Progress, platform: str | None = None) -> dict[str, Any]:
@@ -64,20 +86,12 @@ def push_image(engine: Engine, name: str, progress: Progress) -> str:
 
 
 def _refused(attempt: str, reference: Reference, error: EngineError) -> BackendError:
-    """Say what the daemon answered, and what to do; a registry's refusal to name an image is ambiguous."""
+    """Return an error that says what the daemon answered, and what to do."""
     if is_out_of_space(error):
         return out_of_space(attempt, error)
     text = str(error)
-    lower = text.lower()
-    hint = "Is its name right?"
-    if any(word in lower for word in _REFUSALS):
-        hint = (
-            f"Log in to the registry (docker login {reference.registry}), if the name {reference} is right."
-        )
-    elif any(word in lower for word in _UNREACHABLE):
-        hint = f"Is {reference.registry} right, and can the Docker daemon reach it?"
-    elif "manifest unknown" in lower or "not found" in lower:
-        hint = "There is no image of this name and tag. Is it right?"
+    hint = next((hint for words, hint in _HINTS if re.search(words, text, re.IGNORECASE)), "Check the name.")
+    hint = hint.format(registry=reference.registry, name=reference)
     return BackendError(f"{attempt}: {text}", hint=hint)
 
 
