@@ -35,7 +35,9 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
 	$(BIN)/mypy --strict --python-version 3.10 toolkit/src/trainyard_toolkit
+	$(BIN)/mypy --strict --python-version 3.10 --platform darwin toolkit/src/trainyard_toolkit
 
 # The toolkit's predecessor, to measure and to compare with. Compiles itself: needs gcc.
 ORACLE := .venv-oracle

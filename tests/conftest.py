@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import backends
+from trainyard import system
 
 # A busy machine is slow, which is no defect.
 settings.register_profile("trainyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,7 +30,7 @@ def pytest_report_header() -> str:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state directory, a home directory and an environment of the test's own."""
     for name in list(os.environ):
-        if name.startswith(("TRAINYARD_", "TORCHX")):
+        if name.startswith(("TRAINYARD_", "TORCHX")) and name != system.SWITCH:
             monkeypatch.delenv(name)
     user = tmp_path / "user"
     user.mkdir()

@@ -42,10 +42,7 @@ def why_not_trusted(path: str, directory: str) -> str:
     reason = ""
     strangers = owners - _trusted_users(os.environ)
     if strangers:
-        from trainyard.system.identity import account_name
-
-        owner = strangers.pop()
-        reason = f"it belongs to {account_name(owner) or f'user {owner}'}, not to you or to root"
+        reason = f"it belongs to {_name(strangers.pop())}, not to you or to root"
     elif (
         place.st_mode & stat.S_IWOTH
         and not place.st_mode & stat.S_ISVTX
@@ -61,6 +58,15 @@ def _trusted_users(environ: Mapping[str, str]) -> set[int]:
     if os.geteuid() == 0 and caller.isdecimal() and len(caller) < 11:
         users.add(int(caller))
     return users
+
+
+def _name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _is_listed(directory: str) -> bool:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.backends import need
 from trainyard.docker import image_store
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError, _query, _quote
+from trainyard.http.connections import Connection, Pool, Response
 
 HELLO = b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK"
 
@@ -261,7 +262,7 @@ def test_connection_that_the_daemon_closed_meanwhile(serve):
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[1]"
     engine = serve(HELLO, ok, ok)
     assert engine.request("POST", "/x") == [1]
-    while engine._transport._idle[0].is_idle():
+    while engine._connections._idle[0].is_idle():
         threading.Event().wait(0.001)
     assert engine.request("POST", "/x") == [1]
 
@@ -302,27 +303,18 @@ def test_query():
 def test_chunks_come_back_whole(pieces, limit):
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        from trainyard.docker.daemon_address import DaemonAddress
-        from trainyard.docker.sockets import SocketResponse, SocketTransport
-        from trainyard.docker.transport import Connection
-
-        class Given(Connection):
-            def _connect(self):
-                return ours
-
-        endpoint = DaemonAddress("unix", "/x")
         body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
         theirs.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
-        connection = Given(endpoint)
+        connection = Connection(ours)
         status, headers = connection.read_head()
-        transport = SocketTransport(endpoint)
-        response = SocketResponse(transport, connection, "GET", status, headers)
+        pool = Pool(lambda: connection, "x")
+        response = Response(pool, connection, "GET", status, headers)
         parts = []
         while part := response.read1(limit):
             assert len(part) <= limit
             parts.append(part)
         assert b"".join(parts) == b"".join(pieces)
-        assert transport._idle == [connection]
+        assert pool._idle == [connection]
 
 
 @pytest.mark.parametrize(

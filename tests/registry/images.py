@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.image_registry.client import RegistryClient
-from trainyard.image_registry.image_manifest import own_platform
-from trainyard.image_registry.media import (
+from trainyard.image_registry.image_manifest import (
     DOCKER_CONFIG,
     DOCKER_LAYER,
     DOCKER_LIST,
@@ -21,6 +20,7 @@ from trainyard.image_registry.media import (
     OCI_INDEX,
     OCI_LAYER,
     OCI_MANIFEST,
+    own_platform,
 )
 from trainyard.image_registry.push import LayerFile, encode_config
 

@@ -10,7 +10,7 @@ from tests.registry.conftest import LOGIN
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import Fault, http_proxy
 from trainyard.errors import ConfigError
-from trainyard.image_registry.media import DOCKER_MANIFEST, OCI_MANIFEST
+from trainyard.image_registry.image_manifest import DOCKER_MANIFEST, OCI_MANIFEST
 from trainyard.image_registry.registry_errors import ContentMismatchError, RegistryError
 
 MIB = 1 << 20

@@ -16,9 +16,14 @@ from tests.registry.images import sha256
 from trainyard.docker.image_reference import Reference
 from trainyard.errors import TrainyardError
 from trainyard.image_registry.client import ManifestDocument
-from trainyard.image_registry.documents import parse_object
-from trainyard.image_registry.image_manifest import RegistryImage, read_image
-from trainyard.image_registry.media import OCI_INDEX, OCI_LAYER, OCI_MANIFEST
+from trainyard.image_registry.image_manifest import (
+    OCI_INDEX,
+    OCI_LAYER,
+    OCI_MANIFEST,
+    RegistryImage,
+    parse_object,
+    read_image,
+)
 from trainyard.image_registry.registry_errors import RegistryError
 from trainyard.workspace.images import remotefiles
 from trainyard.workspace.images.image_cache import ImageCache

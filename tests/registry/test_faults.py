@@ -207,7 +207,7 @@ def test_host_that_does_not_exist_is_not_waited_for(connect, repo, monkeypatch):
 
 
 def test_registry_that_does_not_answer_in_time_is_asked_again(connect, repo, monkeypatch):
-    monkeypatch.setattr("trainyard.image_registry.transport.SILENCE", 0.05)
+    monkeypatch.setattr("trainyard.http.url_client.SILENCE", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         time = FakeTime()
         client = connect(f"127.0.0.1:{silent.getsockname()[1]}", clock=time, patience=3)

@@ -14,7 +14,7 @@ from tests.registry.proxies import http_proxy
 from tests.registry.server import RegistryServer, htpasswd
 from tests.registry.test_auth import certificate, secure  # noqa: F401
 from trainyard.errors import ConfigError
-from trainyard.image_registry.proxies import proxy_for
+from trainyard.http.url_client import proxy_for
 
 
 class ConnectProxy:

@@ -98,18 +98,18 @@ class Told:
 
 
 class Recording:
-    """Wraps an engine's transport: notes the requests, and answers some itself."""
+    """Wraps an engine's connections: notes the requests, and answers some itself."""
 
     def __init__(self, engine: Engine) -> None:
-        self._transport = engine._transport
+        self._connections = engine._connections
         self.requests: list[str] = []
         self.refuse: dict[str, int] = {}
-        engine._transport = self
+        engine._connections = self
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+        return getattr(self._connections, name)
 
-    def open(self, method: str, target: str, headers: Any, data: Any, timeout: Any, unframed: Any) -> Any:
+    def request(self, method: str, target: str, headers: Any, data: Any, timeout: Any, *, probe: str) -> Any:
         line = f"{method} {target.partition('?')[0]}"
         self.requests.append(line)
         for part, status in self.refuse.items():
@@ -117,7 +117,7 @@ class Recording:
                 for _ in data or ():
                     pass
                 return Refusal(status)
-        return self._transport.open(method, target, headers, data, timeout, unframed)
+        return self._connections.request(method, target, headers, data, timeout, probe=probe)
 
     @property
     def changing(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The Docker Engine's API: requests, streams, errors.
+"""The client of a Docker daemon: requests, answers that are read as they come, errors.
 
 https://docs.docker.com/reference/api/engine/
 """
@@ -9,41 +9,51 @@ import json as json_module
 import threading
 
 from trainyard.docker.daemon_address import find_daemon
-from trainyard.docker.errors import EngineError, EngineUnavailableError, NoSubnetLeftError
-from trainyard.docker.sockets import REQUEST_SECONDS, SocketTransport
-from trainyard.docker.transport import BUFFER, ConnectionLost
+from trainyard.errors import AccessError, BackendError
+from trainyard.http.connections import (
+    BUFFER,
+    Connection,
+    ConnectionLost,
+    Pool,
+    connect_program,
+    connect_tcp,
+    connect_unix,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import IO, Any, Protocol
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
-    Body = bytes | IO[bytes] | Iterable[bytes] | None
+    from trainyard.docker.daemon_address import DaemonAddress
+    from trainyard.http.connections import Body, Response
 
-    class Response(Protocol):
-        """An answer whose body is still to be read."""
-
-        status: int
-        headers: dict[str, str]
-
-        def read1(self, limit: int = BUFFER) -> bytes:
-            """Return some of the body, b"" at its end."""
-            ...
-
-        def interrupt(self) -> None:
-            """End a read that another thread waits in."""
-            ...
-
-        def close(self) -> None:
-            """Give the connection back."""
-            ...
-
-
-__all__ = ["DaemonAnswer", "Engine", "EngineError", "EngineUnavailableError", "NoSubnetLeftError"]
-
-#: The newest version of the API that we were written for. Older daemons are spoken to in theirs.
+#: The newest version of the API that is used. Older daemons are spoken to in theirs.
 NEWEST_API = (1, 47)
 OLDEST_API = (1, 40)
+CONNECT_SECONDS = 30.0
+#: How long the daemon may be silent before it counts as gone.
+REQUEST_SECONDS = 120.0
+
+
+class EngineError(BackendError):
+    """The daemon answered with an error. ``status`` is HTTP's; the message is the daemon's own."""
+
+    def __init__(self, status: int, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class EngineUnavailableError(BackendError):
+    """No daemon answers, or it went away in the middle of an answer. Says nothing of any container."""
+
+
+class EngineForbiddenError(EngineUnavailableError, AccessError):
+    """This user may not use the daemon."""
+
+
+class NoSubnetLeftError(BackendError):
+    """All addresses for networks are in use; those of other jobs become free when the jobs end."""
 
 
 class DaemonAnswer:
@@ -53,9 +63,9 @@ class DaemonAnswer:
         EngineUnavailableError: the daemon goes away before the answer is complete.
     """
 
-    def __init__(self, response: Response, endpoint: str) -> None:
+    def __init__(self, response: Response | _AdoptedResponse, address: str) -> None:
         self._response = response
-        self._endpoint = endpoint
+        self._address = address
         self.status = response.status
         self.headers = response.headers
 
@@ -69,8 +79,8 @@ class DaemonAnswer:
         """Return what has come of the body, at least a byte; b"" at its end."""
         try:
             return self._response.read1(limit)
-        except (ConnectionLost, OSError) as error:
-            raise _lost(self._endpoint, error) from error
+        except OSError as error:
+            raise _lost(self._address, error) from error
 
     def read(self) -> bytes:
         """Return all of the body."""
@@ -92,7 +102,7 @@ class DaemonAnswer:
         """Yield the JSON objects of a progress or event stream.
 
         Raises:
-            EngineError: one of them reports that what was asked for failed.
+            EngineError: one of them reports a failure.
         """
         for line in self.lines():
             if not line.strip():
@@ -113,14 +123,17 @@ class DaemonAnswer:
 
 
 class Engine:
-    """A client of one daemon. Safe for use by several threads.
+    """A client of one daemon. Safe for use by several threads. Made by `from_env` or `adopt`."""
 
-    Args:
-        transport: what carries the requests.
-    """
-
-    def __init__(self, transport: SocketTransport | Any) -> None:
-        self._transport = transport
+    def __init__(
+        self, connections: Pool | _AdoptedConnections, address: str, is_local: bool, environ: dict[str, str]
+    ) -> None:
+        self._connections = connections
+        #: The daemon's address, for messages.
+        self.endpoint = address
+        #: Whether the daemon runs on this machine, so that it sees the same files.
+        self.is_local = is_local
+        self._environ = environ
         self._version = ""
         self._lock = threading.Lock()
 
@@ -131,28 +144,25 @@ class Engine:
         Raises:
             ConfigError: the environment does not name a daemon.
         """
-        return cls(SocketTransport(find_daemon(environ)))
+        address = find_daemon(environ)
+        # an address with certificates needs the caller's variables
+        variables = {} if address.tls else {"DOCKER_HOST": str(address)}
+        return cls(Pool(lambda: _connect(address), "docker"), str(address), address.is_local, variables)
 
     @classmethod
     def adopt(cls, docker_client: Any) -> Engine:
-        """Return a client that speaks through a `docker.DockerClient` (or its ``api``)."""
-        from trainyard.docker.adopted import AdoptedTransport
-
-        return cls(AdoptedTransport(docker_client))
-
-    @property
-    def endpoint(self) -> str:
-        """The daemon's address, for messages."""
-        return str(self._transport.endpoint)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the daemon runs on this machine, so that it sees the same files."""
-        return bool(self._transport.is_local)
+        """Return a client that sends requests through a `docker.DockerClient` (or its ``api``)."""
+        api = getattr(docker_client, "api", docker_client)
+        path = getattr(getattr(api, "_custom_adapter", None), "socket_path", None)
+        variables = {}
+        if path or api.base_url.startswith("http://"):
+            variables = {"DOCKER_HOST": f"unix://{path}" if path else api.base_url}
+        is_local = not api.base_url.startswith(("http://", "https://", "ssh://"))
+        return cls(_AdoptedConnections(api), api.base_url, is_local, variables)
 
     def environ(self) -> dict[str, str]:
         """Return the variables by which another process finds the same daemon."""
-        return dict(self._transport.environ())
+        return dict(self._environ)
 
     @property
     def api_version(self) -> str:
@@ -162,7 +172,7 @@ class Engine:
                 with self._open("GET", "/_ping", {}, None, REQUEST_SECONDS) as answer:
                     offered = answer.headers.get("api-version", "")
                     answer.read()
-                    _raise_for_status(answer.status, answer.headers, b"")
+                    _raise_for_status(answer.status, b"")
                 self._version = self._negotiate(offered)
             return self._version
 
@@ -192,24 +202,19 @@ class Engine:
         Args:
             method: GET, POST, ....
             path: without the version: ``/containers/json``.
-            params: query; dicts and lists are sent as JSON, as ``filters`` wants them, None is left out.
+            params: query; dicts and lists are sent as JSON, as ``filters`` requires, None is left out.
             json: body, sent as JSON.
             data: body as bytes, a file, or an iterable of bytes.
             headers: more headers.
-            timeout: seconds that the daemon may take until it says anything; 120 by default.
+            timeout: seconds that the daemon may be silent; 120 by default.
 
         Raises:
             EngineError: the daemon refused; holds its status and message.
             EngineUnavailableError: no daemon answers.
         """
+        timeout = REQUEST_SECONDS if timeout is None else timeout
         with self.stream(
-            method,
-            path,
-            params=params,
-            json=json,
-            data=data,
-            headers=headers,
-            timeout=REQUEST_SECONDS if timeout is None else timeout,
+            method, path, params=params, json=json, data=data, headers=headers, timeout=timeout
         ) as answer:
             body = answer.read()
         if not body.strip():
@@ -233,16 +238,11 @@ class Engine:
     ) -> DaemonAnswer:
         """Send a request and return the answer before its body has come.
 
+        The arguments are those of `request`, but for:
+
         Args:
-            method: see `request`, like the next ones.
-            path: the same.
-            params: the same.
-            json: the same.
-            data: the same.
-            headers: the same.
-            timeout: seconds between two parts of the answer; for ever by default.
-            unframed: have the body sent as it is, which is faster to read, but ends alike whether it is
-                complete or the daemon has gone.
+            timeout: seconds between two parts of the answer; no limit by default.
+            unframed: have the body sent without framing, which is faster to read.
 
         Raises:
             EngineError: the daemon refused.
@@ -253,16 +253,15 @@ class Engine:
         if json is not None:
             data = json_module.dumps(json).encode()
             sent["Content-Type"] = "application/json"
-        answer = self._open(method, target, sent, data, timeout, unframed)
-        if answer.status < 400:
-            return answer
-        with answer:
-            _raise_for_status(answer.status, answer.headers, answer.read())
-        raise AssertionError(answer.status)
+        answer = self._open(method, target, sent, data, timeout, "/_ping" if unframed else "")
+        if answer.status >= 400:
+            with answer:
+                _raise_for_status(answer.status, answer.read())
+        return answer
 
     def close(self) -> None:
         """Close the connections that are kept. May be called more than once."""
-        self._transport.close()
+        self._connections.close()
 
     def _open(
         self,
@@ -271,11 +270,11 @@ class Engine:
         headers: Mapping[str, str],
         data: Body,
         timeout: float | None,
-        unframed: bool = False,
+        probe: str = "",
     ) -> DaemonAnswer:
         try:
-            response = self._transport.open(method, target, headers, data, timeout, unframed)
-        except (ConnectionLost, OSError) as error:
+            response = self._connections.request(method, target, headers, data, timeout, probe=probe)
+        except OSError as error:
             raise _lost(self.endpoint, error) from error
         return DaemonAnswer(response, self.endpoint)
 
@@ -294,17 +293,16 @@ def _text(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """Percent-encode; as `urllib.parse.quote`, which takes long to import."""
+    """Percent-encode, as `urllib.parse.quote` does, which takes long to import."""
     return "".join(
-        char if char.isascii() and (char.isalnum() or char in "-._~/:,") else _percent(char) for char in text
+        char
+        if char.isascii() and (char.isalnum() or char in "-._~/:,")
+        else "".join(f"%{byte:02X}" for byte in char.encode())
+        for char in text
     )
 
 
-def _percent(char: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in char.encode())
-
-
-def _raise_for_status(status: int, headers: Mapping[str, str], body: bytes) -> None:
+def _raise_for_status(status: int, body: bytes) -> None:
     if status < 400:
         return
     text = body.decode("utf-8", "replace").strip()
@@ -316,12 +314,135 @@ def _raise_for_status(status: int, headers: Mapping[str, str], body: bytes) -> N
     raise EngineError(status, text or f"the Docker daemon answered with HTTP status {status}")
 
 
-def _lost(endpoint: str, error: Exception) -> EngineUnavailableError:
+def _connect(address: DaemonAddress) -> Connection:
+    try:
+        if address.scheme == "unix":
+            return connect_unix(address.address, CONNECT_SECONDS)
+        if address.scheme == "ssh":
+            target = f"{address.user}@{address.address}" if address.user else address.address
+            port = ["-p", str(address.port)] if address.port else []
+            words = ["ssh", "-o", f"ConnectTimeout={CONNECT_SECONDS:.0f}", "-T", *port, "--", target]
+            return connect_program([*words, "docker", "system", "dial-stdio"])
+        connection = connect_tcp(address.address, address.port, CONNECT_SECONDS)
+        if address.tls is not None:
+            from trainyard.http.tls import daemon_context
+
+            try:
+                context = daemon_context(address.tls.directory, verify=address.tls.verify)
+            except BaseException:
+                connection.close()
+                raise
+            connection.secure(context, address.address)
+    except OSError as error:
+        raise _no_daemon(address, error) from error
+    return connection
+
+
+def _no_daemon(address: DaemonAddress, error: OSError) -> EngineUnavailableError:
+    """Say that no daemon answers, and what to do."""
+    where = f"cannot reach a Docker daemon at {address}"
+    why = str(error.strerror or error)
+    if address.scheme == "ssh":
+        return EngineUnavailableError(f"{where}: {why}", hint="Install ssh, which is needed to reach it.")
+    if isinstance(error, PermissionError):
+        return EngineForbiddenError(
+            f"{where}: this user may not use its socket",
+            hint="Add the user to the socket's group and log in again: sudo usermod -aG docker $USER",
+        )
+    if isinstance(error, FileNotFoundError):
+        why = "there is no such socket"
+    if isinstance(error, ConnectionRefusedError):
+        why = "nothing listens there"
+    return EngineUnavailableError(
+        f"{where}: {why}",
+        hint="Is the daemon running? Start it: sudo systemctl start docker."
+        " If it listens elsewhere, name it in DOCKER_HOST or DOCKER_CONTEXT.",
+    )
+
+
+def _lost(address: str, error: Exception) -> EngineUnavailableError:
     if isinstance(error, TimeoutError):
         return EngineUnavailableError(
-            f"the Docker daemon at {endpoint} does not answer", hint="Does `docker version` work?"
+            f"the Docker daemon at {address} does not answer", hint="Does `docker version` work?"
         )
     return EngineUnavailableError(
-        f"the Docker daemon at {endpoint} went away while it was answering: {error}",
-        hint="It may be restarting. Try again; `docker version` tells whether it runs.",
+        f"the Docker daemon at {address} went away while it was answering: {error}",
+        hint="It may be restarting. Try again; `docker version` shows whether it runs.",
     )
+
+
+class _AdoptedConnections:
+    """Requests through the ``api`` of a `docker.DockerClient` that the caller made; that stays open.
+
+    A `requests.Session` with a ``base_url``. The package ``docker`` is never imported here.
+    """
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        data: Any,
+        timeout: float | None,
+        *,
+        probe: str,
+    ) -> _AdoptedResponse:
+        import requests
+
+        url, sent = f"{self._api.base_url}{target}", dict(headers)
+        try:
+            answer = self._api.request(method, url, headers=sent, data=data, timeout=timeout, stream=True)
+        except requests.exceptions.Timeout as error:
+            raise TimeoutError(str(error)) from error
+        except requests.exceptions.RequestException as error:
+            raise EngineUnavailableError(
+                f"cannot reach a Docker daemon at {self._api.base_url}: {error}",
+                hint="Is the daemon running? Does the given Docker client still work?",
+            ) from error
+        return _AdoptedResponse(answer)
+
+    def close(self) -> None:
+        pass
+
+
+class _AdoptedResponse:
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.status: int = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        self._parts: Iterator[bytes] = response.raw.stream(BUFFER, decode_content=False)
+        self._pending = b""
+
+    def read1(self, limit: int = BUFFER) -> bytes:
+        import urllib3
+
+        while not self._pending:
+            try:
+                part = next(self._parts, None)
+            except urllib3.exceptions.ReadTimeoutError as error:
+                raise TimeoutError(str(error)) from error
+            except urllib3.exceptions.HTTPError as error:
+                raise ConnectionLost(str(error)) from error
+            if part is None:
+                return b""
+            self._pending = part
+        data, self._pending = self._pending[:limit], self._pending[limit:]
+        return data
+
+    def interrupt(self) -> None:
+        """End a read that another thread waits in. Closing would wait for that thread."""
+        import socket
+
+        reader = getattr(getattr(getattr(self._response.raw, "_fp", None), "fp", None), "raw", None)
+        connection = getattr(reader, "_sock", None)
+        try:
+            if connection is not None:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._response.close()

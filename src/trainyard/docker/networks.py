@@ -13,8 +13,7 @@ import re
 import time
 
 from trainyard import system
-from trainyard.docker.engine import NoSubnetLeftError
-from trainyard.docker.errors import EngineError
+from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import ConfigError
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""How a registry is told who we are: Basic, or tokens of a token server.
+"""Logging in to a registry: Basic, or tokens of a token server.
 
 https://distribution.github.io/distribution/spec/auth/token/ and .../auth/oauth/
 """
@@ -18,14 +18,14 @@ from trainyard.image_registry.registry_errors import (
     RegistryError,
     Trouble,
     connection_trouble,
+    read_document,
 )
-from trainyard.image_registry.transport import BROKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trainyard.docker.credentials import Credentials
-    from trainyard.image_registry.transport import Transport
+    from trainyard.http.url_client import UrlClient
 
 _CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
 _SEPARATORS = re.compile(r"[\s,]*")
@@ -90,26 +90,26 @@ def _covers(ours: str, theirs: str) -> bool:
 
 
 class Authorizer:
-    """Knows what to put into ``Authorization`` for one registry. May be used by several threads.
+    """Knows what to put into ``Authorization`` for one registry. Safe for use by several threads.
 
     Args:
         registry: name of the registry, for messages.
-        transport: reaches the token server.
-        lookup: returns the credentials, or None; asked when the registry first wants to know who we are,
-            and again when it no longer takes what it took before.
-        allow_http: whether a token server may be spoken to without TLS.
+        urls: reaches the token server.
+        lookup: returns the credentials, or None; called when the registry first asks for a login, and again
+            when it no longer accepts what it accepted before.
+        allow_http: whether a token server may be reached without TLS.
     """
 
     def __init__(
         self,
         registry: str,
-        transport: Transport,
+        urls: UrlClient,
         lookup: Callable[[], Credentials | None],
         *,
         allow_http: bool = False,
     ) -> None:
         self._registry = registry
-        self._transport = transport
+        self._urls = urls
         self._lookup = lookup
         self._allow_http = allow_http
         self._credentials: Credentials | None = None
@@ -125,12 +125,12 @@ class Authorizer:
         return self._credentials
 
     def header(self, scopes: tuple[str, ...]) -> str:
-        """Return the value for a request with these scopes; "" while nothing is known to be wanted."""
+        """Return the value for a request with these scopes; "" while no login is known to be required."""
         with self._lock:
             return self._headers.get(() if self._scheme == "basic" else scopes, "")
 
     def accepted(self, header: str) -> None:
-        """Remember that a value was good, so that it has expired if it is refused later."""
+        """Remember that a value was accepted: if it is refused later, it has expired."""
         if header:
             with self._lock:
                 self._worked.add(header)
@@ -174,7 +174,7 @@ class Authorizer:
         parts = urlsplit(realm)
         if parts.scheme not in (("http", "https") if self._allow_http else ("https",)) or not parts.hostname:
             raise RegistryAuthError(
-                f"cannot log in to {self._registry}: it sends us for a token to {realm!r}, not by https",
+                f"cannot log in to {self._registry}: its token server {realm!r} does not use https",
                 status=401,
             )
         wanted = merged_scopes(scopes, challenge.parameters.get("scope", ""))
@@ -208,14 +208,14 @@ class Authorizer:
             url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
         server = urlsplit(realm).netloc
         try:
-            answer = self._transport.send("GET" if body is None else "POST", url, headers, body)
-            content = answer.document()
-        except BROKEN as error:
+            answer = self._urls.send("GET" if body is None else "POST", url, headers, body)
+            content = read_document(answer)
+        except OSError as error:
             trouble = connection_trouble(error, Purpose("pull", server, ""), insecure=self._allow_http)
             if not isinstance(trouble, Trouble):
                 raise trouble from error
             raise TokenServerError(f"the token server {server}: {trouble.problem}", 0, {}) from error
-        return self._read(answer.status, dict(answer.headers.items()), content, server)
+        return self._read(answer.status, answer.headers, content, server)
 
     def _read(self, status: int, headers: Mapping[str, str], body: bytes, server: str) -> dict[str, object]:
         if status in (400, 401, 403):
@@ -234,7 +234,7 @@ class Authorizer:
         """Say what a 401 means, with whose credentials."""
         credentials = self._credentials
         if credentials is None:
-            return f"{self._registry} wants to know who we are, and no credentials are configured for it"
+            return f"{self._registry} requires a login, and no credentials are configured for it"
         who = f"the password of the user {credentials.username!r}" if credentials.username else "the token"
         where = f" (from {credentials.origin})" if credentials.origin else ""
         return f"{self._registry} does not accept {who}{where}"

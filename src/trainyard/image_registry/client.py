@@ -1,24 +1,60 @@
-"""A registry, by the OCI distribution API.
+"""A client of one registry: requests with logins, redirects and retries; manifests and blobs.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urljoin
 
-from trainyard.image_registry.digests import digest_of, matches
-from trainyard.image_registry.media import MANIFEST_TYPES
-from trainyard.image_registry.registry_errors import ContentMismatchError, Purpose, RegistryError
-from trainyard.image_registry.session import RegistrySession
+from trainyard.backoff import Backoff, retry_after
+from trainyard.docker.credentials import credentials_for
+from trainyard.docker.image_reference import api_host, canonical_registry, is_loopback, split_host
+from trainyard.http.connections import NotHttpError
+from trainyard.http.url_client import BadUrlError, Origin, UrlClient
+from trainyard.image_registry.auth import Authorizer, TokenServerError
+from trainyard.image_registry.image_manifest import MANIFEST_TYPES, digest_of, matches
+from trainyard.image_registry.registry_errors import (
+    FINAL_CODES,
+    TRANSIENT,
+    CancelledError,
+    ContentMismatchError,
+    Purpose,
+    RegistryError,
+    Trouble,
+    codes_and_words,
+    connection_trouble,
+    denied,
+    full_disk,
+    read_document,
+    refusal,
+    unavailable,
+)
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Self, TypeVar
 
-    from trainyard.image_registry.download import BlobStream
-    from trainyard.image_registry.sources import Source
+    from trainyard.backoff import Clock
+    from trainyard.docker.credentials import Credentials
+    from trainyard.http.connections import Response
+    from trainyard.image_registry.blobs import BlobStream, Source
     from trainyard.progress import Progress
+
+    T = TypeVar("T")
+    Body = bytes | Callable[[], Iterable[bytes]] | None
+
+INSECURE_VARIABLE = "TRAINYARD_INSECURE_REGISTRIES"
+#: For how many seconds a registry may be away or fail; the first delay before another try, and the longest.
+DEFAULT_PATIENCE = 120.0
+FIRST_DELAY, LONGEST_DELAY = 0.5, 10.0
+#: A registry that never answered is more likely mistyped than away for a moment.
+FIRST_CONTACT_PATIENCE = 15.0
+MOST_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class ManifestDocument(NamedTuple):
@@ -29,34 +65,82 @@ class ManifestDocument(NamedTuple):
     digest: str
 
 
-class RegistryClient(RegistrySession):
-    """Images of one registry. May be used by several threads. The arguments are `RegistrySession`'s."""
+class RegistryClient:
+    """Images of one registry. Safe for use by several threads. A context manager.
+
+    Args:
+        host: the registry as image names have it: ``docker.io``, ``ghcr.io``, ``localhost:5000``.
+        credentials: who we are; looked up by `credentials_for` when the registry asks, by default.
+        insecure: whether http is allowed. By default for this machine's own, and those that the variable
+            TRAINYARD_INSECURE_REGISTRIES names (hosts separated by commas). https is used if the registry
+            speaks nothing else.
+        environ: the environment, that of the process by default: proxies, certificates, Docker's files.
+        patience: seconds for which a registry may be away or fail.
+        progress: receives a line when we wait.
+        urls: sends the requests.
+        clock: the time; tests have their own.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        credentials: Credentials | None = None,
+        insecure: bool | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        patience: float = DEFAULT_PATIENCE,
+        progress: Progress | None = None,
+        urls: UrlClient | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        split_host(host)
+        self.registry = canonical_registry(host)
+        environ = os.environ if environ is None else environ
+        named = {name.strip() for name in environ.get(INSECURE_VARIABLE, "").split(",")}
+        is_insecure = self.registry in named or is_loopback(self.registry)
+        self._insecure = is_insecure if insecure is None else insecure
+        self._urls = urls or UrlClient(environ)
+        self._progress = progress
+        self._stop = threading.Event()
+        self._patience = patience
+        self._clock = clock
+        self._answered = False
+        self._told = ""
+        self._base = "" if self._insecure else f"https://{api_host(self.registry)}"
+        self._base_lock = threading.Lock()
+        self._auth = Authorizer(
+            self.registry,
+            self._urls,
+            lambda: credentials or credentials_for(self.registry, environ),
+            allow_http=self._insecure,
+        )
+
+    # ---- manifests
 
     def manifest(
         self, repository: str, selector: str, *, scopes: tuple[str, ...] = ()
     ) -> ManifestDocument | None:
-        """Return a manifest by tag or digest; None if there is none.
+        """Return a manifest by tag or digest, or None.
 
         Raises:
-            RegistryError: the registry refuses, stays away, or sends something that its digest does not fit.
+            RegistryError: the registry refuses, cannot be reached, or sends what does not fit the digest.
         """
         purpose = Purpose("pull", self.registry, repository)
         path = f"/v2/{repository}/manifests/{selector}"
+        headers = {"Accept": ", ".join(MANIFEST_TYPES)}
 
         def ask() -> ManifestDocument | None:
-            answer = self.attempt(
-                "GET", path, purpose, scopes, {"Accept": ", ".join(MANIFEST_TYPES)}, ok=(200, 404)
-            )
+            answer = self.attempt("GET", path, purpose, scopes, headers, ok=(200, 404))
             body = self.document(answer)
             if answer.status == 404:
                 return None
-            wanted = selector if ":" in selector else answer.headers.get("Docker-Content-Digest", "")
+            wanted = selector if ":" in selector else answer.headers.get("docker-content-digest", "")
             if wanted and not matches(body, wanted):
                 raise ContentMismatchError(
                     f"{self.registry}/{repository} sent a manifest whose content is not that of {wanted}",
                     hint="The registry damages what it sends, or something on the way does.",
                 )
-            media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+            media_type = answer.headers.get("content-type", "").partition(";")[0].strip()
             return ManifestDocument(body, media_type, wanted or digest_of(body))
 
         return self.patiently(ask, purpose)
@@ -65,13 +149,12 @@ class RegistryClient(RegistrySession):
         """Return the digest that a tag has, without fetching anything; None if there is no such manifest."""
         purpose = Purpose("pull", self.registry, repository)
         path = f"/v2/{repository}/manifests/{selector}"
+        headers = {"Accept": ", ".join(MANIFEST_TYPES)}
 
         def ask() -> tuple[bool, str]:
-            answer = self.attempt(
-                "HEAD", path, purpose, (), {"Accept": ", ".join(MANIFEST_TYPES)}, ok=(200, 404)
-            )
+            answer = self.attempt("HEAD", path, purpose, (), headers, ok=(200, 404))
             self.document(answer)
-            return answer.status == 200, answer.headers.get("Docker-Content-Digest", "")
+            return answer.status == 200, answer.headers.get("docker-content-digest", "")
 
         there, digest = self.patiently(ask, purpose)
         if not there or digest:
@@ -82,28 +165,23 @@ class RegistryClient(RegistrySession):
     def put_manifest(
         self, repository: str, selector: str, body: bytes, media_type: str, *, scopes: tuple[str, ...] = ()
     ) -> str:
-        """Store a manifest under a tag or its digest. What it refers to must be there already.
-
-        Returns:
-            Its digest.
-        """
+        """Store a manifest under a tag or its digest; returns its digest. What it refers to must be there."""
         purpose = Purpose("push", self.registry, repository)
         path = f"/v2/{repository}/manifests/{selector}"
+        headers = {"Content-Type": media_type}
 
         def put() -> None:
-            answer = self.attempt(
-                "PUT", path, purpose, scopes, {"Content-Type": media_type}, body, ok=(200, 201, 202)
-            )
-            self.document(answer)
+            self.document(self.attempt("PUT", path, purpose, scopes, headers, body, ok=(200, 201, 202)))
 
         self.patiently(put, purpose)
         return selector if ":" in selector else digest_of(body)
 
+    # ---- blobs
+
     def blob_exists(self, repository: str, digest: str, *, scopes: tuple[str, ...] = ()) -> bool:
         """Tell whether a blob is there."""
-        purpose = Purpose(
-            "push" if any("push" in scope for scope in scopes) else "pull", self.registry, repository
-        )
+        verb = "push" if any("push" in scope for scope in scopes) else "pull"
+        purpose = Purpose(verb, self.registry, repository)
 
         def ask() -> bool:
             answer = self.attempt("HEAD", f"/v2/{repository}/blobs/{digest}", purpose, scopes, ok=(200, 404))
@@ -115,11 +193,11 @@ class RegistryClient(RegistrySession):
     def open_blob(
         self, repository: str, digest: str, offset: int = 0, *, scopes: tuple[str, ...] = ()
     ) -> BlobStream:
-        """Return a blob as a stream from ``offset`` on, which goes on by itself after a broken connection.
+        """Return a blob as a stream from ``offset`` on, which continues after a broken connection.
 
         The content is verified at its end, if it was read from its beginning.
         """
-        from trainyard.image_registry.download import BlobStream
+        from trainyard.image_registry.blobs import BlobStream
 
         return BlobStream(self, repository, digest, offset, scopes)
 
@@ -153,25 +231,23 @@ class RegistryClient(RegistrySession):
         scopes: tuple[str, ...] = (),
         chunk_size: int = 0,
     ) -> bool:
-        """Store a blob, unless it is there already.
+        """Store a blob, unless it is there already; returns whether content was sent.
 
         Args:
             repository: where to.
             source: a file's path, bytes, or a function that opens the content at an offset.
             digest: ``sha256:...`` of the content; the registry verifies it.
             size: length of the content in bytes.
-            progress: is told how far it is, under ``label``.
+            progress: receives the bytes sent, under ``label``.
             label: what is being sent; the beginning of the digest by default.
-            mount_from: repository of the same registry that has it, to take it from without sending it.
+            mount_from: repository of the same registry that has it, so that nothing need be sent.
             scopes: what to ask a token server for; by default what this needs.
             chunk_size: bytes per request; 64 MiB by default.
-
-        Returns:
-            Whether content was sent.
         """
-        from trainyard.image_registry.blobs import DEFAULT_CHUNK, Upload
+        from trainyard.image_registry.blobs import DEFAULT_CHUNK, BlobUpload
 
-        upload = Upload(
+        shown = label or digest.partition(":")[2][:12]
+        return BlobUpload(
             self,
             repository,
             source,
@@ -179,33 +255,254 @@ class RegistryClient(RegistrySession):
             size,
             scopes=scopes or push_scopes(repository, mount_from),
             chunk_size=chunk_size or DEFAULT_CHUNK,
-            advance=_advance(progress, label or digest.partition(":")[2][:12], size),
+            advance=lambda done: progress.advance(shown, done, size) if progress is not None else None,
             mount_from=mount_from,
-        )
-        return upload.run()
+        ).run()
 
     def mount_blob(self, repository: str, digest: str, from_repository: str) -> bool:
         """Take a blob over from another repository of this registry; False if the registry does not do it."""
-        from trainyard.image_registry.blobs import begin_mount
-
         scopes = push_scopes(repository, from_repository)
-        purpose = Purpose("push", self.registry, repository)
 
         def ask() -> bool:
-            answer = begin_mount(self, repository, digest, from_repository, scopes)
+            answer = self.begin_mount(repository, digest, from_repository, scopes)
             self.document(answer)
             return answer.status == 201
 
-        return self.patiently(ask, purpose)
+        return self.patiently(ask, Purpose("push", self.registry, repository))
+
+    def begin_mount(
+        self, repository: str, digest: str, from_repository: str, scopes: tuple[str, ...]
+    ) -> Response:
+        """Ask for a blob of another repository: 201 if it is there now, 202 if an upload was opened."""
+        query = f"mount={quote(digest, safe='')}&from={quote(from_repository, safe='')}"
+        path = f"/v2/{repository}/blobs/uploads/?{query}"
+        purpose = Purpose("push", self.registry, repository)
+        return self.attempt("POST", path, purpose, scopes, body=b"", ok=(201, 202))
+
+    # ---- requests
+
+    def attempt(
+        self,
+        method: str,
+        path: str,
+        purpose: Purpose,
+        scopes: tuple[str, ...],
+        headers: Mapping[str, str] | None = None,
+        body: Body = None,
+        *,
+        ok: tuple[int, ...],
+        timeout: float | None = None,
+    ) -> Response:
+        """Send one request, with a login where the registry requires one. The caller closes the answer.
+
+        Args:
+            method: GET, PUT, ....
+            path: path below the registry, or a URL as the registry gave it.
+            purpose: what it is for.
+            scopes: those for a token; by default for pulling or pushing, as the purpose is.
+            headers: more headers.
+            body: bytes, or what makes an iterable of them, since a request may be sent twice.
+            ok: the states of answers that are returned.
+            timeout: seconds for which the registry may be silent.
+
+        Raises:
+            Trouble: it may succeed later.
+            RegistryError: it will not.
+        """
+        rights = "pull,push" if purpose.verb == "push" else "pull"
+        scopes = scopes or (f"repository:{purpose.repository}:{rights}",)
+        if self._stop.is_set():
+            raise CancelledError(f"cannot {purpose}: it was stopped")
+        try:
+            answer, refused = self._logged_in(method, self._url(path), scopes, headers or {}, body, timeout)
+            self._answered, self._told = True, ""
+            if answer.status in ok and not refused:
+                return answer
+            content = read_document(answer)
+        except BadUrlError as error:
+            raise self._bad_url(str(error)) from None
+        except OSError as error:
+            if self._stop.is_set():
+                raise CancelledError(f"cannot {purpose}: it was stopped") from None
+            raise connection_trouble(error, purpose, insecure=self._insecure) from error
+        except TokenServerError as error:
+            if error.status and error.status not in TRANSIENT:
+                raise RegistryError(f"cannot {purpose}: {error.message}", status=error.status) from error
+            wait = retry_after(error.headers.get("retry-after"))
+            raise Trouble(error.message, retry_after=wait, status=error.status, cause=error) from error
+        raise self._failure(answer, content, purpose, known=refused)
+
+    def _failure(self, answer: Response, content: bytes, purpose: Purpose, *, known: bool) -> Exception:
+        codes, said = codes_and_words(content)
+        if "no space left" in said:
+            return full_disk(purpose, answer.status, f": {said}")
+        if (answer.status in TRANSIENT and not codes & FINAL_CODES) or "TOOMANYREQUESTS" in codes:
+            words = f": {said}" if said else ""
+            wait = retry_after(answer.headers.get("retry-after"))
+            return Trouble(
+                f"the registry answered {answer.status}{words}", retry_after=wait, status=answer.status
+            )
+        if known and answer.status == 401:
+            return denied(purpose, 401, self._auth)
+        return refusal(purpose, answer.status, content, self._auth)
+
+    def _logged_in(
+        self,
+        method: str,
+        url: str,
+        scopes: tuple[str, ...],
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: float | None,
+    ) -> tuple[Response, bool]:
+        """Send a request, and again with new credentials after a 401.
+
+        Returns:
+            The answer, and whether it is a 401 although the registry's token server gave us a token: then we
+            are known, but lack the right.
+        """
+        while True:
+            used = self._auth.header(scopes)
+            answer = self._followed(method, url, used, headers, body, timeout)
+            if answer.status != 401:
+                self._auth.accepted(used)
+                return answer, False
+            try:
+                renewed = self._auth.renew(answer.headers.get("www-authenticate", ""), scopes, used)
+            except BaseException:
+                answer.close()
+                raise
+            if not renewed:
+                return answer, used.startswith("Bearer")
+            read_document(answer)
+
+    def _followed(
+        self,
+        method: str,
+        url: str,
+        authorization: str,
+        headers: Mapping[str, str],
+        body: Body,
+        timeout: float | None,
+    ) -> Response:
+        """Send a request and follow redirects of reading ones; only the registry gets our credentials."""
+        home = Origin.of(self._base)
+        for _ in range(MOST_REDIRECTS):
+            own = {"User-Agent": "trainyard", **headers}
+            if authorization and Origin.of(url) == home:
+                own["Authorization"] = authorization
+            content = body() if callable(body) else body
+            answer = self._urls.send(method, url, own, content, timeout)
+            target = answer.headers.get("location")
+            if method not in ("GET", "HEAD") or answer.status not in _REDIRECTS or not target:
+                return answer
+            read_document(answer)
+            url = self.absolute(url, target)
+        raise RegistryError(f"{self.registry} redirects us more than {MOST_REDIRECTS} times")
+
+    def absolute(self, url: str, location: str) -> str:
+        """Resolve a ``Location``.
+
+        Raises:
+            RegistryError: it leads from https to http, or nowhere.
+        """
+        try:
+            target = urljoin(url, location)
+            before, after = Origin.of(url), Origin.of(target)
+        except ValueError:
+            raise self._bad_url(location) from None
+        if before.scheme == "https" and after.scheme == "http":
+            if after.host != before.host:
+                raise RegistryError(
+                    f"{self.registry} redirects us from https to http://{after.host}, which is not safe"
+                )
+            # behind a proxy that ends TLS, a registry may not know that it is reached by https
+            port = before.port if after.port == 80 else after.port
+            host = f"[{after.host}]" if ":" in after.host else after.host
+            target = f"https://{host}:{port}/{target.partition('://')[2].partition('/')[2]}"
+        return target
+
+    def _bad_url(self, url: str) -> RegistryError:
+        return RegistryError(f"{self.registry} sent us to {url!r}, which is not a URL of http or https")
+
+    def document(self, answer: Response) -> bytes:
+        """Read an answer to its end.
+
+        Raises:
+            Trouble: the connection broke.
+        """
+        try:
+            return read_document(answer)
+        except OSError as error:
+            raise Trouble(f"the connection to {self.registry} broke: {error}", cause=error) from error
+
+    # ---- retries
+
+    def patiently(self, ask: Callable[[], T], purpose: Purpose) -> T:
+        """Repeat what raises `Trouble`, until it does not, or patience ends."""
+        backoff = self.new_backoff()
+        while True:
+            try:
+                return ask()
+            except Trouble as trouble:
+                self.wait(backoff, trouble, purpose)
+
+    def new_backoff(self) -> Backoff:
+        """Return the delays between the attempts of one operation."""
+        return Backoff(FIRST_DELAY, LONGEST_DELAY, limit=self._patience, stop=self._stop, clock=self._clock)
+
+    def wait(self, backoff: Backoff, trouble: Trouble, purpose: Purpose) -> None:
+        """Wait before another try.
+
+        Raises:
+            RegistryUnavailableError: we have waited for long enough.
+        """
+        if not self._answered:
+            backoff.limit = min(self._patience, FIRST_CONTACT_PATIENCE)
+        if self._progress is not None and self._told != trouble.problem:
+            self._told = trouble.problem  # once, whatever the number of threads that wait
+            self._progress.step(f"waiting for {self.registry}: {trouble.problem}")
+        if not backoff.pause(trouble.retry_after):
+            raise unavailable(purpose, trouble, backoff.elapsed())
+        if self._stop.is_set():
+            raise CancelledError(f"cannot {purpose}: it was stopped")
+
+    # ---- the connection
+
+    def _url(self, path: str) -> str:
+        """Return the URL of a path; finds out first whether an insecure registry speaks http or https."""
+        with self._base_lock:
+            if not self._base:
+                self._base = self._find_base()
+        return path if "://" in path else self._base + path
+
+    def _find_base(self) -> str:
+        """Try http. A server that expects TLS says so, or answers with something else than HTTP."""
+        host = api_host(self.registry)
+        try:
+            answer = self._urls.send("GET", f"http://{host}/v2/", {"User-Agent": "trainyard"})
+            wants_tls = b"https" in read_document(answer).lower() and answer.status == 400
+        except NotHttpError:
+            wants_tls = True
+        return f"{'https' if wants_tls else 'http'}://{host}"
+
+    def abort(self) -> None:
+        """Make everything that is under way in other threads fail soon."""
+        self._stop.set()
+        self._urls.abort()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._urls.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def push_scopes(repository: str, mount_from: str = "") -> tuple[str, ...]:
     """Return the scopes for pushing to a repository, and for mounting from another."""
     own = f"repository:{repository}:pull,push"
     return (own, f"repository:{mount_from}:pull") if mount_from and mount_from != repository else (own,)
-
-
-def _advance(progress: Progress | None, label: str, size: int) -> Callable[[int], None]:
-    if progress is None:
-        return lambda _: None
-    return lambda done: progress.advance(label, done, size)

@@ -1,26 +1,52 @@
-"""Reading an image of a registry: its manifest for one platform, and its configuration."""
+"""Images of a registry: digests, media types, the manifest for one platform, and the configuration.
+
+A registry is another party. What it sends may be damaged or malicious, so nothing of a document is used
+before its type has been checked, and only verified digests are put into URLs.
+
+https://github.com/opencontainers/image-spec/blob/main/manifest.md, .../image-index.md, .../config.md,
+.../media-types.md, and https://distribution.github.io/distribution/spec/manifest-v2-2/
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform as machine
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
-from trainyard.image_registry.documents import (
-    check_config,
-    check_index,
-    check_manifest,
-    parse_object,
-)
-from trainyard.image_registry.media import CONFIGS, IMAGES, LISTS, OCI_INDEX, OCI_MANIFEST
 from trainyard.image_registry.registry_errors import RegistryError
 
 if TYPE_CHECKING:
+    from hashlib import _Hash
+
     from trainyard.docker.image_reference import Reference
     from trainyard.image_registry.client import ManifestDocument, RegistryClient
 
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar"
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar"
+
+MANIFEST_TYPES = (OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST)
+LISTS = frozenset({DOCKER_LIST, OCI_INDEX})
+IMAGES = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
+CONFIGS = frozenset({DOCKER_CONFIG, OCI_CONFIG})
+_LAYERS = {
+    DOCKER_MANIFEST: {"tar": DOCKER_LAYER, "gzip": f"{DOCKER_LAYER}.gzip"},
+    OCI_MANIFEST: {"tar": OCI_LAYER, "gzip": f"{OCI_LAYER}+gzip", "zstd": f"{OCI_LAYER}+zstd"},
+}
+#: More layers than any runtime takes; Docker's own limit is 127.
+MOST_LAYERS = 1000
 LONGEST_CONFIG = 8 << 20
+_LARGEST_SIZE = 1 << 62
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 # https://github.com/opencontainers/image-spec/blob/main/image-index.md: GOOS and GOARCH of Go
 _ARCHITECTURES = {
     "x86_64": "amd64",
@@ -32,6 +58,158 @@ _ARCHITECTURES = {
     "i686": "386",
     "i386": "386",
 }
+
+
+# ---- digests and media types
+
+
+def is_digest(value: object) -> bool:
+    """Tell whether something is a digest that can be verified."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def digest_of(content: bytes) -> str:
+    """Return the ``sha256:`` digest."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def hasher(digest: str) -> _Hash:
+    """Return a new hash of a digest's kind.
+
+    Raises:
+        RegistryError: the digest is of another kind than can be verified.
+    """
+    if not is_digest(digest):
+        raise RegistryError(f"{digest[:150]!r} is not a digest that can be verified (sha256 or sha512)")
+    return hashlib.new(digest.partition(":")[0])
+
+
+def matches(content: bytes, digest: str) -> bool:
+    """Tell whether content has a digest."""
+    value = hasher(digest)
+    value.update(content)
+    return value.hexdigest() == digest.partition(":")[2]
+
+
+def is_foreign(media_type: str) -> bool:
+    """Tell whether a layer is not distributed by registries, but fetched from its URLs."""
+    return ".foreign." in media_type or ".nondistributable." in media_type
+
+
+def layer_type(media_type: str, manifest_type: str) -> str:
+    """Return the media type that a layer has in a manifest of another kind.
+
+    Raises:
+        ConfigError: a manifest of this kind cannot have such layers.
+    """
+    name = media_type.rpartition(".")[2] if media_type.endswith(".gzip") else media_type.rpartition("+")[2]
+    compression = name if name in ("gzip", "zstd") else "tar"
+    if compression not in _LAYERS[manifest_type]:
+        raise ConfigError(
+            f"the base image has Docker's format (schema 2), which has no {compression} layers",
+            hint="Use a layer compressed with gzip.",
+        )
+    return _LAYERS[manifest_type][compression]
+
+
+# ---- documents
+
+
+def parse_object(body: bytes, what: str) -> dict[str, Any]:
+    """Return a document that is a JSON object.
+
+    Args:
+        body: its bytes.
+        what: what it is, for messages: ``the manifest of IMAGE``.
+
+    Raises:
+        RegistryError: it is not.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RegistryError(f"{what} is not a JSON object")
+    return value
+
+
+def check_manifest(document: dict[str, Any], what: str) -> None:
+    """Check the manifest of one image.
+
+    Raises:
+        RegistryError: a member is missing, or has the wrong type.
+    """
+    _check_descriptor(document.get("config"), f"{what}: config")
+    layers = _list(document, "layers", what)
+    if len(layers) > MOST_LAYERS:
+        raise _damaged(f"{what}: layers", f"{len(layers)} of them, more than {MOST_LAYERS}")
+    for number, layer in enumerate(layers):
+        _check_descriptor(layer, f"{what}: layers[{number}]")
+    _check_texts(document.get("annotations") or {}, None, f"{what}: annotations")
+
+
+def _check_index(document: dict[str, Any], what: str) -> None:
+    """Check a list of manifests for several platforms."""
+    for number, entry in enumerate(_list(document, "manifests", what)):
+        where = f"manifests[{number}]"
+        _check_descriptor(entry, f"{what}: {where}")
+        platform = entry.get("platform")
+        if platform is not None:
+            _check_texts(platform, ("os", "architecture", "variant"), f"{what}: {where}.platform")
+
+
+def _check_config(document: dict[str, Any], what: str) -> None:
+    rootfs = document.get("rootfs")
+    if not isinstance(rootfs, dict):
+        raise _damaged(f"{what}: rootfs", "not an object")
+    for number, digest in enumerate(_list(rootfs, "diff_ids", f"{what}: rootfs")):
+        if not is_digest(digest):
+            raise _damaged(f"{what}: rootfs.diff_ids[{number}]", "not a digest")
+    _check_texts(document, ("os", "architecture", "variant"), what)
+    inner = document.get("config") or {}
+    _check_texts(inner, ("WorkingDir", "User"), f"{what}: config")
+    _check_texts(inner.get("Labels") or {}, None, f"{what}: config.Labels")
+    for number, step in enumerate(_list(document, "history", what) if document.get("history") else ()):
+        if not isinstance(step, dict):
+            raise _damaged(f"{what}: history[{number}]", "not an object")
+
+
+def _list(document: dict[str, Any], key: str, what: str) -> list[Any]:
+    value = document.get(key)
+    if not isinstance(value, list):
+        raise _damaged(f"{what}: {key}", "not a list")
+    return value
+
+
+def _check_descriptor(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise _damaged(where, "not an object")
+    if not is_digest(value.get("digest")):
+        raise _damaged(f"{where}.digest", "not a digest of sha256 or sha512")
+    size = value.get("size")
+    if type(size) is not int or not 0 <= size <= _LARGEST_SIZE:
+        raise _damaged(f"{where}.size", "not a number of bytes")
+    _check_texts(value, ("mediaType",), where)
+
+
+def _check_texts(value: Any, names: tuple[str, ...] | None, where: str) -> None:
+    """Check that members of an object are text or absent: those that are named, or all."""
+    if not isinstance(value, dict):
+        raise _damaged(where, "not an object")
+    for name in value if names is None else names:
+        if not isinstance(value.get(name), str | None):
+            raise _damaged(f"{where}.{name}"[:200], "not text")
+
+
+def _damaged(where: str, problem: str) -> RegistryError:
+    return RegistryError(
+        f"{where} is {problem}",
+        hint="The image is damaged in its registry, or the registry is broken. Push the image again.",
+    )
+
+
+# ---- images
 
 
 @dataclass(frozen=True)
@@ -75,8 +253,8 @@ def read_image(
         scopes: what to ask a token server for.
 
     Raises:
-        ConfigError: it is not there, is no image, or is not there for the platform.
-        RegistryError: the registry refuses, or stays away.
+        ConfigError: there is no such image, or none for the platform.
+        RegistryError: the registry refuses, or cannot be reached.
     """
     what = f"the manifest of {reference}"
     top = client.manifest(reference.repository, reference.selector, scopes=scopes)
@@ -88,7 +266,7 @@ def read_image(
     found, document = top, parse_object(top.body, what)
     kind = top_kind = _kind(top, document)
     if kind in LISTS:
-        check_index(document, what)
+        _check_index(document, what)
         entry = _choose(document, platform or own_platform(), reference)
         chosen = client.manifest(reference.repository, entry, scopes=scopes)
         if chosen is None:
@@ -101,28 +279,38 @@ def read_image(
         check_manifest(document, what)
     if kind not in IMAGES or document["config"].get("mediaType") not in CONFIGS:
         raise ConfigError(
-            f"{reference} is not an image that can be built upon ({_what(kind, document)})",
+            f"{reference} is not an image that can be built upon ({_description(kind, document)})",
             hint="Use an image in the format of OCI, or of Docker (schema 2).",
         )
-    config = _config(client, reference, document["config"], scopes)
+    config = read_config(client, reference, document, scopes=scopes)
     has = _platform_of(config)
     if platform is not None and kind == top_kind and not _fits(has, platform):
         raise ConfigError(f"the image {reference} is for {has}, not for {platform}")
     return RegistryImage(reference, found.digest, kind, document, config, has, top.digest)
 
 
+def read_config(
+    client: RegistryClient, reference: Reference, manifest: dict[str, Any], *, scopes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the configuration that a manifest names, checked."""
+    what = f"the configuration of {reference}"
+    digest = manifest["config"]["digest"]
+    value = parse_object(client.read_blob(reference.repository, digest, LONGEST_CONFIG, scopes=scopes), what)
+    _check_config(value, what)
+    return value
+
+
 def _kind(document: ManifestDocument, value: dict[str, Any]) -> str:
     """Return the media type: OCI's may be missing in the document, and a plain server may not know it."""
-    known = LISTS | IMAGES
     for candidate in (value.get("mediaType"), document.media_type):
-        if isinstance(candidate, str) and candidate in known:
+        if isinstance(candidate, str) and candidate in LISTS | IMAGES:
             return candidate
     if value.get("schemaVersion") == 2 and "mediaType" not in value:
         return OCI_INDEX if "manifests" in value else OCI_MANIFEST
     return str(value.get("mediaType") or document.media_type)[:200]
 
 
-def _what(kind: str, document: dict[str, Any]) -> str:
+def _description(kind: str, document: dict[str, Any]) -> str:
     if document.get("schemaVersion") == 1:
         return "its manifest is of the obsolete schema 1"
     config = document["config"].get("mediaType", "") if kind in IMAGES else ""
@@ -130,17 +318,17 @@ def _what(kind: str, document: dict[str, Any]) -> str:
 
 
 def _choose(index: dict[str, Any], platform: str, reference: Reference) -> str:
-    there: list[str] = []
+    others: set[str] = set()
     for entry in index["manifests"]:
         has = _platform_of(entry.get("platform") or {})
         if _fits(has, platform):
             digest: str = entry["digest"]
             return digest
         if not has.startswith("unknown"):  # attestations
-            there.append(has)
-    others = ", ".join(sorted(set(there))) or "nothing"
+            others.add(has)
+    there = ", ".join(sorted(others)) or "nothing"
     raise ConfigError(
-        f"the image {reference} is not there for {platform}, only for {others}",
+        f"the image {reference} is not there for {platform}, only for {there}",
         hint="Choose a platform that it has, or another image.",
     )
 
@@ -153,13 +341,3 @@ def _platform_of(value: dict[str, Any]) -> str:
 def _fits(has: str, wanted: str) -> bool:
     """Tell whether a platform is the wanted one; a variant counts only where both name one."""
     return has == wanted or has.startswith(f"{wanted}/") or wanted.startswith(f"{has}/")
-
-
-def _config(
-    client: RegistryClient, reference: Reference, descriptor: dict[str, Any], scopes: tuple[str, ...]
-) -> dict[str, Any]:
-    what = f"the configuration of {reference}"
-    body = client.read_blob(reference.repository, descriptor["digest"], LONGEST_CONFIG, scopes=scopes)
-    value = parse_object(body, what)
-    check_config(value, what)
-    return value

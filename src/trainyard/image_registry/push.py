@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
-from trainyard.image_registry.client import RegistryClient, push_scopes
-from trainyard.image_registry.digests import digest_of
-from trainyard.image_registry.image_manifest import read_image
-from trainyard.image_registry.media import OCI_MANIFEST, is_foreign, layer_type
+from trainyard.image_registry.client import DEFAULT_PATIENCE, RegistryClient, push_scopes
+from trainyard.image_registry.image_manifest import (
+    OCI_MANIFEST,
+    digest_of,
+    is_foreign,
+    layer_type,
+    read_image,
+)
 from trainyard.image_registry.registry_errors import CancelledError
-from trainyard.image_registry.session import DEFAULT_PATIENCE
 from trainyard.progress import Silent
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a registry's refusal means, and what to do about it."""
+"""What goes wrong with registries: the errors, and what an answer or a broken connection means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from trainyard.redaction import redact_text
 from trainyard.terminal import clean
 
 if TYPE_CHECKING:
+    from trainyard.http.connections import Response
     from trainyard.image_registry.auth import Authorizer
+
+#: What a small answer may have; manifests and configurations are far below.
+LONGEST_DOCUMENT = 16 << 20
 
 #: Answers after which the same request may succeed a little later.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -42,15 +46,15 @@ class RegistryError(BackendError):
 
 
 class RegistryAuthError(RegistryError):
-    """The registry does not know us, or does not let us do this."""
+    """The registry does not accept our login, or does not permit this."""
 
 
 class RegistryUnavailableError(RegistryError):
-    """The registry could not be reached, or kept failing, for as long as we were patient."""
+    """The registry could not be reached, or kept failing, until we gave up."""
 
 
 class ContentMismatchError(RegistryError):
-    """What a registry sent is not what its digest says."""
+    """What a registry sent does not have the digest that it should have."""
 
 
 class CancelledError(RegistryError):
@@ -78,12 +82,27 @@ class Purpose(NamedTuple):
     repository: str
 
     def __str__(self) -> str:
-        preposition = {"push": "push to", "pull": "pull from"}[self.verb]
-        return (
-            f"{preposition} {self.registry}/{self.repository}"
-            if self.repository
-            else f"reach {self.registry}"
-        )
+        if not self.repository:
+            return f"reach {self.registry}"
+        return f"{'push to' if self.verb == 'push' else 'pull from'} {self.registry}/{self.repository}"
+
+
+def read_document(answer: Response) -> bytes:
+    """Return the whole body of an answer, and close it.
+
+    Raises:
+        RegistryError: it is longer than any document.
+        OSError: the connection broke.
+    """
+    parts, size = [], 0
+    with answer:
+        while part := answer.read1():
+            parts.append(part)
+            size += len(part)
+            if size > LONGEST_DOCUMENT:
+                place = answer.url.partition("?")[0]  # what follows may be a signature
+                raise RegistryError(f"{place} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
+    return b"".join(parts)
 
 
 def codes_and_words(body: bytes) -> tuple[set[str], str]:
@@ -143,13 +162,13 @@ def full_disk(purpose: Purpose, status: int, words: str) -> RegistryError:
 
 
 def denied(purpose: Purpose, status: int, auth: Authorizer, words: str = "") -> RegistryAuthError:
-    """Return the error for a registry that knows us, but does not let us."""
+    """Return the error for a registry that accepts our login, but does not permit this."""
     from trainyard.docker.ecr import EcrHost
 
     credentials = auth.credentials
     if credentials is None:
         who = "those who are not logged in"
-        hint = f"{auth.login_hint()}. Or mend the name: of what does not exist many registries say the same."
+        hint = f"{auth.login_hint()}. Or correct the name: registries often say this of missing images."
     else:
         who = f"the user {credentials.username!r}" if credentials.username else "the owner of the token"
         where = f" (from {credentials.origin})" if credentials.origin else ""
@@ -172,7 +191,7 @@ def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
     from trainyard.docker.ecr import EcrHost
 
     ecr = EcrHost.parse(purpose.registry)
-    hint = "Create the repository first, or mend its name."
+    hint = "Create the repository first, or correct its name."
     if ecr is not None:
         service = "ecr-public" if ecr.is_public else "ecr"
         hint = (
@@ -183,11 +202,11 @@ def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
 
 
 def unavailable(purpose: Purpose, trouble: Trouble, seconds: float) -> RegistryUnavailableError:
-    """Return the error for a registry that stayed away, or kept failing."""
+    """Return the error for a registry that could not be reached, or kept failing."""
     tried = f" (tried for {seconds:.0f} seconds)" if seconds >= 1 else ""
     hint = f"Check that the registry is up and can be reached: curl -I {_probe_url(purpose)}"
     if trouble.status == 429:
-        hint = "It limits how often it may be asked: wait, or log in, which often raises the limit."
+        hint = "It limits the number of requests: wait, or log in, which often raises the limit."
     error = RegistryUnavailableError(
         f"cannot {purpose}: {trouble.problem}{tried}",
         hint=hint,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from trainyard.schedulers.base import (
-    DescribeAppResponse,
-    ListAppResponse,
-    LogBlock,
-    LogQuery,
-    Scheduler,
-    Stream,
-    filter_regex,
-)
-from trainyard.schedulers.registry import (
-    DEFAULT_SCHEDULER_MODULES,
-    SchedulerFactory,
-    get_default_scheduler_name,
-    get_scheduler_factories,
-    get_scheduler_factory,
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.schedulers.base import (
+        DescribeAppResponse,
+        ListAppResponse,
+        LogBlock,
+        LogQuery,
+        Scheduler,
+        Stream,
+        filter_regex,
+    )
+    from trainyard.schedulers.registry import (
+        DEFAULT_SCHEDULER_MODULES,
+        SchedulerFactory,
+        get_default_scheduler_name,
+        get_scheduler_factories,
+        get_scheduler_factory,
+    )
 
 __all__ = [
     "DEFAULT_SCHEDULER_MODULES",
@@ -33,3 +35,16 @@ __all__ = [
     "get_scheduler_factories",
     "get_scheduler_factory",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: the processes behind local jobs need none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trainyard.schedulers import base, registry
+
+    return getattr(registry if hasattr(registry, name) else base, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

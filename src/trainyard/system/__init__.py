@@ -6,8 +6,10 @@ Nothing here knows of jobs. No other package uses what only Linux has: `linux` a
 import os
 import sys
 
-# With TRAINYARD_PORTABLE=1 Linux is treated as a system without its own primitives, to test the other module.
-if sys.platform == "linux" and os.environ.get("TRAINYARD_PORTABLE", "") in ("", "0"):
+#: Set to 1, this variable has Linux treated as a system without primitives of its own, to test `portable`.
+SWITCH = "TRAINYARD_PORTABLE"
+
+if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
     from trainyard.system.linux import (
         HAS_PROCESS_HOSTS,
         HAS_SUBREAPER,
@@ -82,6 +84,7 @@ __all__ = [
     "HAS_PROCESS_HOSTS",
     "HAS_SUBREAPER",
     "SEES_CONTAINER_PROCESSES",
+    "SWITCH",
     "all_processes",
     "become_subreaper",
     "boot_id",

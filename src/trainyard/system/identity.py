@@ -80,7 +80,10 @@ class Process(namedtuple("Process", "pid start boot")):
 
     def is_alive(self) -> bool:
         """Tell whether this very process still runs. A zombie does not."""
-        return identify(self.pid) == self
+        found = identify(self.pid)
+        if found is None or found.boot != self.boot:
+            return False
+        return found.start == self.start or 0 in (found.start, self.start)
 
 
 def identify(pid: int) -> Process | None:

@@ -31,6 +31,8 @@ HAS_PROCESS_HOSTS = False
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 #: How long the answer of `ps` about when a process started is believed, while its pid exists.
 _REMEMBER_SECONDS = 1.0
+#: Where programs of the system are, whatever the user has put before them.
+_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _ZEROS = bytes(1 << 20)
 _BLOCK = 1 << 20
 _POLL_SECONDS = 0.02
@@ -174,7 +176,7 @@ def _start(words: list[str]) -> int:
 
 def _output(*command: str) -> str:
     """Return what a program of the system writes, or "" if it cannot be started."""
-    environ = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC0"}
+    environ = {"PATH": _PATH, "LC_ALL": "C", "TZ": "UTC0"}
     try:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ

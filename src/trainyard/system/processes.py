@@ -97,20 +97,18 @@ def group_lives(pgid: int) -> bool:
     return any(facts.group == pgid for facts in system.all_processes())
 
 
-def orphans(known: Collection[int], sessions: Collection[int]) -> list[ProcessFacts]:
-    """Return the living processes that children of this process have left behind.
-
-    Without a subreaper, these are the processes of their sessions whose parent has ended.
+def orphans(known: Collection[int], job_dir: str) -> list[ProcessFacts]:
+    """Return the living processes of a job that children of this process have left behind.
 
     Args:
         known: children of this process that are not meant.
-        sessions: the sessions that children of this process lead.
+        job_dir: the job's directory, by which they are found where they do not become our children.
     """
     if system.HAS_SUBREAPER:
         return [facts for facts in system.children_of(os.getpid()) if facts.pid not in known]
-    members = [facts for facts in system.all_processes() if facts.session in sessions]
-    pids = {os.getpid(), *(facts.pid for facts in members)}
-    return [facts for facts in members if facts.pid not in known and facts.parent not in pids]
+    members = _members_of_job(job_dir, known)
+    pids = {os.getpid(), *members}
+    return [facts for facts in members.values() if facts.pid not in known and facts.parent not in pids]
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -164,6 +162,12 @@ def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process
         job_dir: the job's directory.
         sessions: sessions of the job, where they are known for certain.
     """
+    boot = system.boot_id()
+    members = _members_of_job(job_dir, sessions)
+    return [Process(facts.pid, facts.start, boot) for facts in members.values()]
+
+
+def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, ProcessFacts]:
     running = {facts.pid: facts for facts in system.all_processes()}
     mark = f"{JOB_VARIABLE}={job_dir}"
     found = system.has_mark(list(running), mark, os.path.join(job_dir, "logs"))
@@ -173,8 +177,7 @@ def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process
     while frontier:
         frontier = {pid for pid, facts in running.items() if facts.parent in frontier and pid not in found}
         found |= frontier
-    boot = system.boot_id()
-    return [Process(pid, running[pid].start, boot) for pid in sorted(found)]
+    return {pid: running[pid] for pid in sorted(found)}
 
 
 def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:

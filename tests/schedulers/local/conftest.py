@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from trainyard import system
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.scheduler import create_scheduler
 from trainyard.specs import AppDef, AppState, Role, is_terminal
 from trainyard.system import processes
 
 PATIENCE = 30
+#: What docs/schedulers/local_cwd.md says is weaker on other systems.
+linux_only = pytest.mark.skipif(not system.HAS_SUBREAPER, reason="weaker without Linux's own primitives")
 
 
 class Jobs:

@@ -19,7 +19,7 @@ from trainyard.schedulers.exec.process.log_merge import Merger
 from trainyard.schedulers.exec.process.log_reader import ReplicaLog
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 
-from .conftest import role, wait_until
+from .conftest import linux_only, role, wait_until
 
 WRITER = """
 import os, random, sys, time
@@ -44,6 +44,7 @@ def misplaced(lines) -> int:
     return max(abs(place - int(line)) for place, line in enumerate(lines))
 
 
+@linux_only
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["alternating", "random", "rare"])
 @pytest.mark.parametrize("follow", [False, True])
@@ -136,7 +137,8 @@ def test_last_lines_of_both_streams(jobs, count):
     assert last_lines(jobs, app_id, 3, regex="[02468]$") == [n for n in whole if n % 2 == 0][-3:]
 
 
-def test_last_lines_then_following(jobs):
+def test_last_lines_then_following(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     app_id = jobs.submit(role("seq 10; while [ ! -e go ]; do sleep 0.02; done; echo end; rm go"))
     blocks = jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True, last=2))
     jobs.wait_for_line(app_id)
@@ -195,6 +197,7 @@ def test_lines_are_placed_exactly_where_they_were_written(order, writes_per_line
     assert b"".join(out) + merger.rest() == b"".join(line_of)
 
 
+@linux_only
 # ---- recorder and reader together, on files of this test
 
 

@@ -70,7 +70,7 @@ def test_history_on_a_full_disk(small_disk, monkeypatch):
         assert {row.app_handle for row in runner.list("local_cwd")} == {over, running}
         with pytest.raises(StateStoreError, match=r"the disk is full|No space left"):
             runner.run_component("utils.sh", ["true"], "local_cwd")
-        with pytest.warns(RuntimeWarning, match="is deleted, but stays in lists"):
+        with pytest.warns(RuntimeWarning, match="is deleted, but lists still show it"):
             runner.delete(over)
         assert runner.status(over).state == AppState.SUCCEEDED, "as last seen"
         runner.cancel(running)

@@ -99,7 +99,10 @@ def _submit_and_follow(args: Namespace, request: RunRequest) -> int:
     from trainyard.runner import get_runner
 
     with get_runner(component_defaults=request.component_defaults()) as runner:
-        plan = FollowPlan(args, runner.scheduler(request.scheduler).is_local, request.following)
+        scheduler = runner.scheduler(request.scheduler)
+        if not args.dryrun:
+            scheduler.expect_submission()
+        plan = FollowPlan(args, scheduler.is_local, request.following)
         arguments = request.arguments(runner)
         if args.dryrun:
             return show_plan(runner, runner.dryrun_component(**arguments), args.json)

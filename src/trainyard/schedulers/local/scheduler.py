@@ -64,11 +64,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def expect_submission(self) -> None:
         """Start a supervisor ahead of its job, so that it comes up while the job is being made."""
-        from trainyard.schedulers.local.submission import make_launcher
+        from trainyard.schedulers.exec.process.launcher import Launcher
 
         if self._launcher is None:
             try:
-                self._launcher = make_launcher()
+                self._launcher = Launcher()
             except OSError:  # it is tried again, and reported, when there is a job
                 pass
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
@@ -17,20 +16,11 @@ from trainyard.schedulers.local.request import LocalRequest, inherited_environ
 from trainyard.specs.serialize import to_json
 from trainyard.system.identity import machine, myself
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from trainyard.specs.dryrun import AppDryRunInfo
-
-SUPERVISOR = "trainyard.schedulers.exec.process.supervisor:Supervisor"
-
-
-def make_launcher() -> Launcher:
-    """Start the process that starts a supervisor.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-    # Isolated and without `site`, it starts in half the time; it uses the standard library only.
-    return Launcher(SUPERVISOR, ["-I", "-S"])
 
 
 def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) -> str:
@@ -101,7 +91,7 @@ def _start_supervisor(request: LocalRequest, job: ProcessJob, launcher: Launcher
         ],
     }
     try:
-        ready = launcher if launcher is not None and launcher.is_waiting() else make_launcher()
+        ready = launcher if launcher is not None and launcher.is_waiting() else Launcher()
         problem = ready.launch(plan)
     except OSError as error:
         problem = f"cannot start its supervisor: {error}"

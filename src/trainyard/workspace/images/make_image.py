@@ -188,7 +188,7 @@ class _Making:
     def _pushed_digest(self, target: Reference, image: str) -> str:
         """Return the digest of what the registry has under the name, if that is this image; else ""."""
         from trainyard.image_registry.client import RegistryClient
-        from trainyard.image_registry.documents import parse_object
+        from trainyard.image_registry.image_manifest import parse_object
         from trainyard.image_registry.registry_errors import RegistryError
 
         try:

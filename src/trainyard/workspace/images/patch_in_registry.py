@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any
 from trainyard.docker.image_reference import Reference
 from trainyard.errors import BackendError
 from trainyard.image_registry.client import RegistryClient
-from trainyard.image_registry.documents import check_config, check_manifest, parse_object
-from trainyard.image_registry.image_manifest import LONGEST_CONFIG, RegistryImage, read_image
-from trainyard.image_registry.media import IMAGES
+from trainyard.image_registry.image_manifest import (
+    IMAGES,
+    RegistryImage,
+    check_manifest,
+    parse_object,
+    read_config,
+    read_image,
+)
 from trainyard.image_registry.push import LayerFile, append_layer
 from trainyard.image_registry.registry_errors import RegistryError
 from trainyard.workspace.images.delta import LARGEST_PART, difference
@@ -99,9 +104,7 @@ def find_pushed(target: Reference, labels: Mapping[str, str], progress: Progress
             return ""
         manifest = parse_object(document.body, f"the manifest of {target}")
         check_manifest(manifest, f"the manifest of {target}")
-        body = client.read_blob(target.repository, manifest["config"]["digest"], LONGEST_CONFIG)
-        config = parse_object(body, f"the configuration of {target}")
-        check_config(config, f"the configuration of {target}")
+        config = read_config(client, target, manifest)
     has = (config.get("config") or {}).get("Labels") or {}
     same = all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT))
     return str(target.pinned(document.digest)) if same else ""

@@ -12,8 +12,8 @@ from trainyard.workspace.images.layer import WHITEOUT
 from trainyard.workspace.images.placement import Found
 
 if TYPE_CHECKING:
+    from trainyard.image_registry.blobs import BlobStream
     from trainyard.image_registry.client import RegistryClient
-    from trainyard.image_registry.download import BlobStream
     from trainyard.image_registry.image_manifest import RegistryImage
     from trainyard.workspace.images.image_cache import ImageCache
 

@@ -57,8 +57,8 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
             return state
         if not by_guard and _is_run(job, state, machine()["boot_id"]):
             return state
+        processes.kill_members_of_job(job.path, _sessions(state) if by_guard else ())
         state = _ended(job, state)
-        processes.kill_members_of_job(job.path)
         job.clean_up(state)
         try:
             job.write_final_state(state)
@@ -67,6 +67,12 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
         return state
     finally:
         os.close(lock)
+
+
+def _sessions(state: dict[str, Any]) -> set[int]:
+    """Return the sessions that the job's running replicas lead, each of which is in a session of its own."""
+    replicas = [replica for role in state.get("roles", ()) for replica in role["replicas"]]
+    return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
 
 def _ended(job: JobDirectory, state: dict[str, Any]) -> dict[str, Any]:

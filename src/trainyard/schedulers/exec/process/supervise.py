@@ -62,6 +62,9 @@ LONGEST_PATH = 300
 
 def main() -> NoReturn:
     """Wait for a job, detach a supervisor for it, and end when that is ready."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the command had open is nothing to a job
+    system.become_subreaper()  # what guard and supervisor need is loaded while there is no job yet
+    myself()
     supervisor_class = _class_named(sys.argv[1])
     data = sys.stdin.buffer.read()
     if not data:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 import os
+import resource
 import select
 import signal
 import time
 from collections.abc import Callable, Iterable
 
+from trainyard import system
 from trainyard.schedulers.exec.process import reasons
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
@@ -131,6 +133,8 @@ class Supervisor:
             self._recorder.look()
         if self._signals_in in ready:
             self._handle_signals()
+        elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
+            self._reap()  # no signal tells of the ends of processes that are not our children
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             heapq.heappop(self._deadlines)[2]()
@@ -158,6 +162,8 @@ class Supervisor:
                 self._recorder.finish(replica.recorder)
         self._recorder.close()
         processes.kill_descendants()
+        if not system.HAS_SUBREAPER:
+            processes.kill_members_of_job(self.job.path)
         self.job.write_final_state(self._document(self._final_state()))
 
     def _final_state(self) -> AppState:
@@ -212,7 +218,7 @@ class Supervisor:
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
         running = {replica.pid for replica in self.replicas if replica.is_running}
         groups = {replica.pid for replica in self.replicas}
-        for pid, _, group, session, _, _ in processes.orphans(running, groups):
+        for pid, _, group, session, _, _ in processes.orphans(running, self.job.path):
             replica = stopped.get(session)
             if group in groups or (replica is None and not all_stop):
                 continue
@@ -370,8 +376,6 @@ class Supervisor:
 
 def _allow_open_files(count: int) -> None:
     """Raise the limit of open files as far as that is needed and allowed."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)

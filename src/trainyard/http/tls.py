@@ -1,4 +1,4 @@
-"""Whom https trusts."""
+"""Which certificates https trusts, and which are ours."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-def tls_context(
+def daemon_context(directory: str, *, verify: bool) -> ssl.SSLContext:
+    """Return the context for a Docker daemon, of a directory's ``ca.pem``, ``cert.pem`` and ``key.pem``."""
+    files = {name: os.path.join(directory, f"{name}.pem") for name in ("ca", "cert", "key")}
+    context = ssl.create_default_context(cafile=files["ca"] if os.path.exists(files["ca"]) else None)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if os.path.exists(files["cert"]):
+        context.load_cert_chain(files["cert"], files["key"])
+    return context
+
+
+def registry_context(
     host: str, port: int, environ: Mapping[str, str], certs_dirs: Iterable[str] | None = None
 ) -> ssl.SSLContext:
-    """Return what verifies a registry's certificate, and our own certificates for it.
+    """Return the context for a registry.
 
     The system's authorities, ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count as everywhere; in addition what
     Docker and Podman read for a registry: ``*.crt`` (authorities), ``*.cert`` with ``*.key`` (ours), in
-    ``/etc/docker/certs.d/HOST[:PORT]`` and its like. https://docs.docker.com/engine/security/certificates/
+    ``/etc/docker/certs.d/HOST[:PORT]`` and the like. https://docs.docker.com/engine/security/certificates/
 
     Raises:
         ConfigError: a file cannot be used.
@@ -33,20 +45,18 @@ def tls_context(
         path = environ.get(variable)
         if path and environ is not os.environ:
             _load_authority(context, path, option)
-    for directory in certs_dirs if certs_dirs is not None else default_certs_dirs(environ):
+    for directory in certs_dirs if certs_dirs is not None else _certs_dirs(environ):
         for folder in _folders(directory, host, port):
             _load_folder(context, folder)
     return context
 
 
-def default_certs_dirs(environ: Mapping[str, str]) -> list[str]:
-    """Return where certificates for registries are kept."""
+def _certs_dirs(environ: Mapping[str, str]) -> list[str]:
     config = xdg("XDG_CONFIG_HOME", environ) or os.path.join(home(environ), ".config")
     return [
-        "/etc/docker/certs.d",
-        os.path.join(config, "docker", "certs.d"),
-        "/etc/containers/certs.d",
-        os.path.join(config, "containers", "certs.d"),
+        os.path.join(directory, program, "certs.d")
+        for program in ("docker", "containers")
+        for directory in ("/etc", config)
     ]
 
 
@@ -65,12 +75,12 @@ def _load_folder(context: ssl.SSLContext, folder: str) -> None:
         key = f"{path.removesuffix('.cert')}.key"
         try:
             context.load_cert_chain(path, key)
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:  # as ssl.SSLError is
             raise ConfigError(f"cannot use the certificate {path} with the key {key}: {error}") from error
 
 
 def _load_authority(context: ssl.SSLContext, path: str, option: str) -> None:
     try:
         context.load_verify_locations(**{option: path})
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise ConfigError(f"cannot read certificates of authorities from {path}: {error}") from error

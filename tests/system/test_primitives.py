@@ -1,0 +1,248 @@
+"""The primitives of Linux and their portable twins: the same functions, used by way of `trainyard.system`."""
+
+import ast
+import inspect
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import trainyard
+from trainyard import system
+from trainyard.system import linux, portable
+from trainyard.system.identity import Process, home, identify, myself, user_name
+
+SOURCE = Path(trainyard.__file__).parent
+#: Names of modules `os`, `select`, `signal`, `socket` and `fcntl`, and texts, that other systems do not have.
+LINUX_NAMES = re.compile(
+    r"pidfd|inotify|^prctl|^O_TMPFILE$|^O_PATH$|^epoll$|^posix_fallocate$|^SO_PEERCRED$|^F_SETLEASE$|^memfd|"
+    r"^renameat2$|^copy_file_range$|^sendfile$|^SEEK_DATA$|^SEEK_HOLE$|^sched_|^unshare$|^setns$|^eventfd|"
+    r"^pipe2$|^accept4$|^waitid$|^splice$|^getrandom$|xattr$|^FICLONE$|^posix_fadvise$|^setresuid$"
+)
+MODULES = {"os", "select", "signal", "socket", "fcntl"}
+LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0trainyard")
+#: A shell script that makes the namespaces of a process host: refused where `HAS_PROCESS_HOSTS` is not true.
+EXCEPTIONS = {"namespaces.py"}
+
+
+def test_other_packages_use_nothing_that_only_linux_has() -> None:
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name == "system" or "_toolkit" in path.parts or path.name in EXCEPTIONS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(attr=name, value=ast.Name(id=module)):
+                    is_linux = module in MODULES and LINUX_NAMES.search(name)
+                case ast.Import(names=[ast.alias(name=name)]):
+                    is_linux = name == "ctypes"
+                case ast.Constant(value=str(text)):
+                    is_linux = LINUX_TEXTS.search(text)
+                case _:
+                    continue
+            if is_linux:
+                found.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def functions(module: ModuleType) -> dict[str, str]:
+    public = inspect.getmembers(module, inspect.isfunction)
+    return {
+        name: str(inspect.signature(function))
+        for name, function in public
+        if not name.startswith("_") and function.__module__ == module.__name__
+    }
+
+
+def test_the_twins_have_the_same_functions() -> None:
+    assert functions(linux) == functions(portable)
+    assert {name for name in system.__all__ if name.islower()} == set(functions(linux))
+
+
+@pytest.fixture(params=[linux, portable], ids=["linux", "portable"])
+def twin(request: pytest.FixtureRequest) -> ModuleType:
+    return request.param
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "MARK": "of this test"}) as process:
+        yield process
+        process.kill()
+
+
+def test_facts_about_a_process(twin: ModuleType, sleeper: subprocess.Popen[bytes]) -> None:
+    facts = twin.process_facts(sleeper.pid)
+    assert facts[:4] == (sleeper.pid, os.getpid(), os.getpgid(0), os.getsid(0))
+    assert facts.start == twin.start_of(sleeper.pid) > twin.start_of(1)
+    assert facts.status == ""
+    assert facts in twin.all_processes()
+    assert facts in twin.children_of(os.getpid())
+    assert twin.has_mark([sleeper.pid, os.getpid()], "MARK=of this test", "/nowhere") == {sleeper.pid}
+    assert twin.has_mark([sleeper.pid], "MARK=of this te", "/nowhere") == set()
+    sleeper.send_signal(19)
+    until(lambda: twin.process_facts(sleeper.pid).status == "stopped")
+    sleeper.kill()
+    twin.wait_without_reaping(sleeper.pid)
+    assert twin.process_facts(sleeper.pid) is None  # a zombie
+    sleeper.wait()
+    assert twin.start_of(sleeper.pid) is None
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+HOLDER = """
+import sys, time
+from trainyard import system
+held = system.claim_name(sys.argv[1])
+print(held is not None, flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_name_belongs_to_one_process_until_it_ends(
+    switch: str, twin: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (twin is portable) != (switch == "1"):
+        return
+    name = f"test/{tmp_path}"
+    environ = {**os.environ, system.SWITCH: switch}
+
+    def claim(seconds: float) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", HOLDER, name, str(seconds)]
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+
+    assert twin.connect_to_name(name) is None
+    with claim(60) as first:
+        assert first.stdout.readline() == "True\n"
+        with claim(0) as second:
+            assert second.communicate()[0] == "False\n"
+        assert twin.claim_name(name) is None
+        visitor = twin.connect_to_name(name)
+        assert twin.pid_of_name(name, visitor) == first.pid
+        first.kill()
+        first.wait()
+        until(lambda: bool(select.select([visitor], [], [], 0)[0]))
+        visitor.close()
+    assert twin.connect_to_name(name) is None
+    with twin.claim_name(name) as door:
+        assert door.fileno() >= 0
+        assert twin.claim_name(name) is None
+    other = twin.claim_name(f"{name}/other")
+    again = twin.claim_name(name)
+    assert again is not None
+    again.close()
+    other.close()
+
+
+def test_files_of_names_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portable, "_names_folder", lambda: str(tmp_path / "names"))
+    for number in range(20):
+        portable.claim_name(str(number)).close()
+    assert len(os.listdir(tmp_path / "names")) <= 2
+
+
+def test_a_folder_of_names_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(portable, "_names_folder", lambda: str(tmp_path))
+    with pytest.raises(PermissionError, match="others can use"):
+        portable.claim_name("x")
+
+
+def test_files(twin: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("w+b") as file:
+        twin.reserve_space(file.fileno(), 3_000_000)
+        assert os.stat(path).st_size == 3_000_000
+        assert os.stat(path).st_blocks * 512 >= 3_000_000
+        file.truncate(0)
+        file.seek(0)
+        file.write(b"content")
+        file.flush()
+        assert list(twin.data_ranges(file.fileno(), 7)) == [(0, 7)]
+        assert list(twin.data_ranges(file.fileno(), 0)) == []
+        with (tmp_path / "copy").open("w+b") as copy:
+            assert twin.send_file(file.fileno(), copy.fileno(), 3, 100) == 4
+            assert twin.send_file(file.fileno(), copy.fileno(), 7, 100) == 0
+    assert (tmp_path / "copy").read_bytes() == b"tent"
+    with twin.unnamed_file() as file:
+        Path(twin.path_of_open_file(file)).write_bytes(b"x")
+        assert file.read() == b"x"
+
+
+def test_a_process_is_itself_alone() -> None:
+    me = myself()
+    assert Process.parse(str(me)) == Process.from_json([*me]) == identify(os.getpid()) == me
+    assert me.is_alive()
+    assert not me._replace(start=me.start + 1).is_alive()
+    assert not me._replace(boot="another").is_alive()
+    assert me._replace(start=0).is_alive()  # of a system that did not say when it started
+    assert Process.parse("1:2") is None or Process.parse("1:2").boot == ""
+    assert Process.from_json(None) is None
+
+
+def test_who_runs_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    import pwd
+
+    assert user_name() == user_name(os.getuid()) == pwd.getpwuid(os.getuid()).pw_name
+    assert user_name(4_000_000_000) == "4000000000"
+    monkeypatch.setenv("USER", "me")
+    assert user_name() == "me"
+    assert home({"HOME": "/there"}) == "/there"
+
+
+def run_tests(*arguments: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        *arguments,
+    ]
+    environ = {**os.environ, system.SWITCH: "1"}
+    for name in list(environ):
+        if name.startswith("PYTEST_"):
+            del environ[name]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+@pytest.mark.timeout(300)
+def test_local_jobs_run_without_the_primitives_of_linux() -> None:
+    names = "success or failure_with or idempotent or roles_and or are_followed or retries_are"
+    run_tests("tests/schedulers/local/test_conformance.py", "-k", names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_all_of_local_jobs_without_the_primitives_of_linux() -> None:
+    run_tests("tests/schedulers/local")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("tests", ["tests/aws", "tests/sagemaker"])
+def test_remote_schedulers_without_the_primitives_of_linux(tests: str) -> None:
+    run_tests(tests, "-m", "not slow", "--ignore=tests/sagemaker/local")
