@@ -22,7 +22,7 @@ SOCKET = "/var/run/docker.sock"
 PYTHON = "/usr/bin/python3"
 RUN = """
 import json, os, signal, sys, time
-from trainyard.schedulers.aws.sagemaker_local import launch, observe
+from trainyard.schedulers.aws.sagemaker_local import launch, scheduler
 request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
 job = launch.launch(request)
 if kill:
@@ -31,7 +31,7 @@ if kill:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(job.read_state()["runner"][0], signal.SIGKILL)
-observe.wait_for_end(job, 40)
+scheduler.create_scheduler("test").wait(job.name, 40)
 state = job.read_state()
 while not state["swept"] or os.path.exists(job.work):
     time.sleep(0.05)

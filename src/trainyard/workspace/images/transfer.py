@@ -18,28 +18,25 @@ if TYPE_CHECKING:
 
     from trainyard.progress import Progress
 
+_LOG_IN = (
+    "Log in with `docker login {registry}`, and check the name {name}: registries give this answer also for "
+    "images that do not exist."
+)
+_NOT_REACHED = (
+    "The daemon cannot reach the registry {registry}; check its name. `docker images` shows the images on "
+    "this machine."
+)
 #: What to do, by what is found in the daemon's answer; the first that is found counts.
 _HINTS = (
-    (
-        r"denied|unauthorized|authentication required|no basic auth|forbidden",
-        "Log in with `docker login {registry}`, and check the name {name}: registries give this answer also for "
-        "images that do not exist.",
-    ),
-    (
-        r"toomanyrequests|rate limit",
-        "The registry limits pulls: log in with `docker login {registry}`, or wait.",
-    ),
+    (r"toomanyrequests|rate limit", "The registry limits pulls: `docker login {registry}`, or wait."),
+    (r"denied|unauthorized|authentication required|no basic auth|forbidden", _LOG_IN),
     (r"no matching manifest", "The image is not built for this platform; set the option platform."),
     (r"manifest.*unknown|not found", "Check the name. `docker images` shows the images on this machine."),
-    (
-        r"no such host|timeout|connection refused|dial tcp|network is unreachable",
-        "The daemon cannot reach the registry {registry}; check its name. `docker images` shows the images on this "
-        "machine.",
-    ),
     (
         r"server gave HTTP response",
         "The registry speaks plain HTTP: add it to insecure-registries in /etc/docker/daemon.json.",
     ),
+    (r"no such host|timeout|connection refused|dial tcp|network is unreachable", _NOT_REACHED),
 )
 
 
