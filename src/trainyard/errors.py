@@ -13,7 +13,7 @@
     │   └── WorkspaceError                  files that travel with a job cannot be selected or read
     │       └── WorkspaceChangedError       a file was changed while it was shipped
     ├── BackendError                    4   a scheduler refused or could not be reached
-    │   ├── AccessError                     it does not accept who asks: credentials, permissions
+    │   ├── AccessError                     the credentials are refused, or lack permissions
     │   └── StateStoreError                 the state directory cannot be read or written
     ├── UnknownAppException             5   there is no such job
     └── AppStatusError                  1   the job ended, but not in success
@@ -39,7 +39,7 @@ EXIT_INTERRUPTED = 130
 
 
 class TrainyardError(Exception):
-    """Base of the family. ``hint`` is the sentence that tells the user what to do."""
+    """Base class. ``hint`` tells the user what to do."""
 
     exit_code = EXIT_JOB_FAILED
 
@@ -53,7 +53,7 @@ class TrainyardError(Exception):
 
 
 class UsageError(TrainyardError, ValueError):
-    """A command line or a value typed by hand does not parse."""
+    """A command line or another typed value does not parse."""
 
     exit_code = EXIT_USAGE
 
@@ -88,11 +88,11 @@ class InvalidRunConfigException(ConfigError):
 
 
 class ComponentNotFoundException(ConfigError):
-    """No component has the name that was asked for."""
+    """No component has this name."""
 
 
 class ComponentValidationException(ConfigError):
-    """A component does not lint; the message lists every problem with file and line."""
+    """A component is not valid; the message lists all problems with file and line."""
 
 
 class ComponentArgumentError(UsageError):
@@ -100,7 +100,7 @@ class ComponentArgumentError(UsageError):
 
 
 class UnknownSchedulerException(ConfigError):
-    """No scheduler has the name that was asked for."""
+    """No scheduler has this name."""
 
 
 class WorkspaceError(ConfigError):
@@ -131,7 +131,7 @@ class BackendError(TrainyardError):
 
 
 class AccessError(BackendError):
-    """A scheduler does not accept the credentials, or they lack a permission. Asking again does not help."""
+    """A scheduler refuses the credentials, or they lack a permission. Retrying does not help."""
 
 
 class StateStoreError(BackendError):
@@ -139,7 +139,7 @@ class StateStoreError(BackendError):
 
 
 class UnknownAppException(TrainyardError):
-    """The scheduler knows no job of this handle."""
+    """There is no job of this handle."""
 
     exit_code = EXIT_NO_SUCH_JOB
 
@@ -157,7 +157,7 @@ MOST_NAMES = 60
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest known names, or with all when none is near, if they are few."""
+    """Return a sentence with similar known names, or else with all of them, up to a limit."""
     import difflib
 
     names = sorted(known)

@@ -257,10 +257,10 @@ def _clean_environment() -> dict[str, str]:
 
 def _has_no_filters(config: str) -> bool:
     """Tell whether a repository's configuration has no filter, nor anything that may include one."""
-    from trainyard.ordinary import read_ordinary
+    from trainyard.regular_files import read_regular_file
 
     try:
-        text = read_ordinary(config, _LARGEST_CONFIG).lower()
+        text = read_regular_file(config, _LARGEST_CONFIG).lower()
     except OSError:
         return False  # in a worktree or submodule, .git is a file
     return not any(word in text for word in (b"filter", b"include", b"worktreeconfig"))

@@ -1,4 +1,4 @@
-"""Where trainyard keeps things on this machine.
+"""Where trainyard keeps its files on this machine.
 
 ``TRAINYARD_HOME`` puts everything under one directory; otherwise the XDG base directories hold:
 state (jobs and their logs, history) in ``~/.local/state/trainyard``, configuration in
@@ -42,10 +42,10 @@ def view_dir(name: str) -> str:
 
 
 def make_private_dir(path: str) -> None:
-    """Make a directory that only its owner can read, with its parents.
+    """Create a directory that only its owner can read, with its parents.
 
     Raises:
-        StateStoreError: it cannot be made; the message names the path and the variable that moves it.
+        StateStoreError: it cannot be created; the message names the path and the variable that moves it.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -83,6 +83,6 @@ def _base(kind: str, variable: str, fallback: str) -> str:
 
 
 def xdg(variable: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a directory of the XDG base directory specification; "" if the path is relative, as it asks."""
+    """Return a directory of the XDG specification; "" if it is relative, as the specification demands."""
     path = environ.get(variable, "")
     return path if os.path.isabs(path) else ""

@@ -1,8 +1,8 @@
-"""Plugins: entry points of installed distributions, ours and those written for the predecessor.
+"""Plugins: entry points of installed distributions, for trainyard or for its predecessor.
 
-The groups are ``trainyard.<kind>`` and ``torchx.<kind>`` (schedulers, components, named_resources,
-events, cmds, ...). Entry points are read from ``entry_points.txt`` directly: `importlib.metadata` takes
-some 40 ms to import, which every `trainyard run` would pay to learn, mostly, that there are none.
+The groups are ``trainyard.<kind>`` and ``torchx.<kind>`` (schedulers, components, named_resources, events,
+cmds, ...). Entry points are read from ``entry_points.txt`` directly, since importing `importlib.metadata`
+takes some 40 ms.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class EntryPoint:
             raise ConfigError(
                 f"the plugin {self.name!r} ({self.group} = {self.value}) cannot be loaded: "
                 f"{type(error).__name__}: {error}",
-                hint="Repair or uninstall the distribution that brings it.",
+                hint="Repair or uninstall the distribution that provides it.",
             ) from error
         return target
 
 
 def entry_points(kind: str) -> list[EntryPoint]:
-    """Return the entry points of a kind; the first of a name wins, ours before the predecessor's."""
+    """Return the entry points of a kind; of several with one name the first, trainyard before torchx."""
     found: dict[str, EntryPoint] = {}
     for prefix in PREFIXES:
         for point in _all_entry_points():

@@ -1,19 +1,18 @@
-"""Text of others, made fit for a terminal.
+"""Making foreign text safe for a terminal.
 
-Everything that the command line prints passes `render`, but for the lines of jobs' logs. So no escape
-sequence reaches a terminal that did not come from us: colours are put in by `coloured`, with marks that
-become escape sequences only there.
+Everything that the command line prints, except lines of jobs' logs, passes `render`, so that foreign escape
+sequences never reach a terminal. `coloured` inserts marks that only `render` turns into escape sequences.
 """
 
 from __future__ import annotations
 
-#: Around the number of a colour. Unicode keeps these two for use within a program.
+#: Around the number of a colour. Unicode reserves these two for internal use.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
-#: Colours, bold, faint, and the end of them.
+#: Reset, bold, faint and colours.
 _COLOURS = ("", "0", "1", "2", *map(str, (*range(31, 37), *range(91, 97))))
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-# Those that reorder a line, break it, or are not seen at all. Joiners and marks of scripts are left.
+# Characters that reorder or break a line, or are invisible; not joiners and marks of scripts.
 _CONTROLS |= {
     code: f"\\u{code:04x}"
     for code in (
@@ -38,12 +37,12 @@ def clean_lines(text: str) -> str:
 
 
 def coloured(text: str, colour: str) -> str:
-    """Return a text that `render` colours; the text itself may be of others."""
+    """Return a text that `render` colours; the text may be foreign."""
     return f"{_BEGIN}{colour}{_END}{text}{_BEGIN}0{_END}"
 
 
 def render(text: str) -> str:
-    """Return lines as a terminal gets them: colours as escape sequences, no other control characters."""
+    """Return lines for a terminal: colours as escape sequences, no other control characters."""
     if _BEGIN not in text:
         return clean_lines(text)
     first, *parts = text.split(_BEGIN)

@@ -49,7 +49,7 @@ def test_filters(cli: Cli) -> None:
         (["--limit", "x"], "is not a whole number"),
         (["--limit", "-1"], "is less than 0"),
         (["--since", "then"], "is not a time"),
-        (["-cfg", "a=b"], "name it with -s"),
+        (["-cfg", "a=b"], "-cfg needs -s"),
     ],
 )
 def test_mistakes(cli: Cli, words: list[str], said: str) -> None:

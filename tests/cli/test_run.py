@@ -182,11 +182,14 @@ def test_a_job_from_stdin(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "this is not JSON"),
+        ("", "invalid JSON"),
         ("[]", "must be a JSON object"),
         ('{"component_nam": "x"}', "Did you mean component_name"),
-        ('{"component_name": "utils.echo"}', "missing: scheduler, scheduler_args"),
-        ('{"component_name": "a", "scheduler": "b", "scheduler_args": "k=v"}', "scheduler_args cannot be"),
+        ('{"component_name": "utils.echo"}', "missing keys: scheduler, scheduler_args"),
+        (
+            '{"component_name": "a", "scheduler": "b", "scheduler_args": "k=v"}',
+            "wrong type of scheduler_args",
+        ),
     ],
 )
 def test_stdin_that_is_no_job(cli: Cli, text: str, said: str) -> None:

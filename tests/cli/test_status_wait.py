@@ -124,14 +124,14 @@ def test_a_job_that_its_scheduler_has_lost_is_not_waited_for(cli: Cli, home: Pat
     shutil.rmtree(home / "state" / "jobs" / handle.rpartition("/")[2])
     for words in (["wait"], ["status", "--watch"]):
         result = cli(*words, handle, code=5)
-        assert "its scheduler does not know the job any more" in result.err
+        assert "its scheduler no longer knows the job" in result.err
 
 
 def test_a_job_whose_state_is_damaged_is_not_waited_for(cli: Cli) -> None:
     handle = cli("run", "--wait", "utils.echo").out.strip()
     state = Path(os.environ["TRAINYARD_HOME"], "state", "jobs", handle.rpartition("/")[2], "state.json")
     state.write_text("{")
-    assert "cannot be waited for" in cli("wait", handle, code=4).err
+    assert "cannot wait for the end" in cli("wait", handle, code=4).err
     assert "UNKNOWN" in cli("status", handle, code=None).out
 
 

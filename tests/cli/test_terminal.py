@@ -98,7 +98,7 @@ def test_ctrl_c_leaves_a_remote_job_alone(cli: Cli, terminal: Open) -> None:
     shown = terminal("run", "-s", "remote", "-cfg", "queue=q", "--wait", "utils.echo")
     shown.wait_for(b"1 \x1b[36mRUNNING")
     shown.type(CTRL_C)
-    shown.wait_for(b"the job goes on")
+    shown.wait_for(b"the job keeps running")
     assert shown.finish() == 130
     assert state(cli) == "RUNNING"
 

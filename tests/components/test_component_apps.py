@@ -247,7 +247,7 @@ def test_serve_dry(management: Management, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_serve_mistakes(workplace: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no model m\.mar"):
+    with pytest.raises(ConfigError, match=r"model m\.mar does not exist"):
         serve.main(serve_args("http://localhost:1", "m.mar"))
     (workplace / "m.mar").touch()
     with pytest.raises(BackendError, match="cannot reach TorchServe at http://localhost:1"):

@@ -199,16 +199,16 @@ def test_imported_types_are_checked_when_the_file_is_loaded(write: Write) -> Non
         ("jobs.py:", "no function ''", "train"),
         ("jobs:trian", "no function 'trian'", "train"),
         ("no_module.jobs:train", "no module 'no_module'", "./path"),
-        ("a b:train", "names no component", "path/to"),
+        ("a b:train", "is not a component", "path/to"),
         ("nowhere/jobs.py:train", "no file", "nowhere"),
         ("folder.py", "is a directory", ""),
-        ("/dev/null:fn", "is not an ordinary file", ""),
+        ("/dev/null:fn", "is not a regular file", ""),
         ("./tool", "neither a Python nor a shell script", "utils.binary --entrypoint ./tool"),
         ("jobs", "no component 'jobs'", "./jobs.py"),
         ("tool", "no component 'tool'", "utils.binary --entrypoint ./tool"),
         ("utils.", "no component", ""),
         ("", "no component", ""),
-        (":", "names no component", ""),
+        (":", "is not a component", ""),
     ],
 )
 def test_names_that_are_not_there(write: Write, name: str, message: str, hint: str) -> None:
@@ -260,7 +260,7 @@ def test_a_plain_script_takes_the_defaults_of_train_script(write: Write) -> None
     assert role.args == ["./train.py", "--cpu", "1"]
     text = get_component("./train.py").help_text()
     assert text.startswith("usage: trainyard run ./train.py [script_args ...]\n")
-    assert "Every word after the name is passed as it is." in text
+    assert "Every word after the name is passed unchanged." in text
     assert "--cpu" not in text
 
 

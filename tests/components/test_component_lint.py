@@ -54,7 +54,7 @@ def test_every_problem_is_told_with_its_line(write: Write) -> None:
         ("error", 11, "'Undefined' is not defined"),
         ("warning", 12, "*args has no type"),
         ("error", 13, "bytes"),
-        ("error", 14, "5 is no type"),
+        ("error", 14, "5 is not a type"),
         ("error", 15, "**kwargs"),
         ("error", 16, "annotation is dict"),
         ("warning", 17, "'zz'"),

@@ -382,7 +382,7 @@ def test_a_fifo_with_the_name_of_a_configuration_file_is_an_error_not_a_wait(
     name: str, project: Path
 ) -> None:
     os.mkfifo(project / name)
-    with pytest.raises(ConfigError, match=rf"{name}: it is a fifo"):
+    with pytest.raises(ConfigError, match=rf"{name}: it is a FIFO"):
         load_config()
 
 

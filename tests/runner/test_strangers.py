@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from trainyard import git as git_module
-from trainyard import trust
 from trainyard.components.file_linter import SourceFile
 from trainyard.components.finder import get_component
 from trainyard.errors import ConfigError, WorkspaceError
@@ -19,6 +18,7 @@ from trainyard.git import GitProbe
 from trainyard.runner.config import load_config
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs import runopts
+from trainyard.system import trust
 from trainyard.workspace.selection import select
 
 STRANGER = 54321
@@ -290,7 +290,7 @@ def test_an_ignore_file_that_is_no_file_is_an_error(
         git(project, "init")
         if kind == "device":
             return  # which it does not read
-    with pytest.raises(WorkspaceError, match=f"{name}: it is a fifo, a socket or a device"):
+    with pytest.raises(WorkspaceError, match=f"{name}: it is a FIFO, a socket or a device"):
         select(str(project))
 
 

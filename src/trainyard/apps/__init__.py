@@ -1,1 +1,4 @@
-"""Programs that builtin components start. They run inside the job, with ``python -m``."""
+"""Programs that builtin components start inside the job, with ``python -m``.
+
+The components themselves are in `trainyard.components`.
+"""

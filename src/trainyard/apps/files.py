@@ -1,4 +1,4 @@
-"""Files by path or URL. Paths and ``file://`` need nothing; other URLs need fsspec and its part for them."""
+"""Opening files by path or URL. URLs other than ``file://`` need fsspec and its package for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUFFER_BYTES = 64 * 1024
 
 
 def local_path(url: str) -> str | None:
-    """Return the path on this machine that a path or ``file://`` URL means, or None for other URLs."""
+    """Return the path of a path or ``file://`` URL; None for other URLs."""
     if url.startswith("file://"):
         from urllib.parse import unquote, urlparse
 
@@ -28,7 +28,7 @@ def open_to_read(url: str) -> Iterator[IO[bytes]]:
     """Open for reading.
 
     Raises:
-        ConfigError: fsspec, or its part for the URL's scheme, is not installed.
+        ConfigError: fsspec, or its package for the URL's scheme, is not installed.
         OSError: it cannot be read.
     """
     path = local_path(url)
@@ -38,10 +38,10 @@ def open_to_read(url: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def open_to_write(url: str) -> Iterator[IO[bytes]]:
-    """Open for writing, making the directories above it. A local file is whole or not there.
+    """Open for writing, creating directories. A local file appears only once it is complete.
 
     Raises:
-        ConfigError: fsspec, or its part for the URL's scheme, is not installed.
+        ConfigError: fsspec, or its package for the URL's scheme, is not installed.
         OSError: it cannot be written.
     """
     path = local_path(url)
@@ -65,10 +65,10 @@ def open_to_write(url: str) -> Iterator[IO[bytes]]:
 
 
 def exists(url: str) -> bool:
-    """Tell whether there is a file.
+    """Tell whether a file exists.
 
     Raises:
-        ConfigError: fsspec, or its part for the URL's scheme, is not installed.
+        ConfigError: fsspec, or its package for the URL's scheme, is not installed.
     """
     path = local_path(url)
     if path is not None:
@@ -101,7 +101,7 @@ def _fsspec_call(url: str, call: Callable[[Any], Any]) -> Any:
 
 
 def run_main(main: Callable[[], int]) -> None:
-    """Run a program's main function and exit; what the user can mend is told in one line."""
+    """Run a program's main function and exit; expected errors are printed as one line."""
     try:
         code = main()
     except TrainyardError as error:

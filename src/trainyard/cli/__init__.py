@@ -1,4 +1,7 @@
-"""The command line. One module per subcommand; only the one that is invoked is imported."""
+"""The command line. Each subcommand is a module in `commands`, imported only when it is invoked.
+
+What commands do is in `runner`; here is only how it is asked for and shown.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-#: Commands make few cycles; most of them end before the collector would have looked for any.
+#: Commands create few reference cycles, and most end before a collection would pay.
 GC_THRESHOLD = 50_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code.
-
-    Args:
-        argv: the arguments after the program's name; None for those of the process.
+    """Run a command line, by default that of this process, and return its exit code.
 
     The codes: 0 success; 1 the job failed; 2 usage; 3 configuration or validation; 4 the backend refused
-    or could not be reached; 5 no such job; 70 a defect in trainyard or a plugin; 124 a given ``--timeout``
+    or could not be reached; 5 no such job; 70 a bug in trainyard or a plugin; 124 a given ``--timeout``
     passed; 130 interrupted.
     """
     try:
@@ -32,18 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def console_main() -> NoReturn:
-    """The program `trainyard`: run the command line of this process, and end the process."""
+    """The program `trainyard`: run the command line of this process, and exit."""
     import gc
 
     gc.set_threshold(GC_THRESHOLD)
-    _end(main())
+    _exit(main())
 
 
-def _end(code: int) -> NoReturn:
-    """End the process as the interpreter would, but without taking every module apart first.
-
-    That takes a sixth of a short command's time, and the kernel frees the memory anyway.
-    """
+def _exit(code: int) -> NoReturn:
+    """Exit without the interpreter's cleanup of modules, a sixth of a short command's time."""
     import atexit
     import os
 
@@ -54,6 +51,6 @@ def _end(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # closed, or none at all
+        except (AttributeError, OSError, ValueError):  # closed, or None
             pass
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Which commands there are: a name, the module that has it, and a line of help."""
+"""The list of commands, with a line of help for each, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
     from trainyard.plugins import EntryPoint
 
-# In the order in which the help shows them. The module's name is the command's, with _ for -.
+# In the order of the help. The module is named like the command, with _ for -.
 COMMANDS: dict[str, str] = {
     "run": "start a job",
     "status": "show the state of a job and its replicas",
     "log": "print or follow the logs of a job",
     "wait": "wait until a job has ended",
     "list": "list jobs",
-    "describe": "show what a job was made of",
+    "describe": "show the definition of a job",
     "cancel": "ask jobs to stop",
     "diff": "show what changed between two jobs: code, arguments, options, environment",
-    "rerun": "start a job again, exactly as it was",
-    "delete": "remove what is kept of jobs that have ended",
-    "workspace": "show what code travels with a job, and what is left out",
+    "rerun": "start a job again, exactly as before",
+    "delete": "remove the logs, results and entries of ended jobs",
+    "workspace": "show which code would be sent with a job",
     "components": "list components, show their help, lint them",
     "runopts": "show the options of schedulers",
     "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",
-    "drill": "try out what a job does when its machines are taken away",
-    "sagemaker-local": "answer SageMaker's API on this machine",
-    "gc": "remove what old jobs left behind",
+    "drill": "simulate a spot interruption of a job",
+    "sagemaker-local": "serve SageMaker's API on this machine",
+    "gc": "remove leftovers of old jobs",
     "completion": "print the completion script of a shell",
 }
 
-# What people who come from the predecessor, or from other tools, type first.
+# Names of these commands in the predecessor and in other tools.
 OTHER_NAMES = {
     "builtins": "components",
     "configure": "config init",
@@ -51,12 +51,10 @@ OTHER_NAMES = {
 
 
 def load_command(name: str) -> Any:
-    """Return the command: a module of ours, or an instance of a plugin's class.
-
-    Either has ``add_arguments(parser)`` and ``run(args)``.
+    """Return a command: a module, or an instance of a plugin's class, with ``add_arguments`` and ``run``.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no such command.
     """
     from importlib import import_module
 
@@ -73,7 +71,7 @@ def load_command(name: str) -> Any:
 
 
 def plugin_commands() -> dict[str, EntryPoint]:
-    """Return the commands that plugins add. None of them hides one of ours."""
+    """Return the commands that plugins add; they cannot replace built-in ones."""
     from trainyard.plugins import entry_points
 
     points: dict[str, EntryPoint] = {}

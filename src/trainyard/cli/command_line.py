@@ -1,4 +1,4 @@
-"""From a command line to an exit code: the options before the command, dispatch, and errors."""
+"""From a command line to an exit code: options before the command, dispatch, errors, logging."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-EXIT_DEFECT = 70
+EXIT_BUG = 70
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-class Session:
-    """What holds for one invocation, wherever on the command line it was given."""
+class GlobalOptions:
+    """Options that can be given before or after the command."""
 
     def __init__(self) -> None:
         self.debug = False
@@ -49,13 +49,13 @@ class Session:
 def run_command_line(argv: list[str]) -> int:
     """Run a command line; every error becomes a message and an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # names and paths need not fit the terminal's encoding
+        # names and paths may contain characters that the terminal's encoding lacks
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    session = Session()
+    options = GlobalOptions()
     shown, warnings.showwarning = warnings.showwarning, _warnings_once()
     try:
-        code = _guarded(argv, session)
+        code = _guarded(argv, options)
     except OutputClosed:
         code = EXIT_OK
     finally:
@@ -64,7 +64,7 @@ def run_command_line(argv: list[str]) -> int:
 
 
 def _warnings_once() -> Callable[..., None]:
-    """Return what prints warnings, each text once: a command may read the same file twice."""
+    """Return a function that prints each warning once: a command may read the same file twice."""
     printed: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
@@ -75,9 +75,9 @@ def _warnings_once() -> Callable[..., None]:
     return show
 
 
-def _guarded(argv: list[str], session: Session) -> int:
+def _guarded(argv: list[str], options: GlobalOptions) -> int:
     try:
-        return _dispatch(argv, session)
+        return _dispatch(argv, options)
     except SystemExit as stop:  # argparse, after printing a help; or a plugin
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or EXIT_OK
@@ -89,7 +89,7 @@ def _guarded(argv: list[str], session: Session) -> int:
     except OutputClosed:
         raise
     except Exception as error:
-        if session.debug:
+        if options.debug:
             import traceback
 
             note(without_secrets(traceback.format_exc().rstrip()))
@@ -99,8 +99,8 @@ def _guarded(argv: list[str], session: Session) -> int:
 def _explain(error: Exception) -> int:
     if isinstance(error, TrainyardError):
         if isinstance(error, OutputError) and sys.stdout is not None:
-            _discard(sys.stdout)  # what is still held cannot be written either, and would be told again
-        if error.exit_code == EXIT_OK:  # a component's help, asked for among its arguments
+            _discard(sys.stdout)  # buffered output cannot be written either, and would be reported again
+        if error.exit_code == EXIT_OK:  # a component's help, requested by its --help
             out(error.message.rstrip("\n"))
         else:
             show_error(error)
@@ -108,9 +108,13 @@ def _explain(error: Exception) -> int:
     if isinstance(error, NotImplementedError):
         show_error(TrainyardError(str(error) or "the scheduler cannot do this"))
         return EXIT_BACKEND
-    if isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
+    if isinstance(error, FileNotFoundError) and not error.filename and _cwd_is_gone():
         where = os.environ.get("PWD", "")
-        show_error(ConfigError(f"the current directory {where} has been removed", hint="Change to another."))
+        show_error(
+            ConfigError(
+                f"the current directory {where} has been removed", hint="Change to another directory."
+            )
+        )
         return ConfigError.exit_code
     if isinstance(error, OSError):
         path = f": {error.filename}" if error.filename else ""
@@ -119,13 +123,13 @@ def _explain(error: Exception) -> int:
     show_error(
         TrainyardError(
             f"unexpected {type(error).__name__}: {error}",
-            hint="This is a defect of trainyard or of a plugin; `--debug` shows where.",
+            hint="This is a bug in trainyard or in a plugin; `--debug` shows where.",
         )
     )
-    return EXIT_DEFECT
+    return EXIT_BUG
 
 
-def _is_nowhere() -> bool:
+def _cwd_is_gone() -> bool:
     """Tell whether the current directory is gone."""
     try:
         os.getcwd()
@@ -134,12 +138,12 @@ def _is_nowhere() -> bool:
     return False
 
 
-def _dispatch(argv: list[str], session: Session) -> int:
+def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from trainyard.cli.completers import complete
 
         return complete()
-    name, rest = _global_options(argv, session)
+    name, rest = _global_options(argv, options)
     if name is None:
         return EXIT_OK
     command = load_command(name)
@@ -149,15 +153,15 @@ def _dispatch(argv: list[str], session: Session) -> int:
     command.add_arguments(parser)
     add_common_options(parser)
     args = command.parse(parser, rest) if hasattr(command, "parse") else parser.parse_arguments(rest)
-    session.debug = getattr(args, "debug", session.debug)
-    session.log_level = getattr(args, "log_level", session.log_level)
-    _set_up_logging(session.log_level)
+    options.debug = getattr(args, "debug", options.debug)
+    options.log_level = getattr(args, "log_level", options.log_level)
+    _set_up_logging(options.log_level)
     code = command.run(args)
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _global_options(argv: list[str], session: Session) -> tuple[str | None, list[str]]:
-    """Read the options before the command; return its name, None if all is done, and the rest."""
+def _global_options(argv: list[str], options: GlobalOptions) -> tuple[str | None, list[str]]:
+    """Read the options before the command; return its name (None if there is nothing to run) and the rest."""
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -173,14 +177,14 @@ def _global_options(argv: list[str], session: Session) -> tuple[str | None, list
         if word == "help":
             return _help_request(words)
         if word == "--debug":
-            session.debug = True
+            options.debug = True
         elif option in ("--log_level", "--log-level"):
             if not equals and not words:
                 raise UsageError(f"{option} needs a level", hint="Levels: " + ", ".join(LEVELS))
-            session.log_level = value if equals else words.pop(0)
+            options.log_level = value if equals else words.pop(0)
         elif word.startswith("-"):
             near = did_you_mean(option, ("--version", "--help", "--debug", "--log_level"))
-            raise UsageError(f"there is no option {option}", hint=f"{near} `trainyard --help` shows more.")
+            raise UsageError(f"unknown option {option}", hint=f"{near} `trainyard --help` shows more.")
         else:
             return word, words
     note(_help())
@@ -211,7 +215,7 @@ def _help() -> str:
         lines += [f"  {name:{width}}  {point.value}" for name, point in sorted(plugins.items())]
     lines += [
         "",
-        "Where a job is asked for: its handle, the beginning of its id, or - (or nothing) for the latest.",
+        "A job is named by its handle or the beginning of its id; - (or nothing) is the latest job.",
         "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend, 5 no such job,",
         "130 interrupted. `trainyard COMMAND --help` shows the options of a command.",
     ]
@@ -219,7 +223,7 @@ def _help() -> str:
 
 
 def _set_up_logging(given: str | None) -> None:
-    """Show log messages on stderr if a level is asked for; `logging` is not imported otherwise."""
+    """Show log messages on stderr if a level is set; `logging` is not imported otherwise."""
     level = given or os.environ.get("LOGLEVEL")
     if not level:
         return
@@ -244,7 +248,7 @@ def _set_up_logging(given: str | None) -> None:
 
 
 def _flush(code: int) -> int:
-    """Write out what is buffered, so that the interpreter has nothing left to fail at."""
+    """Write buffered output now, so that errors are reported."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue

@@ -30,15 +30,15 @@ STATE_COLOURS = {
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has gone (``| head``). The command ends, quietly."""
+    """The reader of the output has closed it (``| head``). The command ends without a message."""
 
 
 class OutputError(BackendError):
-    """The result cannot be written, since the disk behind stdout is full, say."""
+    """The output cannot be written, for example because the disk is full."""
 
 
 def output_failed(error: OSError) -> NoReturn:
-    """Raise what a failed write to stdout or stderr means."""
+    """Raise the exception for a failed write to stdout or stderr."""
     if isinstance(error, BrokenPipeError):
         raise OutputClosed from error
     raise OutputError(f"cannot write the output: {error.strerror or error}") from error
@@ -62,7 +62,7 @@ def wants_colour(stream: TextIO | None) -> bool:
 
 
 def paint(text: str, colour: str, stream: TextIO | None) -> str:
-    """Colour a text if the stream wants that; what is written by `out` and `note` alone shows it."""
+    """Colour a text if the stream wants colours; only `out` and `note` render them."""
     return coloured(text, colour) if colour and wants_colour(stream) else text
 
 
@@ -72,12 +72,12 @@ def paint_state(state: str, stream: TextIO | None) -> str:
 
 
 def out(text: str = "") -> None:
-    """Print a line of the command's result on stdout, at once. Control characters are shown as escapes."""
+    """Print a line of the command's result on stdout and flush. Control characters are shown as escapes."""
     _write(sys.stdout, render(text) + "\n")
 
 
 def note(text: str = "") -> None:
-    """Print a line on stderr, where everything goes that is not the result. See `out`."""
+    """Print a line that is not part of the result on stderr. See `out`."""
     _write(sys.stderr, render(text) + "\n")
 
 
@@ -97,20 +97,20 @@ def warn(text: str) -> None:
 
 
 def show_error(error: TrainyardError) -> None:
-    """Print an error and what to do about it, without the secrets that the command line holds."""
+    """Print an error and its hint, without secrets of the command line."""
     note(f"{paint('error:', RED, sys.stderr)} {_indented(without_secrets(error.message))}")
     if error.hint:
         note(_without_given_secrets(error.hint))
 
 
 def _indented(message: str) -> str:
-    """Indent what follows a message's first line: text of others cannot look like a message of ours."""
+    """Indent all lines but the first, so that foreign text cannot look like one of our messages."""
     first, *rest = message.split("\n")
     return "\n".join([first, *(line if line[:1] in ("", " ", "\t") else f"  {line}" for line in rest)])
 
 
 def without_secrets(text: str) -> str:
-    """Return a message without secrets: many repeat a value that does not fit, to show what is wrong."""
+    """Return a message without secrets: many repeat the invalid value."""
     from trainyard.redaction import redact_text
 
     return redact_text(_without_given_secrets(text))
@@ -125,7 +125,7 @@ def _without_given_secrets(text: str) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Print a value as JSON, in ASCII so that any terminal and any pipe takes it."""
+    """Print a value as JSON, in ASCII for any terminal and pipe."""
     import json
 
     out(json.dumps(data, indent=2, default=str))
@@ -147,7 +147,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO 
 
 
 def terminal_size(descriptor: int = 2) -> tuple[int, int]:
-    """Return the columns and lines of the terminal on stderr, or another file descriptor."""
+    """Return columns and lines of the terminal, by default the one on stderr."""
     try:
         size = os.get_terminal_size(descriptor)
     except OSError:

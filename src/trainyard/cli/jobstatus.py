@@ -32,8 +32,8 @@ def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) ->
     """Return the status of a job; UNREACHABLE, with the reason, if it cannot be seen now.
 
     Raises:
-        AccessError: the scheduler refuses the credentials, and that is not to be waited out.
-        UnknownAppException: its scheduler knows no such job.
+        AccessError: the scheduler refuses the credentials, and ``refusal_is_final``.
+        UnknownAppException: there is no such job.
     """
     status = runner.status(handle, refusal_is_final=refusal_is_final)
     if status is None:
@@ -47,13 +47,13 @@ def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
     """Refuse to watch a job that was never started, or that its scheduler has lost: it would never end.
 
     Raises:
-        UnknownAppException: there is no such job any more.
+        UnknownAppException: the job does not exist (any more).
     """
     if status.state not in (AppState.UNKNOWN, AppState.UNSUBMITTED, AppState.SUBMITTED):
         return
     if _is_gone(runner, handle, status.state):
-        reason = status.msg or "its scheduler does not know the job any more"
-        raise UnknownAppException(f"{handle}: {reason}", hint="`trainyard list --all` shows what is known.")
+        reason = status.msg or "its scheduler no longer knows the job"
+        raise UnknownAppException(f"{handle}: {reason}", hint="`trainyard list --all` shows all known jobs.")
 
 
 def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
@@ -65,7 +65,7 @@ def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
     parsed = parse_app_handle(handle)
     scheduler = runner.scheduler(parsed.scheduler_backend)
     if state == AppState.SUBMITTED and not scheduler.is_local:
-        return False  # a scheduler elsewhere may take a while to show what it has accepted
+        return False  # a remote scheduler may take a while to show a job that it has accepted
     try:
         return not scheduler.exists(parsed.app_id)
     except (BackendError, OSError):
@@ -88,7 +88,7 @@ def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
 
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return a job as JSON values: what names it, then its status as far as it is known."""
+    """Return a job as JSON values: its names, then its status if known."""
     from trainyard.specs.handles import parse_app_handle
 
     parsed = parse_app_handle(handle)
@@ -119,10 +119,8 @@ def check_roles(status: AppStatus, wanted: Iterable[str]) -> None:
 def exit_code_of(status: AppStatus, source: str | None = None) -> int:
     """Return the exit code of a command that watched a job to its end.
 
-    Args:
-        status: the job's last status.
-        source: None for 0 or 1; ``ROLE/ID`` for that replica's own code; ``any`` for the first code in
-            the order of the replicas' ends that is not 0.
+    ``source`` is None for 0 or 1, ``ROLE/ID`` for that replica's own code, or ``any`` for the code of the
+    replica that failed first.
     """
     if status.state == AppState.UNREACHABLE:
         return EXIT_BACKEND
@@ -145,16 +143,18 @@ def _replica(status: AppStatus, source: str) -> ReplicaStatus | None:
 
 
 def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]] | None = None) -> None:
-    """Check what ``--exit-code-from`` names: its form, and that the job has it if the replicas are given.
+    """Check the value of ``--exit-code-from``, also against the job's replicas if they are given.
 
     Raises:
-        UsageError: it is neither ``ROLE/ID`` nor ``any``, or there is no such replica.
+        UsageError: it is neither ``ROLE/ID`` nor ``any``, or the job has no such replica.
     """
     if source is None or source == ANY:
         return
     role, slash, number = source.partition("/")
     if not role or (slash and not number.isdecimal()):
-        raise UsageError(f"--exit-code-from {source}: neither ROLE/ID nor any", hint="Example: trainer/0.")
+        raise UsageError(
+            f"--exit-code-from must be ROLE/ID or any, not {source!r}", hint="Example: trainer/0."
+        )
     if replicas is None:
         return
     names = [f"{name}/{k}" for name, k in replicas]

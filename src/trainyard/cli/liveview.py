@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
     from trainyard.specs.status import AppStatus, RoleStatus
 
-# Seconds between two drawings of the changing line; between two lines where nothing can be redrawn.
+# Seconds between two drawings on a terminal, and between two lines elsewhere.
 _REDRAW = 0.1
 _REPEAT = 5.0
-# What takes less than this is not worth a line.
+# Steps shorter than this are not shown.
 _PATIENCE = 0.3
 _ORDER = ("RUNNING", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
 
 
 class Screen:
-    """Lines at the bottom of a terminal that replace the ones drawn before."""
+    """Lines at the bottom of a terminal, which are redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._drawn = 0
 
     def draw(self, lines: list[str]) -> None:
-        """Replace what was drawn; lines beyond the height of the terminal are counted, not shown."""
+        """Redraw; lines beyond the height of the terminal are only counted."""
         columns, height = terminal_size()
         room = max(height - 2, 1)
         if len(lines) > room:
             lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more"]
-        # a line that was more than one would be counted wrong, and stay on the screen
+        # a line break would make the count of drawn lines wrong
         shown = (render(line.replace("\n", " ").replace("\t", " ")) for line in lines)
         text = "".join(_cut(line, columns) + "\x1b[K\n" for line in shown)
         up = f"\x1b[{self._drawn}F" if self._drawn else ""
@@ -48,13 +48,13 @@ class Screen:
         self._drawn = len(lines)
 
     def finish(self, lines: list[str]) -> None:
-        """Replace what was drawn by all lines, whole: they stay."""
+        """Replace the drawing by all lines, which stay."""
         self.clear()
         self._stream.write("".join(f"{render(line)}\n" for line in lines))
         self._stream.flush()
 
     def clear(self) -> None:
-        """Remove what was drawn."""
+        """Remove the drawing."""
         if self._drawn:
             self._stream.write(f"\x1b[{self._drawn}F\x1b[J")
             self._stream.flush()
@@ -62,7 +62,7 @@ class Screen:
 
 
 def _cut(line: str, columns: int) -> str:
-    """Cut a line that would wrap. Colours count for nothing."""
+    """Cut a line that would wrap. Colours take no columns."""
     shown, result, index = 0, [], 0
     while index < len(line):
         if line.startswith("\x1b[", index):
@@ -79,12 +79,7 @@ def _cut(line: str, columns: int) -> str:
 
 
 class StatusLines:
-    """What `run --wait` shows on stderr: a line per role, and the job's state when it changes.
-
-    Args:
-        handle: the job's handle.
-        since: when the job was submitted, seconds since the epoch.
-    """
+    """What `run --wait` shows on stderr: a line per role, and the job's state when it changes."""
 
     def __init__(self, handle: str, since: float) -> None:
         self._name = handle.rpartition("/")[2]
@@ -103,8 +98,8 @@ class StatusLines:
             self._said = said
             note(said)
 
-    def end(self, status: AppStatus) -> None:
-        """Remove the lines from a terminal; elsewhere show the last status."""
+    def finish(self, status: AppStatus) -> None:
+        """Remove the lines from a terminal; otherwise show the last status."""
         if self._screen is not None:
             self._screen.clear()
         else:
@@ -119,7 +114,7 @@ class StatusLines:
 
 
 def role_line(role: RoleStatus, width: int = 0, stream: TextIO | None = None) -> str:
-    """Return ``trainer: 2 RUNNING, 1 PENDING``, and how often its replicas were restarted."""
+    """Return ``trainer: 2 RUNNING, 1 PENDING``, and the restarts of its replicas."""
     counts: dict[str, int] = {}
     for replica in role.replicas:
         counts[replica.state.name] = counts.get(replica.state.name, 0) + 1
@@ -151,11 +146,7 @@ def changes(before: AppStatus | None, after: AppStatus, roles: Iterable[str] | N
 
 
 class TerminalProgress:
-    """A `trainyard.progress.Progress` that writes to a stream.
-
-    Args:
-        stream: usually stderr. On a terminal the last line changes in place.
-    """
+    """A `trainyard.progress.Progress` that writes to a stream; on a terminal the last line is redrawn."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -163,38 +154,38 @@ class TerminalProgress:
         self._lock = threading.Lock()
         self._began = self._written = time.monotonic()
         self._text = ""
-        self._under_way: dict[str, tuple[int, int]] = {}
+        self._transfers: dict[str, tuple[int, int]] = {}
         self._shown = False
 
     def step(self, text: str) -> None:
         """Begin something."""
         with self._lock:
             self._text = clean(text)
-            self._under_way.clear()
+            self._transfers.clear()
             self._draw(force=not self._live)
 
     def advance(self, label: str, done: int, total: int) -> None:
-        """Tell how many bytes of something are through."""
+        """Show how many bytes have been transferred."""
         with self._lock:
-            self._under_way[label] = (done, total)
+            self._transfers[label] = (done, total)
             self._draw()
 
     def output(self, line: str) -> None:
-        """Pass on a line of a program's output."""
+        """Print a line of a program's output."""
         with self._lock:
             self._erase()
             self._write(clean(line.rstrip("\n")) + "\n")
 
     def done(self, text: str) -> None:
-        """Tell what came of it."""
+        """Print the result of the step."""
         with self._lock:
             self._erase()
             self._text = ""
-            self._under_way.clear()
+            self._transfers.clear()
             self._write(clean(text) + "\n")
 
     def clear(self) -> None:
-        """Take the changing line away."""
+        """Remove the changing line."""
         with self._lock:
             self._erase()
 
@@ -206,7 +197,7 @@ class TerminalProgress:
         elif now - self._written < _REDRAW or now - self._began < _PATIENCE:
             return
         self._written = now
-        line = " ".join(filter(None, (self._text, _amounts(self._under_way))))
+        line = " ".join(filter(None, (self._text, _amounts(self._transfers))))
         if not self._live:
             self._write(line + "\n")
             return
@@ -225,14 +216,14 @@ class TerminalProgress:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # nobody looks any more, which is no reason not to submit the job
+        except (OSError, ValueError):  # the reader is gone; the submission continues
             self._stream = None
 
 
-def _amounts(under_way: dict[str, tuple[int, int]]) -> str:
+def _amounts(transfers: dict[str, tuple[int, int]]) -> str:
     """Return the sum of what is under way, in words."""
-    done = sum(pair[0] for pair in under_way.values())
-    total = sum(pair[1] for pair in under_way.values())
+    done = sum(pair[0] for pair in transfers.values())
+    total = sum(pair[1] for pair in transfers.values())
     if not done and not total:
         return ""
     if not total:

@@ -1,6 +1,6 @@
-"""Log blocks to a stream, every line with the replica that wrote it.
+"""Writes logs to a stream, each line prefixed with its replica.
 
-It works on blocks of many lines, never on a line: a million lines pass in well under a second.
+It works on blocks of many lines, not on single lines: a million lines take well under a second.
 """
 
 from __future__ import annotations
@@ -19,15 +19,10 @@ _PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
 
 
 class LogWriter:
-    r"""Writes blocks as they come.
+    r"""Writes blocks as they arrive.
 
-    A line ends in ``\n``, ``\r\n`` or, for progress bars, ``\r``; each gets the prefix ``ROLE/ID ``. A line
-    without an end that another replica's line follows is ended, so that no two share a line.
-
-    Args:
-        stream: where to.
-        colour: whether to colour the prefixes, a colour for each replica.
-        prefixes: whether to write them at all.
+    A line ends in ``\n``, ``\r\n`` or, for progress bars, ``\r``; each gets the prefix ``ROLE/ID ``, with
+    ``colour`` in a colour for each replica. An unfinished line is ended before another replica's line.
     """
 
     def __init__(self, stream: BinaryIO, colour: bool = False, prefixes: bool = True) -> None:
@@ -47,7 +42,7 @@ class LogWriter:
         """Write a block and flush it.
 
         Raises:
-            OutputClosed: nobody reads the stream any more.
+            OutputClosed: the reader has closed the stream.
         """
         data = block.data
         if not data:
@@ -74,7 +69,7 @@ class LogWriter:
             output_failed(error)
 
     def finish(self) -> None:
-        """End the last line if it has no end and lines are ours, not the job's alone."""
+        """End an unfinished last line, unless lines are written without prefixes."""
         if self._last not in (b"\n", b"\r") and self._prefixes:
             try:
                 self._stream.write(b"\n")
@@ -107,13 +102,9 @@ class LogWriter:
 
 
 class JsonLogWriter:
-    """Writes every line as one JSON object on a line of its own: ``role``, ``replica``, ``line``.
+    """Writes each line as a JSON object with ``role``, ``replica`` and ``line``, one per line, in ASCII.
 
-    ``line`` is the text without its end; bytes that are no UTF-8 become U+FFFD. It is ASCII, so that any
-    terminal and any pipe takes it.
-
-    Args:
-        stream: where to.
+    ``line`` is the text without its line end; invalid UTF-8 becomes U+FFFD.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -130,7 +121,7 @@ class JsonLogWriter:
             self._write(source, lines)
 
     def finish(self) -> None:
-        """Write the last lines, which have no end."""
+        """Write the unfinished last lines."""
         for source, line in self._pending.items():
             self._write(source, [line])
         self._pending.clear()

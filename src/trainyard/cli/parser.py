@@ -18,7 +18,7 @@ argparse._ = str  # type: ignore[attr-defined]
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    # argparse makes one for every option, and without a width each asks shutil, a slow import, for it
+    # argparse makes a formatter for every option; without a width each imports shutil, which is slow
     width = min(terminal_columns(), 100)
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
 
@@ -36,14 +36,14 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Report what argparse complains about."""
+        """Raise argparse's error as a `UsageError`."""
         raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows what it takes.")
 
     def parse_arguments(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments of a command.
 
         Raises:
-            UsageError: they do not parse; an unknown option names its nearest neighbours.
+            UsageError: they do not parse; for an unknown option, the hint names similar ones.
         """
         remainder = any(action.nargs == argparse.REMAINDER for action in self._get_positional_actions())
         # intermixed: `log HANDLE -f ROLE/ID` has an option between its arguments
@@ -86,13 +86,13 @@ class Parser(argparse.ArgumentParser):
         return len(words)
 
     def takes_value(self, option: str) -> bool | None:
-        """Tell whether an option takes a value; None if there is no such option."""
+        """Tell whether an option takes a value; returns None for an unknown option."""
         action = self._option_string_actions.get(option)
         return None if action is None else action.nargs != 0
 
 
 def terminal_columns() -> int:
-    """Return how wide help may be."""
+    """Return the width of help texts."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and len(columns) < 6:
         return max(int(columns), 40)
@@ -103,7 +103,7 @@ def terminal_columns() -> int:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that stand before or after the name of any command."""
+    """Add the options that can be given before or after the name of any command."""
     parser.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
     )
@@ -136,7 +136,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scheduler_options(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add ``-s`` and ``-cfg``, for commands that concern a scheduler rather than a job."""
+    """Add ``-s`` and ``-cfg``, for commands about a scheduler rather than a job."""
     scheduler = parser.add_argument("-s", "--scheduler", metavar="NAME", required=required, help=help)
     complete_with(scheduler, "scheduler_completer")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""What `run` was asked for: from the command line, stdin and the configuration."""
+"""The job that `run` starts: from the command line, stdin and configuration; what a project may choose."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
 }
 #: Parameters of components that name data of this machine.
 _DATA = frozenset({"channel"})
-#: Those that open data of this machine to a container, which projects may share: they are announced.
+#: Those that give a container access to this machine's files: allowed, but announced.
 _OPENED = frozenset({"mounts"})
 _REQUIRED = ("component_name", "scheduler", "scheduler_args")
 
 
 class RunRequest:
-    """The job to submit, each part from the command line, or else from the configuration's ``[run]``.
+    """The job to submit: each part from the command line, or else from the configuration's ``[run]``.
 
     Attributes:
         scheduler: name of the scheduler.
         component: name of the component.
-        following: what the configuration says of ``wait``, ``log`` and ``detach``.
+        following: the configured ``wait``, ``log`` and ``detach``.
     """
 
     def __init__(self, args: Namespace, config: Config) -> None:
@@ -68,7 +68,7 @@ class RunRequest:
         self._options: dict[str, Setting] = {}
         if not self.component:
             raise UsageError(
-                "there is nothing to run: no component was given",
+                "no component given",
                 hint="Try `trainyard run utils.echo --msg hello`; `trainyard components` lists them.",
             )
 
@@ -83,7 +83,7 @@ class RunRequest:
         return settings | self._config.component(name)
 
     def located(self, error: TrainyardError) -> TrainyardError:
-        """Add to an error about the scheduler or arguments where the configured ones stand."""
+        """Add the place of configured values to an error about the scheduler or arguments."""
         if isinstance(error, UnknownSchedulerException):
             setting = None if self._args.scheduler else self._config.command("run").get("scheduler")
             return UnknownSchedulerException(
@@ -128,23 +128,23 @@ class RunRequest:
         refuse_data_outside(self._options, opts, self._defaults())
 
     def announce(self, runner: Runner) -> None:
-        """Say where code and data go, as far as a project's file chose it; after `arguments`."""
+        """Announce where code and data go, if a project's file chose it. Call `arguments` first."""
         scheduler = runner.scheduler(self.scheduler)
         chosen = None if self._args.scheduler or scheduler.is_local else self._settings.get("scheduler")
         announce_choices((self.scheduler, chosen), self._options, scheduler.run_opts(), self._defaults())
 
     def _travelling(self, runner: Runner) -> Workspace:
-        """Return what goes with the job: by default the current directory, where the scheduler ships code."""
+        """Return the workspace: by default the current directory, if the scheduler ships code."""
         from trainyard.specs.workspace import Workspace
 
         if self._workspace is None and runner.scheduler(self.scheduler).ships_by_default:
-            # nobody asked for it, so an empty directory is no mistake: there is no code
+            # implicit, so an empty directory is not an error
             return Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
         return Workspace.from_str(self._workspace)
 
 
 def following_settings(config: Config) -> dict[str, bool]:
-    """Return what ``[run]`` says of ``wait``, ``log`` and ``detach``, as far as it does."""
+    """Return the ``wait``, ``log`` and ``detach`` that ``[run]`` sets."""
     settings = config.command("run")
     return {key: settings[key].value for key in ("wait", "log", "detach") if key in settings}
 
@@ -161,23 +161,25 @@ def _default_scheduler() -> str:
 
 
 def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
-    """Add the job that stands on stdin, as JSON, to the parsed options; these win where both speak.
+    """Add the job on stdin, as JSON, to the parsed options, which win.
 
     Raises:
-        UsageError: it is no JSON object, a key is unknown or missing, or a value has the wrong type.
+        UsageError: it is not a JSON object, a key is unknown or missing, or a value has the wrong type.
     """
     import json
 
     data = _read(stream)
     for key in data:
         if key not in _STDIN_KEYS:
-            raise UsageError(f"--stdin: there is no key {key!r}", hint=did_you_mean(key, _STDIN_KEYS))
+            raise UsageError(f"--stdin: unknown key {key!r}", hint=did_you_mean(key, _STDIN_KEYS))
     missing = [key for key in _REQUIRED if key not in data]
     if missing:
-        raise UsageError(f"--stdin: missing: {', '.join(missing)}", hint="Needed: " + ", ".join(_REQUIRED))
+        raise UsageError(
+            f"--stdin: missing keys: {', '.join(missing)}", hint="Needed: " + ", ".join(_REQUIRED)
+        )
     for key, value in data.items():
         if not isinstance(value, _STDIN_KEYS[key]):
-            raise UsageError(f"--stdin: {key} cannot be {json.dumps(value)[:60]}")
+            raise UsageError(f"--stdin: wrong type of {key}: {json.dumps(value)[:60]}")
     args.component = data["component_name"]
     args.scheduler = args.scheduler or data["scheduler"]
     args.cfg_values = {**data["scheduler_args"], **data.get("scheduler_cfg", {})}
@@ -197,7 +199,7 @@ def _read(stream: TextIO | None) -> dict[str, Any]:
         data = json.loads(stream.read() if stream is not None else "")
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"--stdin: this is not JSON: {error}",
+            f"--stdin: invalid JSON: {error}",
             hint='Example: {"component_name": "utils.echo", "scheduler": "local_cwd", "scheduler_args": {}}',
         ) from None
     if not isinstance(data, dict):
@@ -226,7 +228,7 @@ def refuse_workspace_outside(setting: Setting) -> None:
     """Refuse a workspace outside of the project whose file names it.
 
     Raises:
-        ConfigError: it is outside, or the code of an earlier job, which may be of another project.
+        ConfigError: it is outside, or the code of an earlier job, which may belong to another project.
     """
     from trainyard.specs.workspace import Workspace
 
@@ -235,25 +237,25 @@ def refuse_workspace_outside(setting: Setting) -> None:
     if outside:
         raise ConfigError(
             f"{setting.origin}: the workspace {outside[0]} is not in the project {_top(setting.project)},"
-            " and a project's file cannot send anything else",
-            hint=f"To send it all the same, say so: --workspace {setting.value}",
+            " and a project's file may not send anything else",
+            hint=f"To send it anyway: --workspace {setting.value}",
         )
 
 
 def refuse_strangers_component(setting: Setting) -> None:
-    """Refuse a component in a file of somebody else that a project's file, not the command line, names.
+    """Refuse a component that a project's file names, if its own file belongs to somebody else.
 
     Raises:
         ConfigError: the file belongs to somebody else.
     """
-    from trainyard.trust import why_not_trusted
+    from trainyard.system.trust import why_not_trusted
 
     path = os.path.abspath(str(setting.value).rpartition(":")[0] or str(setting.value))
     reason = why_not_trusted(path, os.getcwd())
     if reason:
         raise ConfigError(
             f"{setting.origin}: the component {setting.value} is not used: {reason}",
-            hint=f"To run it all the same, say so: trainyard run {setting.value}",
+            hint=f"To run it anyway: trainyard run {setting.value}",
         )
 
 
@@ -274,8 +276,8 @@ def refuse_data_outside(
         if outside:
             raise ConfigError(
                 f"{setting.origin}: {key} names {outside[0]}, which is not in the project"
-                f" {_top(setting.project)}, and a project's file cannot send anything else",
-                hint=f"To send it all the same, say so on the command line: {instead}",
+                f" {_top(setting.project)}, and a project's file may not send anything else",
+                hint=f"To send it anyway, name it on the command line: {instead}",
             )
 
 
@@ -285,13 +287,10 @@ def announce_choices(
     opts: runopts,
     defaults: Mapping[str, Setting],
 ) -> None:
-    """Say on stderr where code and data go, as far as a project's file chose it.
+    """Print on stderr where code and data go, if a project's file chose it.
 
-    Args:
-        scheduler: the scheduler's name, and where it was chosen if it runs jobs elsewhere.
-        options: its options.
-        opts: what they mean.
-        defaults: the configured values of the component's parameters.
+    ``scheduler`` is its name, and the setting that chose it if it is remote; ``defaults`` are the configured
+    values of the component's parameters.
     """
     name, chosen = scheduler
     found = [(f"scheduler {name}", chosen)] if chosen is not None and chosen.project else []
@@ -315,7 +314,7 @@ def announce_choices(
 
 
 def _is_destination(sends: str, value: object) -> bool:
-    """Tell whether an option says where something goes: it is declared so, or holds a URI of no source."""
+    """Tell whether an option names a destination: it is declared as one, or is a URI and not a source."""
     return sends == "to" or (not sends and "://" in str(value))
 
 
@@ -325,7 +324,7 @@ def _sends(opts: runopts, key: str) -> str:
 
 
 def _paths(value: Any) -> list[str]:
-    """Return the paths of this machine in a value: itself, its items, or what is after ``NAME=``."""
+    """Return the local paths in a value: itself, its items, or the values of ``NAME=VALUE``."""
     if isinstance(value, dict):
         return [path for item in value.values() for path in _paths(item)]
     if isinstance(value, (list, tuple)):
@@ -337,7 +336,7 @@ def _paths(value: Any) -> list[str]:
 
 
 def _outside(paths: Iterable[str], project: str) -> list[str]:
-    """Return those of the paths that are neither in the project nor in the current directory."""
+    """Return the paths that are neither in the project nor in the current directory."""
     inside = [_top(project), os.path.realpath(os.getcwd())]
     resolved = {path: os.path.realpath(os.path.expanduser(path)) for path in paths}
     return [
@@ -348,7 +347,7 @@ def _outside(paths: Iterable[str], project: str) -> list[str]:
 
 
 def _top(project: str) -> str:
-    """Return the top of the repository that a project's file is in, or its directory outside of any."""
+    """Return the top of the repository around a project's file, or the file's directory."""
     path = top = os.path.realpath(project)
     while os.path.dirname(path) != path:
         if os.path.lexists(os.path.join(path, ".git")):

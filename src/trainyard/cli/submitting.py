@@ -1,4 +1,4 @@
-"""What `run` and `rerun` share: their options, and what happens once the job is submitted."""
+"""What `run` and `rerun` share: options, the plan of a dry run, and what happens after the submission."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_submission_options(parser: ArgumentParser) -> None:
     """Add the options of every command that starts a job."""
     scheduler = parser.add_argument(
-        "-s", "--scheduler", metavar="NAME", help="where to run it (see `trainyard runopts`)"
+        "-s", "--scheduler", metavar="NAME", help="where to run the job (see `trainyard runopts`)"
     )
     complete_with(scheduler, "scheduler_completer")
     options = parser.add_argument(
@@ -43,7 +43,7 @@ def add_submission_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--detach",
         action="store_true",
-        help="return once the job is submitted, also where a local scheduler would follow it",
+        help="return once the job is submitted, even if the scheduler is local",
     )
     parser.add_argument(
         "--exit-code-from",
@@ -55,7 +55,7 @@ def add_submission_options(parser: ArgumentParser) -> None:
 
 
 def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
-    """Add the options about what is submitted; ``default_workspace`` says in words what goes by default."""
+    """Add the options about what is submitted; ``default_workspace`` describes the default in the help."""
     parser.add_argument(
         "--dryrun",
         "--dry-run",
@@ -72,36 +72,30 @@ def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
 
 
 class FollowPlan:
-    """Whether and how a job is watched after its submission.
-
-    Args:
-        args: the parsed options.
-        is_local: whether the job runs on this machine.
-        configured: what the configuration says of ``wait``, ``log`` and ``detach``.
-    """
+    """Whether and how a job is watched after its submission, by options and configuration."""
 
     def __init__(self, args: Namespace, is_local: bool, configured: Mapping[str, bool] | None = None) -> None:
         if args.detach and (args.wait or args.log or args.exit_code_from):
-            raise UsageError("--detach contradicts --wait, --log and --exit-code-from")
+            raise UsageError("--detach cannot be combined with --wait, --log or --exit-code-from")
         check_exit_code_source(args.exit_code_from)
         self.json: bool = args.json
         self.source: str | None = args.exit_code_from
         asked = args.wait or args.log or self.source is not None
-        # Who says something of waiting, and nothing of logs, gets none.
+        # setting only `wait` means no logs
         says_wait = args.wait or "wait" in (configured or {})
         usual = {"wait": is_local, "log": is_local and not says_wait, **(configured or {})}
         if args.detach or (usual.get("detach") and not asked):
             usual = {"wait": False, "log": False}
         self.logs: bool = args.log or usual["log"]
         self.waits: bool = asked or usual["wait"] or self.logs
-        # in a script, who interrupts the command may not even know of the job
+        # in a script, an interrupt may not be meant for the job
         at_terminal = is_tty(sys.stdout) and is_tty(sys.stderr) and not args.json
         self.may_stop = is_local and at_terminal and self.waits
 
 
 @contextlib.contextmanager
 def submitting(runner: Runner) -> Iterator[None]:
-    """Show how far the job's code is, and say what Ctrl-C leaves open while a job is on its way."""
+    """Show the progress of shipping, and explain an interrupted submission."""
     from trainyard.cli.liveview import TerminalProgress
 
     runner.progress = progress = TerminalProgress(sys.stderr)
@@ -116,9 +110,9 @@ def submitting(runner: Runner) -> Iterator[None]:
 
 
 def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
-    """Print the handle, alone on stdout, then watch the job if that is wanted; return the exit code."""
+    """Print the handle, alone on stdout, then watch the job if requested; return the exit code."""
     if not plan.json:
-        # the job is under way: who waits for it learns how it ends, whatever became of who reads the handle
+        # the job is submitted: watching it does not depend on the reader of stdout
         with contextlib.suppress(*([OutputClosed] if plan.waits else [])):
             out(handle)
     elif plan.waits:
@@ -133,10 +127,10 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
     try:
         status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)
     except Detached as detached:
-        fate = "has been asked to stop" if detached.asked_to_stop else "goes on"
+        fate = "has been asked to stop" if detached.asked_to_stop else "keeps running"
         note(f"\nno longer watching; the job {fate}. `trainyard log -f {handle}` follows it again")
         return detached.exit_code
-    except OutputClosed:  # how the job ends is not known, so this is no success
+    except OutputClosed:  # how the job ended is not known
         return EXIT_INTERRUPTED
     finally:
         if plan.json:

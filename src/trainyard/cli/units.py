@@ -41,12 +41,10 @@ def parse_duration(text: str) -> float:
 
 
 def parse_time(text: str, now: float | None = None) -> datetime:
-    """Return the moment that a text means, with a time zone.
+    """Return the time that a text means, with a time zone.
 
-    Args:
-        text: a duration before now (``10m``), an ISO date or time (local unless it has a zone), a time of
-            today (``14:30``), seconds since the epoch (``@1700000000``), or ``now``.
-        now: seconds since the epoch; None for the clock.
+    It is a duration before now (``10m``), an ISO date or time (local unless it has a zone), a time of today
+    (``14:30``), seconds since the epoch (``@1700000000``), or ``now``.
 
     Raises:
         UsageError: it is none of these.
@@ -88,12 +86,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time(stamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a moment in local time; "-" for None."""
+    """Return a time as local time; "-" for None."""
     return "-" if stamp is None else time.strftime(form, time.localtime(stamp))
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes for people: "1.5 MiB"."""
+    """Return a number of bytes with a unit: "1.5 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             break

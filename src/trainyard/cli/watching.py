@@ -31,7 +31,7 @@ LONGEST_REQUEST = 10.0
 
 
 class Detached(KeyboardInterrupt):
-    """The watching was ended by a signal. The job goes on, unless it has been asked to stop."""
+    """A signal ended the watching. The job keeps running, unless it was asked to stop."""
 
     def __init__(self, signum: int, *, asked_to_stop: bool = False) -> None:
         super().__init__()
@@ -40,14 +40,10 @@ class Detached(KeyboardInterrupt):
 
 
 class Interrupts:
-    """What Ctrl-C and SIGTERM mean while a job is watched.
+    """Handles Ctrl-C and SIGTERM while a job is watched.
 
-    Where it may stop the job, the first Ctrl-C asks the job to stop, and watching goes on until it has; the
-    second one ends the watching. Elsewhere the first one does, and so does SIGTERM everywhere.
-
-    Args:
-        handle: the job.
-        may_stop: whether Ctrl-C stops it.
+    With ``may_stop`` the first Ctrl-C asks the job to stop, and a second one ends the watching. Otherwise the
+    first Ctrl-C ends the watching; SIGTERM always does.
     """
 
     def __init__(self, handle: str, may_stop: bool) -> None:
@@ -69,28 +65,28 @@ class Interrupts:
         for number, handler in self._previous:
             signal.signal(number, handler)
         if self._request is not None:
-            # a quick second Ctrl-C must not lose the request; a third one ends this too
+            # a quick second Ctrl-C must not abort the request; a third one does
             self._request.join(LONGEST_REQUEST)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if not self._may_stop or self.stopping:
             raise Detached(number, asked_to_stop=self.stopping)
         if self._request is not None:
-            return  # this very function is at work, one level below
+            return  # another call of this handler is starting the request
         self._request = threading.Thread(target=_cancel, args=(self._handle,), name="cancel", daemon=True)
         self._request.start()
-        # only now: whoever reads the message may press Ctrl-C again, which then ends the watching
+        # from now on another Ctrl-C ends the watching
         self.stopping = True
         with contextlib.suppress(OSError):
-            # os.write: the handler may have come upon a write to stderr that is under way
-            os.write(2, b"\nstopping the job; Ctrl-C again leaves it to itself\n")
+            # os.write: the handler may have interrupted a write to stderr
+            os.write(2, b"\nstopping the job; press Ctrl-C again to stop watching\n")
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         raise Detached(number, asked_to_stop=self.stopping)
 
 
 def _cancel(handle: str) -> None:
-    # a runner of its own, since the other one's connections belong to the main thread
+    # a separate runner: the other one's connections belong to the main thread
     from trainyard.runner import get_runner
 
     try:
@@ -103,15 +99,11 @@ def _cancel(handle: str) -> None:
 def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[AppStatus, bool]:
     """Watch a job until it has ended; return its last status, and whether Ctrl-C stopped it.
 
-    Args:
-        runner: the runner.
-        handle: the job.
-        logs: show its logs on stderr; otherwise status lines.
-        may_stop: whether Ctrl-C asks it to stop.
+    Shows logs or status lines on stderr; with ``may_stop`` Ctrl-C asks the job to stop.
 
     Raises:
         Detached: the user stopped watching.
-        UnknownAppException: the job is gone.
+        UnknownAppException: the job no longer exists.
     """
     from trainyard.specs.status_text import detail_lines, reason_text
 
@@ -133,7 +125,7 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
 
 def show_logs(runner: Runner, handle: str) -> None:
-    """Follow all logs of a job on stderr, until it has ended and they are read to the end."""
+    """Follow all logs of a job on stderr until the job has ended."""
     from trainyard.cli.logwriter import LogWriter
     from trainyard.schedulers.base import LogQuery
 
@@ -153,7 +145,7 @@ def wait_for_end(
 ) -> AppStatus:
     """Wait until a job has ended, or ``timeout`` seconds have passed; return its last status.
 
-    Not seeing the job for a while is no end: it goes on asking, less and less often.
+    While the job cannot be seen, it keeps asking, less and less often.
     """
     scheduler = runner.scheduler(handle.partition("://")[0])
     polls, warned = polling(timeout), False
@@ -162,7 +154,7 @@ def wait_for_end(
         left = polls.left()
         if status.is_terminal() or left == 0:
             if lines is not None:
-                lines.end(status)
+                lines.finish(status)
             return status
         check_not_gone(runner, handle, status)
         if lines is not None:
@@ -173,8 +165,8 @@ def wait_for_end(
         if scheduler.is_local:
             if status.state == AppState.UNKNOWN:
                 raise BackendError(
-                    f"the end of {handle} cannot be waited for: {status.msg}",
-                    hint="Its files are damaged; `trainyard log` may still show what it wrote.",
+                    f"cannot wait for the end of {handle}: {status.msg}",
+                    hint="Its files are damaged; `trainyard log` may still show its output.",
                 )
             wait_locally(runner, handle, LOCAL_STEP if left is None else min(LOCAL_STEP, left))
         else:
@@ -182,11 +174,11 @@ def wait_for_end(
 
 
 def wait_locally(runner: Runner, handle: str, seconds: float) -> None:
-    """Wait until a job of this machine ends, but no longer than this."""
+    """Wait up to ``seconds`` for a local job to end."""
     started = time.monotonic()
     status = runner.wait(handle, timeout=seconds)  # returns at once when the job ends
     if status is not None and not status.is_terminal():
-        time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also where waiting fails at once
+        time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also if waiting fails at once
 
 
 def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = False) -> AppStatus:
@@ -207,7 +199,7 @@ def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = 
 
 
 class StatusView:
-    """Shows one status after another, in the form that suits stdout."""
+    """Shows one status after another: redrawn on a terminal, otherwise changes, or JSON lines."""
 
     def __init__(self, handle: str, roles: list[str] | None, as_json: bool) -> None:
         self._handle = handle
@@ -217,7 +209,7 @@ class StatusView:
         self._before: AppStatus | None = None
 
     def show(self, status: AppStatus) -> None:
-        """Show a status, or what has changed since the one before."""
+        """Show a status, or what has changed since the previous one."""
         if self._screen is not None:
             lines = status_text(self._handle, status, self._roles).split("\n")
             (self._screen.finish if status.is_terminal() else self._screen.draw)(lines)

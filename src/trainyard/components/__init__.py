@@ -1,5 +1,5 @@
-"""Components: typed functions that make a job, whose signatures are their command lines.
+"""Components: typed functions that make a job; their signatures are their command lines.
 
-`trainyard.components.finder` finds them by name, `trainyard.components.component.Component` reads
-arguments into a call, and the other modules (`utils`, `dist`, `serve`, `metrics`, `train`) are the builtins.
+`finder` finds them by name, `component` calls them with arguments; `utils`, `dist`, `serve`, `metrics` and
+`train` are the builtins. The programs that builtins start in a job are in `trainyard.apps`.
 """

@@ -1,12 +1,12 @@
-"""Arguments of a component: from a command line, from JSON or from configuration.
+"""The arguments of a component: parsed from a command line, JSON or configuration.
 
 The rules, for a command line:
 
-- ``--name value``, ``--name=value``; hyphens, underscores and camel case are one (``--mem-mb`` is ``memMB``).
+- ``--name value``, ``--name=value``; hyphens, underscores and camel case are the same (``--mem-mb``: memMB).
 - a one-letter parameter is ``-x value``, ``-x=value`` or, before a digit, ``-x4``.
 - a bool is ``--flag``, ``--no-flag`` or ``--flag true|false|yes|no|on|off|1|0``.
-- lists and dicts can be repeated; everything else may stand once.
-- ``*args`` begins at the first word that is no option, or after ``--``; from there on nothing is read.
+- lists and dicts can be repeated; everything else may be given once.
+- ``*args`` begins at the first word that is not an option, or after ``--``; it is not interpreted.
 - ``--help`` before that raises `HelpRequested`.
 """
 
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"-(\d|\.\d)")
 
 
 class HelpRequested(ComponentArgumentError):
-    """The arguments ask for help: print it and end well."""
+    """``--help`` is among the arguments; the message is the help, the exit code 0."""
 
     exit_code = 0
 
@@ -85,13 +85,13 @@ class Options:
         return (letter, token[2:], False) if token[2].isdigit() else None
 
     def spellings(self) -> list[str]:
-        """Return the options as they are shown, for suggestions and completion."""
+        """Return the options as shown in suggestions and completion."""
         shown = [p.options[0] for p in self.parameters.values()]
         return shown + [f"--no-{p.options[0].lstrip('-')}" for p in self.negations.values()]
 
 
 class Given:
-    """What a command line gave, as text, and what is wrong with it."""
+    """The texts that a command line gave, and its problems."""
 
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {}
@@ -101,10 +101,10 @@ class Given:
 
 
 def scan(options: Options, args: Sequence[str]) -> Given:
-    """Sort the words of a command line to the parameters.
+    """Assign the words of a command line to parameters.
 
     Raises:
-        HelpRequested: ``--help`` stands among the options.
+        HelpRequested: ``--help`` is among the options.
     """
     given = Given()
     position = 0
@@ -112,19 +112,19 @@ def scan(options: Options, args: Sequence[str]) -> Given:
         token = args[position]
         position += 1
         if token == "--":
-            _take_rest(options, given, args[position:])
+            _read_rest(options, given, args[position:])
             break
         if not _is_option(token):
             if options.varargs is not None:
                 given.rest = list(args[position - 1 :])
                 break
-            _stray(options, given, token)
+            _unexpected(options, given, token)
             continue
         matched = options.match(token)
         if matched is None:
             position += _unknown(options, given, token, args[position:])
             continue
-        position += _take_value(options, given, token, matched, args[position:])
+        position += _read_value(options, given, token, matched, args[position:])
     return given
 
 
@@ -132,14 +132,14 @@ def _is_option(token: str) -> bool:
     return len(token) > 1 and token[0] == "-" and not _NUMBER.match(token)
 
 
-def _take_rest(options: Options, given: Given, rest: Sequence[str]) -> None:
+def _read_rest(options: Options, given: Given, rest: Sequence[str]) -> None:
     if options.varargs is not None:
         given.rest = list(rest)
     elif rest:
-        given.problems.append(f"it takes no arguments after '--': {' '.join(rest)}")
+        given.problems.append(f"unexpected arguments after '--': {' '.join(rest)}")
 
 
-def _stray(options: Options, given: Given, token: str) -> None:
+def _unexpected(options: Options, given: Given, token: str) -> None:
     given.problems.append(f"unexpected argument {token!r}")
     example = next(iter(options.spellings()), None)
     given.hints.append(
@@ -148,27 +148,27 @@ def _stray(options: Options, given: Given, token: str) -> None:
 
 
 def _unknown(options: Options, given: Given, token: str, following: Sequence[str]) -> int:
-    """Note an unknown option; return how many of the following words are its value."""
+    """Record an unknown option; return how many of the following words are its value."""
     head, equals, _ = token.partition("=")
     if head == "--help":
         raise HelpRequested("help was asked for")
     given.problems.append(f"unknown option {head}")
     given.hints.append(did_you_mean(head, [*options.spellings(), "--help"]))
     if len(head) > 2 and head[1] != "-" and head[1] in options.letters:
-        given.hints.append(f"For {head[:2]}, write its value apart: {head[:2]} {head[2:]}.")
+        given.hints.append(f"For {head[:2]}, separate the value: {head[:2]} {head[2:]}.")
     if options.varargs is not None:
-        given.hints.append("What is meant for the program itself goes after '--'.")
+        given.hints.append("Write arguments of the program itself after '--'.")
     return int(not equals and bool(following) and not following[0].startswith("-"))
 
 
-def _take_value(
+def _read_value(
     options: Options,
     given: Given,
     token: str,
     matched: tuple[Parameter, str | None, bool],
     following: Sequence[str],
 ) -> int:
-    """Note a known option; return how many of the following words are its value."""
+    """Record a known option; return how many of the following words are its value."""
     parameter, value, negated = matched
     taken = 0
     if negated:
@@ -183,7 +183,7 @@ def _take_value(
             given.problems.append(f"{token} needs a value ({type_name(parameter.type)})")
             if following and following[0] != "--":
                 given.hints.append(f"If {following[0]} is the value, write {token}={following[0]}.")
-            given.texts.setdefault(parameter.name, [])  # it is not missing as well
+            given.texts.setdefault(parameter.name, [])  # so that it is not reported as missing too
             return 0
         value, taken = following[0], 1
     texts = given.texts.setdefault(parameter.name, [])
@@ -194,10 +194,10 @@ def _take_value(
 
 
 def _flag_value(options: Options, following: Sequence[str]) -> tuple[str, int]:
-    """A flag takes the next word if that must be its value, or reads like one."""
+    """A flag uses the next word if that must be its value, or looks like one."""
     if following and not following[0].startswith("-"):
-        reads_like_one = following[0].lower() in TRUE_WORDS | FALSE_WORDS
-        if reads_like_one or options.varargs is None:
+        looks_like_one = following[0].lower() in TRUE_WORDS | FALSE_WORDS
+        if looks_like_one or options.varargs is None:
             return following[0], 1
     return "true", 0
 
@@ -226,7 +226,7 @@ def decode_given(options: Options, given: Given) -> dict[str, Any]:
 
 
 def decode_texts(parameter: Parameter, texts: Sequence[str]) -> Any:
-    """Convert the texts of one parameter; those of lists and dicts are joined.
+    """Convert the texts of one parameter; repeated lists and dicts are joined.
 
     Raises:
         ConversionError: a text does not fit the type.
@@ -273,10 +273,10 @@ def decode_mapping(
     kind: str,
     as_text: bool,
 ) -> dict[str, Any]:
-    """Convert values by name: JSON values, and texts where the type asks for something else.
+    """Convert values by name: JSON values, or texts.
 
-    ``kind`` says in messages where they come from, such as "default". With ``as_text`` (configuration
-    files, where all values may be texts) a text is read as on a command line first: "None" is None.
+    ``kind`` names their source in messages, such as "default". With ``as_text`` (configuration files, where
+    all values may be strings) strings are parsed as on a command line: "None" is None.
     """
     values: dict[str, Any] = {}
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""Cutting one function out of a module, with all of the module that it needs to run by itself."""
+"""Extracts a component's source from its module, with everything it needs to run on its own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from collections.abc import Iterator
 
 
 def standalone_source(module: str, name: str) -> str:
-    """Return the source of a function, the imports that it needs, and the definitions, in their order.
-
-    Args:
-        module: source of the module.
-        name: name of the function, which stands at the top of the module.
-    """
+    """Return the source of a top-level function of a module's source, with its imports and definitions."""
     nodes = [node for node in ast.parse(module).body if not _is_docstring(node)]
     names = [set(_defined(node)) for node in nodes]
     wanted = [index for index, defined in enumerate(names) if name in defined]
@@ -38,7 +33,7 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement at the top of a module gives a meaning to."""
+    """Yield the names that a top-level statement defines."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             yield alias.asname or alias.name.partition(".")[0]

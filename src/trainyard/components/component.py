@@ -1,4 +1,4 @@
-"""A component: a function that makes a job, with the command line that its signature describes."""
+"""A component: a function that makes a job, called with arguments from a command line, JSON or files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Component:
-    """A function that makes a job, under the name that it was asked for.
+    """A function that makes a job, under the name by which it was found.
 
     Args:
-        name: as it is written after ``trainyard run``: ``utils.echo``, ``jobs.py:train``, ``./train.py``.
+        name: as written after ``trainyard run``: ``utils.echo``, ``jobs.py:train``, ``./train.py``.
         fn: the function; it returns an `AppDef`.
-        origin: where it is from: "builtin", a file, a module, or an entry point.
-        config_name: the name of its defaults in the configuration; ``name`` unless given (a plain script
-            has those of ``train.script``).
-        preset: arguments that are settled. When there are any, the command line goes untouched to ``*args``.
+        origin: "builtin", a file, a module, or an entry point.
+        config_name: the name of its defaults in the configuration; by default ``name`` (a plain script uses
+            those of ``train.script``).
+        preset: fixed arguments. If there are any, the whole command line becomes ``*args``.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Component:
         """The parameters in the order of the signature; for help and shell completion.
 
         Raises:
-            ComponentValidationException: the signature cannot be a command line; it lists every problem.
+            ComponentValidationException: the signature cannot be a command line; lists all problems.
         """
         try:
             return read_parameters(self.fn)
@@ -70,7 +70,7 @@ class Component:
 
     @functools.cached_property
     def options(self) -> Options:
-        """The words of its command line."""
+        """The options of its command line."""
         return Options(self.parameters)
 
     @property
@@ -92,25 +92,24 @@ class Component:
     def parse(
         self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> AppDef:
-        """Make the job that these arguments describe.
+        """Make the job.
 
         Args:
-            args: words of a command line, or values by parameter name (JSON values, or texts).
-            defaults: values by parameter name from configuration, which stand below ``args`` and above the
-                defaults of the signature.
+            args: words of a command line, or values by parameter name (JSON values or strings).
+            defaults: configured values by parameter name; they override the signature's defaults.
 
         Raises:
-            ComponentArgumentError: arguments are unknown, missing or of the wrong type; it lists all of them.
+            ComponentArgumentError: arguments are unknown, missing or of the wrong type; lists all of them.
             HelpRequested: ``--help`` is among the options (its exit code is 0, its message is the help).
-            ComponentValidationException: the signature is unusable, or the result is no `AppDef`.
-            ConfigError: the function raised an exception of its own.
+            ComponentValidationException: the signature is unusable, or the result is not an `AppDef`.
+            ConfigError: the function raised an exception.
         """
         return self.call(self.bind(args, defaults))
 
     def bind(
         self, args: Sequence[str] | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the value of every parameter; arguments and errors are those of `parse`."""
+        """Return the value of every parameter. Takes and raises what `parse` does."""
         problems: list[str] = []
         hints: list[str] = []
         values: dict[str, Any] = {}
@@ -156,7 +155,7 @@ class Component:
         return ComponentArgumentError(message, hint="\n".join(advice))
 
     def call(self, values: Mapping[str, Any]) -> AppDef:
-        """Call the function with the values of all parameters (as `bind` gives them)."""
+        """Call the function with the values of all parameters, as `bind` returns them."""
         from trainyard.components.user_code import guarded
         from trainyard.specs.app import AppDef
 
@@ -177,7 +176,7 @@ class Component:
         return app
 
     def help_text(self, prog: str = "") -> str:
-        """Return the help: usage, description, and a line for each parameter. ``prog`` begins the usage."""
+        """Return the help: usage, beginning with ``prog``, description, and parameters."""
         from trainyard.components.component_help import help_text
 
         return help_text(self, prog or f"trainyard run {self.name}")

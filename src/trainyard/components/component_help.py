@@ -1,4 +1,4 @@
-"""The help of a component, made of its signature and its docstring."""
+"""The help of a component, from its signature and docstring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMN = 26
 
 
 def help_text(component: Component, prog: str) -> str:
-    """Return usage, description and a paragraph for each parameter, as wide as the terminal."""
+    """Return usage, description and parameters, as wide as the terminal."""
     width = max(60, min(100, shutil.get_terminal_size((100, 24)).columns))
     description, notes = read_docstring(component.fn.__doc__)
     parameters = [p for p in component.parameters if p.name not in component.preset]
@@ -138,12 +138,12 @@ def _metavar(parameter: Parameter) -> str:
 
 def _footer(parameters: list[Parameter], *, everything: bool) -> str:
     if everything:
-        return "Every word after the name is passed as it is."
+        return "Every word after the name is passed unchanged."
     text = "Options can be written with hyphens or underscores."
     if any(p.is_varargs for p in parameters):
         name = next(p.name for p in parameters if p.is_varargs)
         text += (
-            f" Everything from the first word that is no option, or after '--', is {name} "
-            "and is passed as it is."
+            f" Everything from the first word that is not an option, or after '--', is {name} "
+            "and is passed unchanged."
         )
     return text

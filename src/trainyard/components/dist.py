@@ -20,8 +20,8 @@ DEBUG_ENV = {
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
 
-# For --rdzv_port 0: a port that follows from the job's id, so that all nodes agree on it and jobs that share
-# a machine do not. 10000 to 29999 are below the ports that systems hand out to clients.
+# For --rdzv_port 0: a port derived from the job's id, so all nodes agree on it, and jobs that share a machine
+# get different ones. 10000 to 29999 is below the range of ephemeral ports.
 _PORT_OF_JOB = f"$$((10000 + $$(printf %s {macros.app_id} | cksum | cut -d' ' -f1) % 20000))"
 
 
@@ -47,9 +47,9 @@ def ddp(
 ) -> AppDef:
     """Train with torchrun on one node or many.
 
-    One node meets itself at a free port. Several meet at the first one's host and rdzv_port; on one machine,
-    where all of them are local, jobs of several nodes that run at the same time need different ports:
-    --rdzv_port 0 takes one that follows from the job's id.
+    A single node uses a free port. Several nodes meet at the first one's host and rdzv_port. If all nodes are
+    on one machine, jobs that run at the same time need different ports: --rdzv_port 0 derives one from the
+    job's id.
 
     Args:
         script_args: arguments of the script
@@ -57,37 +57,21 @@ def ddp(
         m: module to run instead of a script
         image: image to run in; it needs bash and PyTorch
         name: EXPERIMENT/RUN; the run is named after the script or module unless given
-        h: named resource of a node, which stands for cpu, gpu and memMB
+        h: named resource of a node, instead of cpu, gpu and memMB
         cpu: cpus of a node
         gpu: gpus of a node
         memMB: memory of a node in MiB
         j: size as [[MIN:]NODESx]PROCESSES; with MIN the job is elastic
         env: environment variables
-        max_retries: how often to start again after a failure
-        rdzv_port: port of the rendezvous on the first node; 0 lets the job's id choose
-        rdzv_backend: c10d, static, or another that torchrun knows
-        rdzv_conf: further configuration of the rendezvous, such as join_timeout=600
+        max_retries: number of restarts after a failure
+        rdzv_port: port of the rendezvous on the first node; 0 derives one from the job's id
+        rdzv_backend: c10d, static, or another backend of torchrun
+        rdzv_conf: more configuration of the rendezvous, such as join_timeout=600
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
-        debug: set the variables that make PyTorch and NCCL report more
-        tee: streams to show as well as to keep: 0 none, 1 stdout, 2 stderr, 3 both
+        debug: set variables that make PyTorch and NCCL report more
+        tee: streams to print as well as to record: 0 none, 1 stdout, 2 stderr, 3 both
     """
-    return _torchrun(
-        "dist.ddp",
-        script_args,
-        script=script,
-        m=m,
-        image=image,
-        name=name,
-        node=(cpu, gpu, memMB, h),
-        j=j,
-        env=env,
-        max_retries=max_retries,
-        rdzv=(rdzv_backend, rdzv_port, rdzv_conf),
-        mounts=mounts,
-        debug=debug,
-        tee=tee,
-        metadata=None,
-    )
+    return _torchrun("dist.ddp", **locals())
 
 
 def torchrun(
@@ -111,7 +95,7 @@ def torchrun(
     tee: int = 3,
     metadata: dict[str, str] | None = None,
 ) -> AppDef:
-    """Train with torchrun on one node or many, as dist.ddp does, with notes (tags) on the job.
+    """Train with torchrun on one node or many, as dist.ddp does, with metadata (tags) on the job.
 
     Args:
         script_args: arguments of the script
@@ -119,38 +103,22 @@ def torchrun(
         m: module to run instead of a script
         image: image to run in; it needs bash and PyTorch
         name: EXPERIMENT/RUN; the run is named after the script or module unless given
-        h: named resource of a node, which stands for cpu, gpu and memMB
+        h: named resource of a node, instead of cpu, gpu and memMB
         cpu: cpus of a node
         gpu: gpus of a node
         memMB: memory of a node in MiB
         j: size as [[MIN:]NODESx]PROCESSES; with MIN the job is elastic
         env: environment variables
-        max_retries: how often to start again after a failure
-        rdzv_port: port of the rendezvous on the first node; 0 lets the job's id choose
-        rdzv_backend: c10d, static, or another that torchrun knows
-        rdzv_conf: further configuration of the rendezvous, such as join_timeout=600
+        max_retries: number of restarts after a failure
+        rdzv_port: port of the rendezvous on the first node; 0 derives one from the job's id
+        rdzv_backend: c10d, static, or another backend of torchrun
+        rdzv_conf: more configuration of the rendezvous, such as join_timeout=600
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
-        debug: set the variables that make PyTorch and NCCL report more
-        tee: streams to show as well as to keep: 0 none, 1 stdout, 2 stderr, 3 both
-        metadata: notes that go with the job, as tags where the scheduler has them
+        debug: set variables that make PyTorch and NCCL report more
+        tee: streams to print as well as to record: 0 none, 1 stdout, 2 stderr, 3 both
+        metadata: metadata of the job; tags, if the scheduler has them
     """
-    return _torchrun(
-        "dist.torchrun",
-        script_args,
-        script=script,
-        m=m,
-        image=image,
-        name=name,
-        node=(cpu, gpu, memMB, h),
-        j=j,
-        env=env,
-        max_retries=max_retries,
-        rdzv=(rdzv_backend, rdzv_port, rdzv_conf),
-        mounts=mounts,
-        debug=debug,
-        tee=tee,
-        metadata=metadata,
-    )
+    return _torchrun("dist.torchrun", **locals())
 
 
 def spmd(
@@ -177,61 +145,48 @@ def spmd(
         h: named resource of a node
         j: size as NODESxPROCESSES, or NODES with a process for each gpu of h
         env: environment variables
-        max_retries: how often to start again after a failure
+        max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
-        debug: set the variables that make PyTorch and NCCL report more
+        debug: set variables that make PyTorch and NCCL report more
     """
-    return _torchrun(
-        "dist.spmd",
-        args,
-        script=script,
-        m=m,
-        image=image,
-        name=name,
-        node=(None, None, None, h),
-        j=str(StructuredJArgument.parse_from(h, j)),
-        env=env,
-        max_retries=max_retries,
-        rdzv=("c10d", 29500, None),
-        mounts=mounts,
-        debug=debug,
-        tee=3,
-        metadata=None,
-    )
+    size = str(StructuredJArgument.parse_from(h, j))
+    return _torchrun("dist.spmd", args, script, m, image, name, h, size, env, max_retries, mounts, debug)
 
 
 def _torchrun(
     component: str,
     script_args: Sequence[str],
-    *,
     script: str | None,
     m: str | None,
     image: str,
     name: str,
-    node: tuple[int | None, int | None, int | None, str | None],
+    h: str | None,
     j: str,
     env: dict[str, str] | None,
     max_retries: int,
-    rdzv: tuple[str, int, str | None],
     mounts: list[str] | None,
     debug: bool,
-    tee: int,
-    metadata: dict[str, str] | None,
+    cpu: int | None = None,
+    gpu: int | None = None,
+    memMB: int | None = None,
+    rdzv_port: int = 29500,
+    rdzv_backend: str = "c10d",
+    rdzv_conf: str | None = None,
+    tee: int = 3,
+    metadata: dict[str, str] | None = None,
 ) -> AppDef:
     if (script is None) == (m is None):
-        found = "both are" if script is not None else "none is"
+        found = "both are" if script is not None else "neither is"
         raise ComponentArgumentError(f"{component}: exactly one of --script and -m is needed; {found} given")
     names = StructuredNameArgument.parse_from(name, m=m, script=script)
     size = Nodes.parse(j)
-    port = rdzv[1]
-    if not 0 <= port <= 65535:
-        raise ComponentArgumentError(f"{component}: --rdzv_port {port} is no port (0 to 65535)")
+    if not 0 <= rdzv_port <= 65535:
+        raise ComponentArgumentError(f"{component}: --rdzv_port must be 0 to 65535, not {rdzv_port}")
     program = [script] if script is not None else ["-m", m or ""]
     command = [
-        *_torchrun_options(size, *rdzv, tee),
+        *_torchrun_options(size, rdzv_backend, rdzv_port, rdzv_conf, tee),
         *(shlex.quote(word) for word in [*program, *script_args]),
     ]
-    cpu, gpu, memory, named = node
     role = Role(
         StructuredNameArgument.parse_from("/", m=m, script=script).run_name,
         image,
@@ -241,8 +196,8 @@ def _torchrun(
         env=_environment(env, names, debug=debug),
         num_replicas=size.nodes,
         max_retries=max_retries,
-        resource=resource(cpu=cpu, gpu=gpu, memMB=memory, h=named),
-        port_map={"c10d": port} if port else {},
+        resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        port_map={"c10d": rdzv_port} if rdzv_port else {},
         mounts=parse_mounts(mounts or []),
     )
     return AppDef(name=names.run_name, roles=[role], metadata=dict(metadata or {}))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import ComponentValidationException, did_you_mean
-from trainyard.ordinary import read_ordinary
+from trainyard.regular_files import read_regular_file
 
 if TYPE_CHECKING:
     from trainyard.components.parameters import Parameter
@@ -51,7 +51,7 @@ class LinterMessage:
 
 
 class ComponentFunctionValidator:
-    """A check of a component's function; subclass it for checks of your own."""
+    """A check of a component's function; subclass it to add a check."""
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return what is wrong with the function."""
@@ -70,7 +70,7 @@ class SourceFile:
         self.module = ast.Module(body=[], type_ignores=[])
         self.message: LinterMessage | None = None
         try:
-            self.module = ast.parse(read_ordinary(path), path)
+            self.module = ast.parse(read_regular_file(path), path)
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
         except (RecursionError, MemoryError):
@@ -81,12 +81,12 @@ class SourceFile:
             self.message = LinterMessage("SourceFile", f"it does not parse: {text}", line, char)
 
     def function(self, name: str) -> Function | None:
-        """Return the definition of a function; of several, the last, which is the one that counts."""
+        """Return the last definition of a function."""
         found = [n for n in self._statements() if isinstance(n, Function) and n.name == name]
         return found[-1] if found else None
 
     def binds(self, name: str) -> bool:
-        """Tell whether the name is imported or assigned, so that its source is elsewhere."""
+        """Tell whether the name is imported or assigned, so that it is defined elsewhere."""
         for node in self._statements():
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 if any(alias.name == "*" or (alias.asname or alias.name) == name for alias in node.names):
@@ -117,13 +117,10 @@ def lint_component(
     *,
     docstring: bool = True,
 ) -> list[LinterMessage]:
-    """Return every problem of a component, in the order of the source.
+    """Return all problems of a file's component, in source order.
 
-    Args:
-        path: the file.
-        fn_name: the function in it.
-        validators: the checks; by default those of arguments, defaults, return type and docstring.
-        docstring: whether the default checks compare the docstring to the signature (warnings).
+    By default arguments, defaults and return type are checked and, with ``docstring``, warnings about the
+    docstring are included.
     """
     source = SourceFile(path)
     if source.message is not None:
@@ -131,7 +128,7 @@ def lint_component(
     function = source.function(fn_name)
     if function is None:
         if source.binds(fn_name):
-            return []  # its own file tells; the signature is checked when it is called
+            return []  # it is checked when it is loaded
         known = [name for name in component_functions(path) if not name.startswith("_")]
         text = f"there is no function {fn_name!r}. {did_you_mean(fn_name, known)}".rstrip()
         return [LinterMessage("SourceFile", text, 1, 0)]
@@ -156,7 +153,7 @@ def _as_plain(function: ast.AsyncFunctionDef) -> ast.FunctionDef:
 
 
 def require_clean(path: str, fn_name: str) -> None:
-    """Raise if a component has errors (warnings do not count); a function that is absent is not its matter.
+    """Raise if a component has errors; warnings and a missing function are ignored.
 
     Raises:
         ComponentValidationException: the message has one line ``file:line: problem`` for each error.
@@ -172,7 +169,7 @@ def require_clean(path: str, fn_name: str) -> None:
 
 
 def component_functions(path: str) -> list[str]:
-    """Return the public functions of a file whose return annotation is AppDef; none if it does not parse."""
+    """Return the public functions of a file whose return annotation is AppDef; [] if it does not parse."""
     source = SourceFile(path)
     return [
         node.name
@@ -182,10 +179,7 @@ def component_functions(path: str) -> list[str]:
 
 
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
-    """Read the parameters of a function from its source alone, as far as completion needs them.
-
-    A type that is neither bool nor a Literal counts as text.
-    """
+    """Read the parameters of a function from its source, for completion: types are bool, Literal or str."""
     from trainyard.components.parameters import Parameter
 
     function = SourceFile(path).function(fn_name)
@@ -206,7 +200,7 @@ def written_parameters(path: str, fn_name: str) -> list[Parameter]:
 
 
 def _written_type(annotation: ast.expr | None) -> Any:
-    """Return bool or a Literal if an annotation is that, or that or None; else str."""
+    """Return bool or a Literal if an (optional) annotation is one, otherwise str."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         with contextlib.suppress(SyntaxError):
             return _written_type(ast.parse(annotation.value, mode="eval").body)
@@ -244,7 +238,7 @@ def returns_appdef(annotation: ast.expr | None, name: str = "AppDef") -> bool:
 
 
 class ArgTypeValidator(ComponentFunctionValidator):
-    """Every parameter is annotated, with a type that can be written as text; there is no ``**kwargs``."""
+    """Checks that all parameters have types that can be written as text; refuses ``**kwargs``."""
 
     def __init__(self, module: ast.Module | None = None) -> None:
         body = module.body if module else []
@@ -262,7 +256,7 @@ class ArgTypeValidator(ComponentFunctionValidator):
                 messages += self._check(arg, arg.annotation)
         if spec.vararg is not None:
             if spec.vararg.annotation is None:
-                text = f"*{spec.vararg.arg} has no type annotation; str is taken"
+                text = f"*{spec.vararg.arg} has no type annotation; str is assumed"
                 messages.append(self._message(spec.vararg, text, "warning"))
             else:
                 messages += self._check(spec.vararg, spec.vararg.annotation)
@@ -288,16 +282,16 @@ class ArgTypeValidator(ComponentFunctionValidator):
         elif isinstance(node, ast.Subscript):
             yield from self._subscript_problems(node)
         elif not isinstance(node, ast.Attribute):
-            yield f"{ast.unparse(node)!r} is no type"
+            yield f"{ast.unparse(node)!r} is not a type"
 
     def _constant_problems(self, node: ast.Constant) -> Iterator[str]:
         if isinstance(node.value, str):
             try:
                 yield from self._problems(ast.parse(node.value.strip(), mode="eval").body)
             except SyntaxError:
-                yield f"{node.value!r} is no type"
+                yield f"{node.value!r} is not a type"
         elif node.value is not None and node.value is not Ellipsis:
-            yield f"{node.value!r} is no type"
+            yield f"{node.value!r} is not a type"
 
     def _name_problems(self, name: str) -> Iterator[str]:
         if name in self.classes:
@@ -325,7 +319,7 @@ class ArgTypeValidator(ComponentFunctionValidator):
 
 
 class DefaultValidator(ComponentFunctionValidator):
-    """A default that is written out fits the type that is written out."""
+    """Checks that literal defaults match their types."""
 
     _TYPES: dict[str, type | tuple[type, ...]] = {
         "str": str,
@@ -335,7 +329,7 @@ class DefaultValidator(ComponentFunctionValidator):
     }
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """Return the defaults that do not fit."""
+        """Return the defaults that do not match."""
         spec = app_specs_func_def.args
         positional = [*spec.posonlyargs, *spec.args]
         pairs: list[tuple[ast.arg, ast.expr | None]] = list(
@@ -344,7 +338,7 @@ class DefaultValidator(ComponentFunctionValidator):
         pairs += zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
         return [
             self._message(
-                default, f"the default of {arg.arg!r}, {ast.unparse(default)}, does not fit its type"
+                default, f"the default of {arg.arg!r}, {ast.unparse(default)}, does not match its type"
             )
             for arg, default in pairs
             if default is not None and not self._fits(arg.annotation, default)
@@ -375,7 +369,7 @@ class DefaultValidator(ComponentFunctionValidator):
 
 
 class ReturnTypeValidator(ComponentFunctionValidator):
-    """The function says that it returns an AppDef."""
+    """Checks that the return annotation is AppDef."""
 
     def __init__(self, supported_return_type: str = "AppDef") -> None:
         self.supported = supported_return_type
@@ -393,7 +387,7 @@ class ReturnTypeValidator(ComponentFunctionValidator):
 
 
 class DocstringValidator(ComponentFunctionValidator):
-    """The docstring is there and describes parameters that exist. Warnings only."""
+    """Warns of a missing docstring, and of documented parameters that do not exist."""
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return how the docstring differs from the signature."""
@@ -401,7 +395,7 @@ class DocstringValidator(ComponentFunctionValidator):
 
         doc = ast.get_docstring(app_specs_func_def)
         if not doc:
-            text = "it has no docstring; its help will be bare"
+            text = "it has no docstring, so its help has no descriptions"
             return [self._message(app_specs_func_def, text, "warning")]
         spec = app_specs_func_def.args
         arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
@@ -409,7 +403,7 @@ class DocstringValidator(ComponentFunctionValidator):
         _, notes = read_docstring(doc)
         node = app_specs_func_def.body[0]
         return [
-            self._message(node, f"the docstring describes {name!r}, which is no parameter", "warning")
+            self._message(node, f"the docstring describes {name!r}, which is not a parameter", "warning")
             for name in notes
             if name not in names
         ]
@@ -422,7 +416,7 @@ def default_validators(module: ast.Module, *, docstring: bool = True) -> list[Co
 
 
 def _top_level_names(module: ast.Module) -> set[str]:
-    """Return every name that some statement outside a function binds; "*" for a star import."""
+    """Return every name that the module binds outside functions; "*" for a star import."""
     names: set[str] = set()
     for node in ast.walk(module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -437,7 +431,7 @@ def _top_level_names(module: ast.Module) -> set[str]:
 
 
 def _is_value_class(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Tell whether a class is a dataclass or an Enum, as far as the file shows; other bases count as yes."""
+    """Tell whether a class is, or may be, a dataclass or an Enum, as far as the file shows."""
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if (target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")) == "dataclass":

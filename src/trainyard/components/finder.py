@@ -2,11 +2,11 @@
 
 A name is one of:
 
-- a builtin: ``utils.echo`` (`BUILTINS` lists them; no plugin can hide one);
+- a builtin: ``utils.echo`` (see `BUILTINS`; plugins cannot replace them);
 - a function in a file: ``path/to/jobs.py:train``;
 - a function in a module: ``my_team.jobs:train``;
 - a plain script: ``./train.py``, which `trainyard.components.train.script` runs;
-- what an installed distribution offers by an entry point of the group ``trainyard.components`` (or
+- a component of an installed distribution with an entry point of the group ``trainyard.components`` (or
   ``torchx.components``): ``PREFIX = package`` offers ``PREFIX.function`` and, for modules within the package,
   ``PREFIX.module.function``. A prefix that is ``_`` or ``_0``, ``_1``, ... is left out of the name.
   ``NAME = module:function`` offers that one function.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainyard.components.parameters import Parameter
     from trainyard.plugins import EntryPoint
 
-# Held by a test to what the modules define; written out so that no module is imported for its name.
+# Written out so that listing names imports nothing; a test compares it with the modules.
 BUILTINS: dict[str, tuple[str, ...]] = {
     "dist": ("ddp", "spmd", "torchrun"),
     "metrics": ("tensorboard",),
@@ -42,7 +42,7 @@ _NO_PREFIX = re.compile(r"_\d*")
 
 
 class ComponentInfo:
-    """A line in the list of components. ``error`` says why a plugin's module could not be listed."""
+    """An entry in the list of components. ``error`` says why a plugin's module could not be listed."""
 
     def __init__(self, name: str, summary: str, origin: str, error: str = "") -> None:
         self.name = name
@@ -55,12 +55,12 @@ class ComponentInfo:
 
 
 def get_component(name: str) -> Component:
-    """Return the component of a name (see the module for the kinds of names).
+    """Return the component of a name; this module's docstring lists the kinds of names.
 
     Raises:
-        ComponentNotFoundException: there is none; the hint holds near names.
-        ComponentValidationException: a user's function does not lint; every problem with file and line.
-        ConfigError: a file or module of the user raises when it is imported.
+        ComponentNotFoundException: there is none; the hint holds similar names.
+        ComponentValidationException: the function is not a valid component; all problems with file and line.
+        ConfigError: the file or module raises when it is imported.
     """
     place, colon, fn_name = name.rpartition(":")
     if colon:
@@ -81,8 +81,8 @@ def get_component(name: str) -> Component:
 def component_names() -> list[str]:
     """Return all names, sorted, without importing a component: for completion and suggestions.
 
-    The functions behind entry points are read from the sources; where those cannot be found (a zip file,
-    say), the prefix alone stands for them, with a dot at its end.
+    Functions behind entry points are read from their sources; if those are not found (in a zip file, for
+    example), only the prefix is returned, with a dot at its end.
     """
     names = [f"{module}.{fn}" for module, functions in BUILTINS.items() for fn in functions]
     for point in _entry_points():
@@ -99,7 +99,7 @@ def names_in(place: str) -> list[str]:
 
 
 def parameters_for_completion(name: str) -> Sequence[Parameter]:
-    """Return the parameters of a component. No code but ours is imported: others' are read from the source.
+    """Return the parameters of a component, read from the source unless it is a builtin.
 
     Raises:
         ComponentNotFoundException: there is no such component.
@@ -130,7 +130,7 @@ def _written_source(place: str) -> str | None:
 def list_components() -> list[ComponentInfo]:
     """Return every builtin and every component behind an entry point, by name, with its summary.
 
-    A plugin that cannot be imported gives one line, whose ``error`` says why.
+    A plugin that cannot be imported gives one entry with an ``error``.
     """
     infos: dict[str, ComponentInfo] = {}
     for module, functions in BUILTINS.items():
@@ -149,7 +149,7 @@ def get_components() -> dict[str, Component]:
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a component, with the imports and helpers that it needs, to change it."""
+    """Return the source of a component, with its imports and helpers, as a start for an own one."""
     import inspect
 
     from trainyard.components.builtin_source import standalone_source
@@ -186,7 +186,7 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
 
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ComponentNotFoundException(
-            f"{name!r} names no component: {module_name!r} is neither a file nor a module",
+            f"{name!r} is not a component: {module_name!r} is neither a file nor a module",
             hint="Write path/to/file.py:function or package.module:function.",
         )
     module = user_code.load_module(module_name)
@@ -205,7 +205,7 @@ def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) ->
         hint = did_you_mean(fn_name, known) or "No function there returns an AppDef."
         raise ComponentNotFoundException(f"{name!r}: there is no function {fn_name!r} in {origin}", hint=hint)
     component = Component(name, fn, origin=origin)
-    _ = component.parameters  # a signature that cannot be used is an error now, not at the first argument
+    _ = component.parameters  # reports an unusable signature now
     return component
 
 
@@ -233,7 +233,7 @@ def _no_file(path: str) -> ComponentNotFoundException:
         )
     what = "does not exist"
     if os.path.exists(path):
-        what = "is a directory" if os.path.isdir(path) else "is not an ordinary file"
+        what = "is a directory" if os.path.isdir(path) else "is not a regular file"
     return ComponentNotFoundException(f"{path} {what}", hint=did_you_mean(path, near))
 
 
@@ -267,7 +267,7 @@ def _from_entry_points(name: str) -> Component | None:
     failures: list[ConfigError] = []
     for point in _entry_points():
         try:
-            found = _look_behind(point, name)
+            found = _function_behind(point, name)
         except ConfigError as error:
             failures.append(error)
             continue
@@ -283,8 +283,8 @@ def _from_entry_points(name: str) -> Component | None:
     return None
 
 
-def _look_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
-    """Return the function of this name behind an entry point, importing only what the name asks for."""
+def _function_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
+    """Return the function of this name behind an entry point; imports only its module."""
     if ":" in point.value:
         return _loaded_function(point) if name == point.name else None
     prefix = _prefix(point)
@@ -304,7 +304,7 @@ def _loaded_function(point: EntryPoint) -> Callable[..., Any]:
     with guarded(f"loading the plugin {point.name} failed", point.value):
         fn = point.load()
     if not callable(fn):
-        raise ConfigError(f"the plugin {point.name} = {point.value} is no function")
+        raise ConfigError(f"the plugin {point.name} = {point.value} is not a function")
     found: Callable[..., Any] = fn
     return found
 
@@ -372,7 +372,7 @@ def _source_of(module_name: str) -> str | None:
 
 
 def _components_in(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public functions of a module that say that they return an AppDef."""
+    """Yield the public functions of a module whose return annotation is AppDef."""
     for name, value in vars(module).items():
         if name.startswith("_") or not callable(value) or isinstance(value, type):
             continue

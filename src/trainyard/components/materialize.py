@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ComponentArgs(NamedTuple):
-    """The arguments of a call: of parameters that may be positional, of ``*args``, and of the others."""
+    """The arguments of a call: positional ones, those of ``*args``, and keyword-only ones."""
 
     positional_args: dict[str, Any]
     var_args: list[Any]
@@ -25,13 +25,7 @@ def materialize_appdef(
     cmpnt_defaults: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> AppDef:
-    """Make the job of a component.
-
-    Args:
-        cmpnt_fn: the component.
-        cmpnt_args: the words of its command line, which win over all else.
-        cmpnt_defaults: values that stand above the defaults of the signature.
-        config: values (of JSON, say) that stand above those, and below the command line.
+    """Make the job of a component. The command line overrides ``config``, that ``cmpnt_defaults``.
 
     Raises:
         ComponentArgumentError: arguments are unknown, missing or of the wrong type.

@@ -1,4 +1,4 @@
-"""Looking at metrics while a job runs."""
+"""Components that show metrics while a job runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def tensorboard(
         image: image to run in
         timeout: seconds after which it ends
         port: port to serve at
-        start_on_file: wait until this file is there
-        exit_on_file: end when this file is there
+        start_on_file: wait until this file exists
+        exit_on_file: end when this file exists
     """
     args = ["-m", "trainyard.apps.utils.process_monitor", "--timeout", str(timeout)]
     if start_on_file:

@@ -1,4 +1,4 @@
-"""Handing a model to a serving system."""
+"""Components that deploy a model to a server."""
 
 from __future__ import annotations
 

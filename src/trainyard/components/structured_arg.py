@@ -1,4 +1,4 @@
-"""Arguments that hold more than one fact: names (``experiment/run``) and sizes (``-j 2x8``)."""
+"""Arguments with several parts: names (``experiment/run``) and sizes (``-j 2x8``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StructuredNameArgument:
     ) -> StructuredNameArgument:
         """Parse ``experiment/run``, ``experiment/``, ``/run`` or ``run``.
 
-        A run that is not named is named after the script or the last part of the module.
+        A run without a name is named after the script or the last part of the module.
 
         Raises:
             ComponentArgumentError: there is more than one '/', or nothing to name the run after.
@@ -34,7 +34,7 @@ class StructuredNameArgument:
         experiment, _, run = name.rpartition("/")
         if "/" in experiment:
             raise ComponentArgumentError(
-                f"the name {name!r} holds more than one '/'", hint="Write it as experiment/run."
+                f"the name {name!r} has more than one '/'", hint="Write it as experiment/run."
             )
         if not run and m:
             run = m.rpartition(".")[2]
@@ -42,7 +42,7 @@ class StructuredNameArgument:
             run = os.path.splitext(os.path.basename(script))[0]
         if not run:
             raise ComponentArgumentError(
-                f"the name {name!r} holds no run, and there is neither a script nor a module to name it after"
+                f"the name {name!r} has no run part, and no script or module to name it after"
             )
         return StructuredNameArgument(experiment or default_experiment_name, run)
 
@@ -71,7 +71,7 @@ class StructuredJArgument:
         gpus = get_named_resources(h).gpu
         if gpus < 1:
             raise ComponentArgumentError(
-                f"-j {j}: the resource {h} has no gpus, so the number of processes is open",
+                f"-j {j}: the resource {h} has no gpus, so the number of processes is not known",
                 hint=f"Give it: -j {j}x1",
             )
         return StructuredJArgument(_count(nodes, j), gpus)
@@ -82,7 +82,7 @@ class StructuredJArgument:
 
 @dataclass(frozen=True)
 class Nodes:
-    """What ``-j [[MIN:]NODESx]PROCESSES`` says. ``min_nodes`` is None unless the job is elastic."""
+    """The value of ``-j [[MIN:]NODESx]PROCESSES``. ``min_nodes`` is None unless the job is elastic."""
 
     min_nodes: int | None
     nodes: int

@@ -1,4 +1,4 @@
-"""A Python script as a job, with its data, results and hosts if it wants them."""
+"""A script as a job, with input data, results and several hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(
     mpi_options: str = "",
     toolkit: bool = True,
 ) -> AppDef:
-    """Run a Python or shell script. ``trainyard run ./train.py --lr 0.1`` is short for it.
+    """Run a Python or shell script. ``trainyard run ./train.py --lr 0.1`` is short for this.
 
     The script runs under the toolkit, which gives it SM_* variables, a directory for its model, its data and
     the other hosts, and reports why it failed.
@@ -45,35 +45,35 @@ def script(
         script: the script, such as train.py or run.sh
         name: name of the job; the script's unless given
         image: image to run in
-        h: named resource, which stands for cpu, gpu and memMB
+        h: named resource, instead of cpu, gpu and memMB
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        num_replicas: how many run it
+        num_replicas: number of replicas
         env: environment variables
-        max_retries: how often to start again after a failure
+        max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         channel: input data, such as training=s3://bucket/prefix; the script finds it in SM_CHANNEL_TRAINING
-        output: URI that the model and other results go to
-        checkpoints: URI that checkpoints go to, and come back from
+        output: URI that the model and other results are sent to
+        checkpoints: URI that checkpoints are sent to and restored from
         metric: values to read from the output, such as loss=loss:([0-9.]+)
         distribution: how the replicas work together
         nproc: processes on each replica, with a distribution
-        mpi_options: further options of mpirun
-        toolkit: whether it runs under the toolkit; false starts the script by itself
+        mpi_options: more options of mpirun
+        toolkit: whether the script runs under the toolkit
     """
     script = _in_project(script)
     stem = os.path.splitext(os.path.basename(script))[0] or "script"
     if distribution == "none" and (nproc != 1 or mpi_options):
         raise ConfigError(
-            "nproc and mpi_options mean nothing without a distribution",
+            "nproc and mpi_options need a distribution",
             hint="Add --distribution torchrun or --distribution mpi.",
         )
     for key in channel or {}:
         if not key or "/" in key or key in (".", ".."):
             raise ConfigError(
-                f"a channel cannot be named {key!r}: its name is that of a directory",
-                hint="Name it for what it holds, such as --channel training=DIRECTORY.",
+                f"a channel cannot be named {key!r}: its name becomes that of a directory",
+                hint="Choose another name, such as --channel training=DIRECTORY.",
             )
     wanted: dict[str, Any] = {
         "channels": {key: _absolute(uri) for key, uri in (channel or {}).items()},
@@ -165,5 +165,5 @@ def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:
 
 
 def _absolute(uri: str) -> str:
-    """Return a URI as it is, and a path of this machine as it means the same from any directory."""
+    """Return a URI unchanged, and a local path as an absolute one."""
     return uri if "://" in uri else os.path.abspath(os.path.expanduser(uri))

@@ -1,9 +1,8 @@
 """Importing the files and modules of users.
 
-A file is imported as a module of its own: under a name of its own in ``sys.modules`` and with its directory
-on ``sys.path``, so that dataclasses, pickling, relative data and imports of its neighbours work as they do
-in any module. What user code prints goes to stderr, since stdout belongs to the command's result, and no
-``__pycache__`` is written beside the user's files.
+A file is imported under a unique name in ``sys.modules`` and with its directory on ``sys.path``, so that
+dataclasses, pickling, relative data and imports of its neighbours work as in any module. Output of user code
+goes to stderr, since stdout is for the command's result, and no ``__pycache__`` is written beside user files.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def guarded(attempt: str, path: str) -> Iterator[None]:
     """Run user code: its output goes to stderr, its exceptions become errors that say where.
 
     Raises:
-        ConfigError: the code raised anything but an error of ours.
+        ConfigError: the code raised anything but a `TrainyardError`.
     """
     with contextlib.redirect_stdout(sys.stderr):
         try:
@@ -53,7 +52,7 @@ def _line_in(error: BaseException, path: str) -> str:
 
 
 def load_file(path: str) -> ModuleType:
-    """Import a file; once, unless it has changed since.
+    """Import a file; again only if it has changed.
 
     Raises:
         ComponentNotFoundException: there is no such file.
@@ -65,7 +64,7 @@ def load_file(path: str) -> ModuleType:
     except OSError as error:
         raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
     if not S_ISREG(stat.st_mode):
-        raise ComponentNotFoundException(f"cannot read {path}: it is not an ordinary file")
+        raise ComponentNotFoundException(f"cannot read {path}: it is not a regular file")
     stamp = (stat.st_mtime_ns, stat.st_size)
     if path in _loaded and _loaded[path][0] == stamp:
         return _loaded[path][1]
@@ -115,7 +114,7 @@ def _module_name(path: str) -> tuple[str, str]:
 
 
 def _is_free(name: str, path: str, root: str) -> bool:
-    """Tell whether the name is not that of another module, which it would take the place of."""
+    """Tell whether the name does not collide with another module."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return False
@@ -145,7 +144,7 @@ def _import(path: str, name: str) -> ModuleType:
         importlib.import_module(parent)
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
     before = sys.modules.get(name)
     sys.modules[name] = module
@@ -164,8 +163,8 @@ def _import(path: str, name: str) -> ModuleType:
 def _importing_from(directory: str) -> Iterator[None]:
     """Put a directory first on ``sys.path`` for an import.
 
-    It stays on the path, for imports that functions do later, but behind everything else: a user's
-    ``types.py`` must not come in the way of our own late imports.
+    It stays on the path for later imports, but last: a user's ``types.py`` must not shadow modules that we
+    import late.
     """
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     present = directory in sys.path

@@ -25,7 +25,7 @@ def _small() -> Resource:
     return Resource(cpu=1, gpu=0, memMB=1024)
 
 
-#: Words that a shell carries out itself, or that mean something to it: there is no program to become.
+#: Builtins and reserved words of shells: `exec` cannot be put before them.
 _SHELL_WORDS = """
 ! . : [ [[ ]] alias bg bind break builtin caller case cd chdir command compgen complete compopt continue
 coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for
@@ -34,17 +34,17 @@ readarray readonly return select set shift shopt source suspend test then time t
 typeset ulimit umask unalias unset until wait while { }
 """
 _NOT_PROGRAMS = frozenset(_SHELL_WORDS.split())
-#: An assignment before a command: its value is not quoted, or it would be the command's name.
+#: An assignment before a command; if its value were quoted, it would be taken for the command.
 _ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*=[\w@%+=:,./-]*"
-#: The kernel takes no longer argument than 128 KiB; macros may lengthen this one.
+#: The kernel limits an argument to 128 KiB; macros may lengthen this one.
 LONGEST_LINE = 120 * 1024
 
 
 def shell_arguments(words: Sequence[str]) -> list[str]:
     """Return the arguments of ``sh`` that run a command without expanding anything in it.
 
-    The shell becomes the program (exec) where there is one to become, so that signals reach it and its exit
-    code is the replica's. A command too long for one argument goes as arguments of its own.
+    If possible the shell replaces itself by the program (exec), so that signals reach it and its exit code is
+    the replica's. A command that is too long for one argument is passed as separate arguments.
     """
     first = next(
         (k for k, word in enumerate(words) if not re.fullmatch(_ASSIGNMENT, word, re.ASCII)), len(words)
@@ -67,14 +67,14 @@ def echo(msg: str = "hello world", image: str = NO_IMAGE, num_replicas: int = 1)
     Args:
         msg: what to print
         image: image to run in
-        num_replicas: how many print it
+        num_replicas: number of replicas
     """
     role = Role("echo", image, entrypoint="echo", args=[msg], num_replicas=num_replicas, resource=_small())
     return _single("echo", role)
 
 
 def touch(file: str, image: str = NO_IMAGE) -> AppDef:
-    """Create an empty file, or set the time of one that is there.
+    """Create an empty file, or update the time of an existing one.
 
     Args:
         file: the file
@@ -98,19 +98,19 @@ def sh(
 ) -> AppDef:
     """Run a command through a shell.
 
-    What is an argument stays an argument: each reaches the command as it is, and the shell expands nothing
-    in it. For a line of shell, name the shell: trainyard run utils.sh -- sh -c 'echo $HOME; date'
+    Arguments reach the command unchanged; the shell expands nothing in them. For shell syntax, name a shell:
+    trainyard run utils.sh -- sh -c 'echo $HOME; date'
 
     Args:
         args: the command and its arguments
         image: image to run in
-        num_replicas: how many run it
+        num_replicas: number of replicas
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        h: named resource, which stands for cpu, gpu and memMB
+        h: named resource, instead of cpu, gpu and memMB
         env: environment variables
-        max_retries: how often to start again after a failure
+        max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         entrypoint: program to start with the arguments, instead of the shell
     """
@@ -157,8 +157,8 @@ def python(
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        h: named resource, which stands for cpu, gpu and memMB
-        num_replicas: how many run it
+        h: named resource, instead of cpu, gpu and memMB
+        num_replicas: number of replicas
     """
     _exactly_one("utils.python", {"-m": m, "-c": c, "--script": script})
     if script is not None:
@@ -195,17 +195,17 @@ def binary(
     memMB: int = 1024,
     h: str | None = None,
 ) -> AppDef:
-    """Run a program that is there already, without an image.
+    """Run an existing program, without an image.
 
     Args:
         args: arguments of the program
         entrypoint: the program
         name: name of the job
-        num_replicas: how many run it
+        num_replicas: number of replicas
         cpu: cpus of a replica
         gpu: gpus of a replica
         memMB: memory of a replica in MiB
-        h: named resource, which stands for cpu, gpu and memMB
+        h: named resource, instead of cpu, gpu and memMB
     """
     role = Role(
         "binary",
@@ -219,7 +219,7 @@ def binary(
 
 
 def copy(src: str, dst: str, image: str = NO_IMAGE) -> AppDef:
-    """Copy a file. URLs of any store that fsspec knows will do; local files need nothing else.
+    """Copy a file. Takes paths and URLs; URLs need fsspec.
 
     The image (or the Python on the PATH) must have trainyard installed.
 

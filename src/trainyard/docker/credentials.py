@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from trainyard import system
 from trainyard.docker.daemon_address import docker_config_dir
 from trainyard.errors import ConfigError
-from trainyard.ordinary import read_ordinary
 from trainyard.paths import xdg
+from trainyard.regular_files import read_regular_file
 from trainyard.system.identity import home
 
 TYPE_CHECKING = False
@@ -117,7 +117,7 @@ def _config_files(env: Mapping[str, str]) -> Iterator[str]:
 
 def _read_config(path: str) -> dict[str, Any]:
     try:
-        config = json.loads(read_ordinary(path, special=system.is_pipe_path(path)) or b"{}")
+        config = json.loads(read_regular_file(path, special=system.is_pipe_path(path)) or b"{}")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

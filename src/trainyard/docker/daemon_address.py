@@ -166,10 +166,10 @@ def _first_socket(env: Mapping[str, str]) -> str:
 def _read_json(path: str) -> dict[str, Any]:
     import json
 
-    from trainyard.ordinary import read_ordinary
+    from trainyard.regular_files import read_regular_file
 
     try:
-        data = json.loads(read_ordinary(path))
+        data = json.loads(read_regular_file(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

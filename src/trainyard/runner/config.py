@@ -182,7 +182,7 @@ def _ini_sources(
 
 
 def _project_sources(directory: str) -> list[Source]:
-    from trainyard.trust import search_places
+    from trainyard.system.trust import search_places
 
     for place in search_places(directory):
         found = []
@@ -197,7 +197,7 @@ def _project_sources(directory: str) -> list[Source]:
 
 def _is_trusted(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
     """Tell whether a file that was found may be used, and warn if not."""
-    from trainyard.trust import why_not_trusted
+    from trainyard.system.trust import why_not_trusted
 
     reason = why_not_trusted(path, directory)
     if not reason:
@@ -214,10 +214,10 @@ def _is_trusted(path: str, directory: str, below: tuple[str, ...] = ()) -> bool:
 
 def _has_our_table(path: str, below: tuple[str, ...]) -> bool:
     """Tell whether a file would have been used; most pyproject.toml files have no table of ours."""
-    from trainyard.ordinary import read_ordinary
+    from trainyard.regular_files import read_regular_file
 
     try:
-        return not below or below[-1].encode() in read_ordinary(path)
+        return not below or below[-1].encode() in read_regular_file(path)
     except OSError:
         return False
 

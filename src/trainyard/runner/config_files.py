@@ -257,11 +257,11 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
 
 
 def _read(path: str, *, special: bool) -> str | None:
-    from trainyard.ordinary import read_ordinary
+    from trainyard.regular_files import read_regular_file
 
     try:
         # a shell's <(...) is a pipe below /dev or /proc, and meant so
-        return read_ordinary(path, special=special and system.is_pipe_path(path)).decode("utf-8")
+        return read_regular_file(path, special=special and system.is_pipe_path(path)).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:

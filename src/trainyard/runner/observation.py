@@ -107,7 +107,7 @@ def may_still_appear(record: JobRecord) -> bool:
 
 def forgotten(record: JobRecord) -> str:
     """Say that the scheduler does not know a job that it had accepted."""
-    return f"its scheduler does not know the job any more; it was last seen {record.state}"
+    return f"its scheduler no longer knows the job; it was last seen {record.state}"
 
 
 def ended_at(status: AppStatus) -> float | None:

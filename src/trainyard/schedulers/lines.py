@@ -60,6 +60,54 @@ def check_replicas(
             raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
 
 
+class LineFilter:
+    """Which lines a query asks for, by pattern and by time.
+
+    Args:
+        query: what was asked.
+
+    Raises:
+        UsageError: the pattern is not a regular expression.
+    """
+
+    def __init__(self, query: LogQuery) -> None:
+        self._pattern = compile_regex(query.regex) if query.regex is not None else None
+        self._since_ns = query.since.timestamp() * 1e9 if query.since else float("-inf")
+        self._until_ns = query.until.timestamp() * 1e9 if query.until else float("inf")
+
+    def select(self, block: bytes) -> bytes:
+        """Return those of a block's lines in which the pattern is found."""
+        if self._pattern is None:
+            return block
+        search = self._pattern.search
+        return b"".join(
+            line for line in iter_lines(block) if search(line.decode("utf-8", "replace").rstrip("\r\n"))
+        )
+
+    def select_at(self, time_ns: float, block: bytes) -> bytes:
+        """Return those of a block's lines that are asked for, all of them written at this time."""
+        return self.select(block) if self._since_ns <= time_ns < self._until_ns else b""
+
+    def is_past(self, time_ns: float) -> bool:
+        """Tell whether no line that is asked for can be written at this time or later."""
+        return time_ns >= self._until_ns
+
+
+def last_lines(
+    blocks: Iterable[LogBlock], count: int | None, replicas: Iterable[tuple[str, int]]
+) -> Iterator[LogBlock]:
+    """Yield the last lines of each replica, as one block each; all blocks as they are without a count."""
+    if count is None:
+        yield from (block for block in blocks if block.data)
+        return
+    tails: dict[tuple[str, int], deque[bytes]] = {key: deque(maxlen=count) for key in replicas}
+    for block in blocks:
+        tails[block.role, block.replica].extend(iter_lines(block.data))
+    for (role, replica), lines in tails.items():
+        if lines:
+            yield LogBlock(role, replica, b"".join(lines))
+
+
 def split_lines(text: str) -> list[str]:
     r"""Split at ``\n``, keeping the line ends. Takes time in proportion to the text."""
     lines = text.split("\n")

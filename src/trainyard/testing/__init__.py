@@ -1,13 +1,13 @@
-"""For people who write schedulers: the suite of tests that every scheduler passes.
+"""For authors of schedulers: the tests that every scheduler must pass, `SchedulerConformance`.
 
-Needs pytest. See `trainyard.testing.SchedulerConformance`.
+Needs pytest. The project's own tests are in ``tests/``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("trainyard.testing.conformance", "trainyard.testing.conformance_logs")
+pytest.register_assert_rewrite("trainyard.testing.conformance")
 
 from trainyard.testing.conformance import SchedulerConformance  # noqa: E402 - after the rewrite is registered
 

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from trainyard.errors import WorkspaceError
-from trainyard.ordinary import read_ordinary
+from trainyard.regular_files import read_regular_file
 from trainyard.workspace.wildmatch import NeverMatchesError, as_bytes_text, compile_pattern
 
 DOCKERIGNORE, TORCHXIGNORE, TRAINYARDIGNORE = ".dockerignore", ".torchxignore", ".trainyardignore"
@@ -31,7 +31,7 @@ def read_lines(path: str) -> list[str] | None:
         WorkspaceError: there is one that cannot be read. To go on without it could ship a secret.
     """
     try:
-        text = read_ordinary(path).decode("utf-8", "surrogateescape")
+        text = read_regular_file(path).decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

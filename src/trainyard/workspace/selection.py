@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trainyard import git
 from trainyard.errors import WorkspaceError
 from trainyard.paths import state_dir
-from trainyard.trust import why_not_trusted
+from trainyard.system.trust import why_not_trusted
 from trainyard.workspace.ignore import (
     DOCKERIGNORE,
     TORCHXIGNORE,

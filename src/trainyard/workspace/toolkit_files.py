@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import trainyard
 from trainyard.errors import ConfigError
-from trainyard.ordinary import read_ordinary
 from trainyard.paths import make_private_dir, state_dir, state_error
+from trainyard.regular_files import read_regular_file
 
 if TYPE_CHECKING:
     from trainyard.specs.app import Role
@@ -150,7 +150,7 @@ def _given(path: str) -> bytes:
     import zipfile
 
     try:
-        content = read_ordinary(os.path.expanduser(path))
+        content = read_regular_file(os.path.expanduser(path))
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             archive.getinfo("__main__.py")
     except OSError as error:

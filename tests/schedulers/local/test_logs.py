@@ -15,8 +15,7 @@ from trainyard import system
 from trainyard.errors import UsageError
 from trainyard.schedulers.base import LogQuery, Stream
 from trainyard.schedulers.exec.process.log_index import COUNTED, SETTLED, IndexReader, make_record
-from trainyard.schedulers.exec.process.log_merge import Merger
-from trainyard.schedulers.exec.process.log_reader import ReplicaLog
+from trainyard.schedulers.exec.process.log_reader import Merger, ReplicaLog
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 
 from .conftest import linux_only, role, wait_until
@@ -215,7 +214,7 @@ def test_recorder_and_reader(tmp_path):
         os.write(files[i % 2], b"%d\n" % i)
         expected.append(b"%d\n" % i)
         if i % 7 == 0:
-            recorder.look()
+            recorder.record_changes()
             got += b"".join(part.data for part in log.parts())
         if i == 100:
             break

@@ -47,7 +47,7 @@ def test_gpus_are_left_alone_by_default(jobs, four_gpus, monkeypatch):
 
 
 def test_more_gpus_than_there_are(jobs, four_gpus):
-    with pytest.raises(ConfigError, match="ask for 6 GPUs in all, and 4"):
+    with pytest.raises(ConfigError, match="ask for 6 GPUs in total, but 4"):
         jobs.submit(gpu_role(3, 2), auto_set_cuda_visible_devices=True)
 
 

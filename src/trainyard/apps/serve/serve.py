@@ -1,8 +1,8 @@
 """Register a model with TorchServe's management API.
 
-TorchServe fetches models by HTTP. A model at an ``http(s)://`` URL is registered as it is; any other is
-served from here, on ``--port``, until the registration is done. Options other than those below are parameters
-of the registration: ``--model_name digits --initial_workers 2``.
+TorchServe fetches models by HTTP. An ``http(s)://`` URL is registered directly; any other model is served by
+this program, on ``--port``, until the registration is done. Unknown options are parameters of the
+registration: ``--model_name digits --initial_workers 2``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _register(args, _model_url(args, args.port), params)
         return 0
     if not exists(args.model_path):
-        raise ConfigError(f"there is no model {args.model_path}")
+        raise ConfigError(f"the model {args.model_path} does not exist")
     with ThreadingHTTPServer(("", args.port), _handler(args.model_path)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""Evaluate Booth's function, whose minimum is 0 at (1, 3), and write the value down."""
+"""Evaluate Booth's function, whose minimum is 0 at (1, 3), and write the value to a file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Run a command for a time, or until a file appears.
+"""Run a command for a limited time, or until a file appears.
 
 ``python -m trainyard.apps.utils.process_monitor --timeout 60 --exit_on_file done.txt -- COMMAND ...``
 
-It ends with the command's own code when the command ends by itself (128 + the signal that killed it), with 0
-when it was ended as asked (the file, or the time), and with 1 when the file to start on never came.
+The exit code is the command's own if it ends by itself (128 + the signal that killed it), 0 if it was stopped
+by the time or the file, and 1 if the file to start on did not appear.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="process_monitor", description="Run a command for a time.")
     parser.add_argument("--timeout", type=float, default=0.0, help="seconds until it ends; 0: no limit")
-    parser.add_argument("--poll_rate", type=float, default=1.0, help="seconds between looks at the files")
-    parser.add_argument("--start_on_file", default="", help="wait until this file is there")
-    parser.add_argument("--exit_on_file", default="", help="end when this file is there")
+    parser.add_argument("--poll_rate", type=float, default=1.0, help="seconds between checks of the files")
+    parser.add_argument("--start_on_file", default="", help="wait until this file exists")
+    parser.add_argument("--exit_on_file", default="", help="end when this file exists")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     args = parser.parse_args(argv)
     if args.command[:1] == ["--"]:
         del args.command[0]
     if not args.command:
-        parser.error("there is no command")
+        parser.error("no command given")
     return args
 
 
@@ -72,12 +72,12 @@ def _watch(process: subprocess.Popen[bytes], is_over: Callable[[], bool], poll_s
         except subprocess.TimeoutExpired:
             if not is_over():
                 continue
-            _end(process)
+            _stop(process)
             return 0
         return code if code >= 0 else 128 - code
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(GRACE_SECONDS)

@@ -1,1 +1,3 @@
-"""The subcommands. Each module has ``add_arguments(parser)`` and ``run(args) -> int``."""
+"""The subcommands, one module each: ``add_arguments(parser)`` declares its arguments, ``run(args)``
+returns the exit code. What several commands share is in the folder above.
+"""

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser, "*")
-    parser.add_argument("--wait", action="store_true", help="wait until they have ended")
+    parser.add_argument("--wait", action="store_true", help="wait until the jobs have ended")
 
 
 def run(args: Namespace) -> int:
-    """Run the command. One job that cannot be cancelled does not keep the others from it."""
+    """Run the command. If one job cannot be cancelled, the others still are."""
     from trainyard.runner import get_runner
 
     code, asked = EXIT_OK, []

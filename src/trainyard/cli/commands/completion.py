@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from argcomplete.shell_integration import shellcode
 
     out(shellcode(["trainyard"], shell=args.shell).strip("\n"))

@@ -1,8 +1,8 @@
 """List components, show the help of one, or lint some.
 
-trainyard components                     all of them
-trainyard components dist.ddp            the help of one
-trainyard components lint FILE[:fn]      every problem of a file's components, or of one
+trainyard components                     list all
+trainyard components dist.ddp            show the help of one
+trainyard components lint FILE[:fn]      report all problems of a file's components, or of one
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     name = parser.add_argument("name", nargs="?", metavar="NAME | lint", help="a component, or the word lint")
     complete_with(name, "component_completer")
     parser.add_argument("files", nargs="*", metavar="FILE[:fn]", help="after lint: what to check")
@@ -31,11 +30,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     if args.name == "lint":
         return _lint(args.files, args.json)
     if args.files:
-        raise UsageError(f"{args.files[0]!r} is one argument too many", hint="One component at a time.")
+        raise UsageError(f"unexpected argument {args.files[0]!r}", hint="Name one component at a time.")
     return _show(args.name, args.json) if args.name else _list(args.json)
 
 
@@ -95,8 +93,8 @@ def _lint_one(target: str) -> list[dict[str, Any]]:
     functions = [function] if function else component_functions(path)
     if not functions:
         raise ConfigError(
-            f"{path} has no component: no public function is said to return an AppDef",
-            hint=f"Name the function to see what is wrong with it: {path}:NAME",
+            f"{path} has no component: no public function is annotated to return an AppDef",
+            hint=f"To see the problems of a function, name it: {path}:NAME",
         )
     return [_as_json(path, name, message) for name in functions for message in lint_component(path, name)]
 

@@ -1,6 +1,6 @@
-"""Show the configuration, each value with the file and line it comes from, or start a configuration file.
+"""Show the configuration, each value with the file and line that sets it, or create a configuration file.
 
-trainyard config show                     all of it
+trainyard config show                     everything
 trainyard config show local_cwd           one section: run, a scheduler, component.NAME, cli.NAME
 trainyard config init                     write a commented trainyard.toml
 """
@@ -27,22 +27,20 @@ ACTIONS = ("show", "init")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("action", nargs="?", default="show", metavar="show | init", help="what to do")
     parser.add_argument("section", nargs="?", metavar="SECTION", help="show only this section")
     add_json_option(parser)
     parser.add_argument(
-        "--user", action="store_true", help="init: write the file that holds for all projects"
+        "--user", action="store_true", help="init: write the file for all projects of this user"
     )
     parser.add_argument("--print", action="store_true", help="init: print the file instead of writing it")
     parser.add_argument("--force", action="store_true", help="init: overwrite a file that exists")
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     if args.action not in ACTIONS:
         raise UsageError(
-            f"config can show and init, not {args.action!r}", hint=did_you_mean(args.action, ACTIONS)
+            f"the action must be show or init, not {args.action!r}", hint=did_you_mean(args.action, ACTIONS)
         )
     return _init(args) if args.action == "init" else _show(args)
 
@@ -101,7 +99,7 @@ NOT_SET = "(required, not set)"
 
 
 class ShownValue(NamedTuple):
-    """A value, without its secret if it is one, and where it comes from."""
+    """A value, masked if it is secret, and where it is set."""
 
     value: Any
     origin: str
@@ -114,7 +112,7 @@ def all_sections() -> Sections:
     """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``.
 
     Raises:
-        ConfigError: a file is malformed or holds what means nothing; the message holds file and line.
+        ConfigError: a file is malformed or holds unknown settings; the message holds file and line.
     """
     from trainyard.runner.config import load_config
     from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
@@ -136,7 +134,7 @@ def all_sections() -> Sections:
 
 
 def scheduler_options() -> dict[str, Any]:
-    """Return the options of every scheduler that can be loaded; the others give a warning."""
+    """Return the options of every scheduler; warn of those that cannot be loaded."""
     from trainyard.runner import get_runner
 
     found = {}
@@ -162,7 +160,7 @@ def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, Sho
 
 
 def _named(config: Config, table: str) -> list[str]:
-    """Return the names that the files have tables for: ``[component."utils.echo"]``, ``[cli:list]``."""
+    """Return the names of a table's subtables: ``[component."utils.echo"]``, ``[cli:list]``."""
     names: dict[str, None] = {}
     for source in config.sources:
         names |= dict.fromkeys(source.tables.get(table, {}) if source.kind == "toml" else ())
@@ -213,16 +211,16 @@ def _toml(value: Any) -> str:
 
 
 def template() -> str:
-    """Return a configuration file that sets nothing and names every option, as comments."""
+    """Return a configuration file with every option as a comment."""
     lines = [
-        "# Configuration of trainyard. `trainyard config show` tells what holds, and why.",
-        "# Stronger than this file: variables (TRAINYARD_SCHEDULER, TRAINYARD_<SCHEDULER>_<OPTION>) and the",
+        "# Configuration of trainyard. `trainyard config show` shows all values and where they are set.",
+        "# It is overridden by variables (TRAINYARD_SCHEDULER, TRAINYARD_<SCHEDULER>_<OPTION>) and the",
         "# command line.",
         "",
         "[run]",
-        '# scheduler = "local_cwd"  # where `trainyard run` runs jobs',
-        '# component = "utils.echo"  # what it runs when none is named',
-        '# workspace = "."  # what travels with the job',
+        '# scheduler = "local_cwd"  # where jobs run',
+        '# component = "utils.echo"  # the component if none is named',
+        '# workspace = "."  # the code that travels with the job',
         "# wait = true  # wait for the end of jobs",
         "# log = true  # follow their logs",
     ]

@@ -1,4 +1,4 @@
-"""Remove what is kept of jobs that have ended: their logs, their own results and their entries in lists."""
+"""Remove ended jobs: their logs, the results in their directories, and their entries in lists."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser, "+")
 
 
 def run(args: Namespace) -> int:
-    """Run the command. One job that cannot be deleted does not keep the others from it."""
+    """Run the command. If one job cannot be deleted, the others still are."""
     from trainyard.runner import get_runner
 
     code = EXIT_OK
@@ -39,7 +38,7 @@ def run(args: Namespace) -> int:
 
 
 def _results_of(runner: Runner, handle: str) -> str:
-    """Return where a job's results are on this machine; "" if there are none, or it ran elsewhere."""
+    """Return the path of a job's results on this machine, or ""."""
     from trainyard.specs.handles import parse_app_handle
     from trainyard.specs.training import local_path
 
@@ -51,7 +50,9 @@ def _results_of(runner: Runner, handle: str) -> str:
 
 
 def _fate(results: str) -> str:
-    """Return what has become of the results: those in the job's own directory went with it."""
+    """Return what happened to the results: those in the job's directory were removed."""
     if not results:
         return ""
-    return f"; its results stay in {results}" if os.path.exists(results) else f" and its results in {results}"
+    return (
+        f"; its results remain in {results}" if os.path.exists(results) else f" and its results in {results}"
+    )

@@ -1,4 +1,4 @@
-"""Show what a job was made of (roles, commands, images, variables, resources), and where its results are."""
+"""Show a job's definition (roles, commands, images, variables, resources), and where its results are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser)
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.redaction import Redactor
     from trainyard.runner import get_runner
     from trainyard.runner.observation import unknown_job

@@ -1,6 +1,6 @@
 """Show what changed between two jobs: code, arguments, options, environment, definition.
 
-Without the second job, the first is compared with the one that was submitted before it under the same name.
+With one job, it is compared with the previous job of the same name.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ _MARKS = {"added": ("A", GREEN), "removed": ("D", RED), "modified": ("M", CYAN)}
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser)
     other = parser.add_argument(
-        "other", nargs="?", metavar="OTHER", help="the job to compare with; by default its predecessor"
+        "other", nargs="?", metavar="OTHER", help="the job to compare with; by default the previous one"
     )
-    complete_with(other, "handle_completer")
+    complete_with(other, "job_completer")
     parser.add_argument(
         "--stat", action="store_true", help="name the files that changed, without their lines"
     )
@@ -42,7 +41,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
@@ -63,13 +61,13 @@ def _compare(runner: Runner, args: Namespace) -> Comparison:
     other = runner.resolve_handle(args.other) if args.other else _predecessor(runner, named)
     handles = [named, other] if args.other else [other, named]
     if named == other:
-        raise UsageError(f"both are {named}: there is nothing to compare")
+        raise UsageError(f"cannot compare {named} with itself")
     first, second = find_for_comparison({handle: runner.history.find(handle) for handle in handles})
     return Comparison(first, second, Store())
 
 
 def _predecessor(runner: Runner, handle: str) -> str:
-    """Return the job of the same name that was submitted before this one."""
+    """Return the previous job of the same name."""
     from trainyard.runner.compare import find_for_comparison
 
     (record,) = find_for_comparison({handle: runner.history.find(handle)})
@@ -145,7 +143,7 @@ def _content(file: FileChange) -> Iterator[str]:
 
 
 def _text(content: bytes | None) -> list[str] | None:
-    """Return the lines of a text; None of what is none, or was not kept."""
+    """Return the lines of a text; None if it is binary or not stored."""
     if content is None or b"\0" in content:
         return None
     return content.decode(errors="replace").splitlines()

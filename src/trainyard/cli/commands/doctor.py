@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_scheduler_options(parser, "the scheduler", required=True)
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command. It fails if one of the checks does."""
+    """Run the command. It fails if a check fails."""
     from trainyard.runner import get_runner
 
     with get_runner() as runner:

@@ -20,7 +20,6 @@ SCHEDULER = "sagemaker_local"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("what", choices=["spot"], help="spot: the interruption of spot instances")
     add_handle_argument(parser)
     parser.add_argument(
@@ -32,7 +31,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.cli.units import parse_duration
     from trainyard.runner import get_runner
 

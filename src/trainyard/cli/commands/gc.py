@@ -1,11 +1,11 @@
-"""Remove what old jobs of this machine left behind: logs, containers, images with their code, and code.
+"""Remove leftovers of old jobs on this machine: logs, containers, images with their code, and code.
 
-Code is kept for jobs of the history that have not ended, or not so long ago. Of a Docker daemon only what
-jobs of this history left is removed, or with --all what anybody's did.
+The code of jobs that are running, or ended recently, is kept. On a Docker daemon only leftovers of jobs in
+this history are removed, or with --all those of all users.
 
-With -s it removes what jobs left behind on that scheduler alone, such as job definitions of AWS Batch.
+With -s only leftovers on that scheduler are removed, such as job definitions of AWS Batch.
 
-Without --yes it only shows what it would remove.
+Without --yes the command only shows what it would remove.
 """
 
 from __future__ import annotations
@@ -23,32 +23,30 @@ if TYPE_CHECKING:
     from trainyard.schedulers.base import Leftover
     from trainyard.workspace.code_store import Store
 
-# Whose leftovers are on this machine.
+# Their leftovers are on this machine.
 LOCAL_SCHEDULERS = ("local_cwd", "local_docker", "sagemaker_local")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "--older-than",
         "--older_than",
         default="30d",
         metavar="TIME",
-        help="only jobs that ended at least so long ago: 12h, 7d (default: 30d)",
+        help="only jobs that ended at least this long ago: 12h, 7d (default: 30d)",
     )
-    add_scheduler_options(parser, "remove what jobs left behind on this scheduler")
+    add_scheduler_options(parser, "remove leftovers on this scheduler")
     parser.add_argument(
         "-a",
         "--all",
         action="store_true",
-        help="also what others left on a daemon that is shared, or jobs of other state directories",
+        help="also leftovers of other users of a shared daemon, and of other state directories",
     )
-    parser.add_argument("--yes", action="store_true", help="really remove them")
+    parser.add_argument("--yes", action="store_true", help="remove them")
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.cli.units import parse_duration
     from trainyard.runner import get_runner
 
@@ -80,11 +78,11 @@ def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) ->
     except (BackendError, ConfigError):
         if args.scheduler:
             raise
-        return []  # this machine has no Docker daemon, say, or no boto3
+        return []  # for example, there is no Docker daemon or no boto3
 
 
 def _own(runner: Runner, name: str, found: list[Leftover]) -> list[Leftover]:
-    """Leave out what others may have left, or jobs of another state directory."""
+    """Leave out leftovers of other users and of other state directories."""
     shared = [item for item in found if item.shared]
     jobs = runner.history.known(name, {item.app_id for item in shared if item.app_id}, deleted=True)
     code = runner.history.known_code({item.fingerprint for item in shared if item.fingerprint})
@@ -92,7 +90,7 @@ def _own(runner: Runner, name: str, found: list[Leftover]) -> list[Leftover]:
 
 
 def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -> int:
-    runner.jobs(scheduler=name)  # so that the history knows how they ended
+    runner.jobs(scheduler=name)  # so that the history has their final states
     return runner.scheduler(name).remove_leftovers(runner.cfg_from_str(name, *args.cfg), items)
 
 

@@ -1,7 +1,7 @@
 """List jobs, the latest first.
 
-The history of this machine answers at once, and the states of jobs that have not ended are asked for. With
--s the scheduler itself is asked too, so that jobs started elsewhere are listed as well.
+Jobs come from the history of this machine; the states of jobs that have not ended are updated first. With -s
+the scheduler is asked too, so that jobs started elsewhere are listed as well.
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ LEAST_WIDTH = 12  # of a name that is cut
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_scheduler_options(parser, "only jobs of this scheduler")
     parser.add_argument("--state", metavar="A,B", help="only jobs in these states, such as running,failed")
-    parser.add_argument(
-        "--since", metavar="TIME", help="only jobs submitted from then on: 2h, 3d, an ISO date"
-    )
+    parser.add_argument("--since", metavar="TIME", help="only jobs submitted since then: 2h, 3d, an ISO date")
     parser.add_argument(
         "--name", metavar="TEXT", help="only names or ids that contain this (or match its * and ?)"
     )
@@ -46,26 +43,25 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--limit",
         type=number_between(0, MOST_LINES),
         metavar="N",
-        help=f"at most so many, 0 for all (a table shows {DEFAULT_LIMIT} by default, JSON all)",
+        help=f"show at most N jobs, 0 for all (default: {DEFAULT_LIMIT} in a table, all in JSON)",
     )
     parser.add_argument(
         "-a",
         "--all",
         action="store_true",
-        help="also submissions that were refused or interrupted, and jobs that others submitted",
+        help="also refused or interrupted submissions, and jobs of other users",
     )
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.runner import get_runner
     from trainyard.runner.jobsearch import JobFilter
 
     _apply_configuration(args)
     wanted = JobFilter(_states(args.state), _since(args.since), args.name, args.all, args.scheduler)
     if args.cfg and not args.scheduler:
-        raise UsageError("-cfg holds options of a scheduler; name it with -s")
+        raise UsageError("-cfg needs -s: it sets options of a scheduler")
     limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
     code = EXIT_OK
     with get_runner() as runner:
@@ -78,7 +74,7 @@ def run(args: Namespace) -> int:
                 # the latest first, as those of the history
                 rows = sorted([*rows, *others], key=lambda row: -(row.started_at or 0.0))
             except (BackendError, NotImplementedError) as error:
-                warn(f"{args.scheduler} does not list its jobs; this is what the history knows: {error}")
+                warn(f"cannot list the jobs of {args.scheduler}, only those of the history: {error}")
                 code = EXIT_BACKEND
     shown = rows[:limit] if limit else rows
     if args.json:
@@ -93,7 +89,7 @@ def run(args: Namespace) -> int:
 
 
 def _apply_configuration(args: Namespace) -> None:
-    """Take the scheduler and the limit of ``[cli.list]`` where the command line has none."""
+    """Use the scheduler and limit of ``[cli.list]`` unless the command line sets them."""
     from trainyard.runner.config import check_keys, load_config
 
     settings = load_config().command("list")
@@ -119,7 +115,7 @@ def _states(text: str | None) -> set[str] | None:
     names = {name.strip().upper() for name in text.split(",") if name.strip()}
     for name in sorted(names):
         if name not in there:
-            raise UsageError(f"--state: there is no state {name!r}", hint=did_you_mean(name, there))
+            raise UsageError(f"--state: unknown state {name!r}", hint=did_you_mean(name, there))
     return names
 
 
@@ -146,10 +142,7 @@ def _table(rows: list[Row]) -> str:
 
 
 def _fitted(lines: list[list[Any]], columns: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return headers and rows that fit the terminal: with short times, ids for handles, and cut names.
-
-    An id stands for its job wherever a handle does. Without a terminal everything is whole.
-    """
+    """Return headers and rows that fit the terminal: short times, ids instead of handles, shortened names."""
     from trainyard.cli.units import format_time
 
     def laid_out(date: str, handle: bool) -> list[list[str]]:
@@ -190,10 +183,7 @@ def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:
 
 
 class Row:
-    """One job of the list. Times are seconds since the epoch; None where they are not known.
-
-    ``state`` is UNREACHABLE for a job that cannot be seen now; the history keeps the last one that was.
-    """
+    """One job of the list. Times are seconds since the epoch; None where they are not known."""
 
     __slots__ = (
         "app_id",
@@ -224,7 +214,7 @@ class Row:
 
     @classmethod
     def from_record(cls, record: JobRecord) -> Row:
-        """Make the row of a submission in the history."""
+        """Return the row of a submission in the history."""
         row = cls(record.handle, record.scheduler, record.app_id, record.name, record.state)
         row.phase, row.component, row.msg = record.phase, record.component, record.msg
         row.created_at, row.submitted_at = record.created_at, record.submitted_at
@@ -233,24 +223,24 @@ class Row:
 
     @classmethod
     def from_listed(cls, scheduler: str, job: ListAppResponse) -> Row:
-        """Make the row of a job that a scheduler lists."""
+        """Return the row of a job that a scheduler lists."""
         row = cls(job.app_handle, scheduler, job.app_id, job.name or job.app_id, job.state)
         row.submitted_at, row.ended_at = job.submitted_at, job.ended_at
         return row
 
     @property
     def started_at(self) -> float | None:
-        """When it was submitted, or was to be."""
+        """When it was submitted, or the submission began."""
         return self.submitted_at or self.created_at
 
     @property
     def shown_state(self) -> str:
-        """The name of the state, as a table has it."""
+        """The name of the state in tables."""
         return REFUSED_STATE if self.phase == REFUSED else self.state.name
 
     @property
     def ended(self) -> bool:
-        """Whether it can never change again."""
+        """Whether its state is final."""
         return is_terminal(self.state) or self.phase == REFUSED
 
     def to_json(self) -> dict[str, Any]:
@@ -261,16 +251,9 @@ class Row:
 def own_rows(
     runner: Runner, wanted: JobFilter, limit: int | None, cfg: dict[str, Any] | None = None
 ) -> tuple[list[Row], int]:
-    """Return submissions of the history, the latest first, and the number of all that are wanted.
+    """Return up to ``limit`` submissions of the history, the latest first, and the number of all that match.
 
-    Args:
-        runner: the runner.
-        wanted: which.
-        limit: at most so many; None for all.
-        cfg: options of the filter's scheduler, by which it may list some jobs only.
-
-    Raises:
-        UnknownSchedulerException: there is no such scheduler.
+    ``cfg`` are options of the filter's scheduler, by which it may list only some jobs.
     """
     if wanted.scheduler is None:
         records, total = runner.search(wanted, limit)
@@ -285,10 +268,7 @@ def own_rows(
 
 
 def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None) -> list[Row]:
-    """Return the jobs that a scheduler lists and the history does not know.
-
-    What the scheduler can leave out itself it is not asked for.
-    """
+    """Return the jobs that a scheduler lists and the history does not know."""
     scheduler = wanted.scheduler or ""
     states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
     if states == set():
@@ -302,7 +282,7 @@ def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None
 
 
 def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
-    """Return what a scheduler is to list, as far as it takes that; see `Scheduler.list_filters`."""
+    """Return the part of the filter that the scheduler applies itself; see `Scheduler.list_filters`."""
     named = None if states is None else {AppState[name] for name in states}
     filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
     return {key: value for key, value in filters.items() if key in taken and value is not None}

@@ -1,6 +1,6 @@
 """Print or follow the logs of a job.
 
-Every line begins with the replica that wrote it, as ROLE/ID. All replicas are shown unless some are named.
+Each line begins with its replica, ROLE/ID. All replicas are shown unless some are named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ Wanted = tuple[str, "frozenset[int] | None"]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     target = parser.add_argument(
         "handle",
         nargs="?",
@@ -39,11 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="ROLE/ID",
         help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3",
     )
-    parser.add_argument("-f", "--follow", "-t", action="store_true", help="go on until the job has ended")
+    parser.add_argument("-f", "--follow", "-t", action="store_true", help="follow until the job has ended")
     parser.add_argument("--tail", metavar="N", help="only the last N lines of each replica")
-    parser.add_argument("--since", metavar="TIME", help="only lines from then on: 10m, 2h, an ISO time, now")
+    parser.add_argument("--since", metavar="TIME", help="only lines since then: 10m, 2h, an ISO time, now")
     parser.add_argument("--until", metavar="TIME", help="only lines before then")
-    parser.add_argument("--regex", metavar="REGEX", help="only lines in which this matches")
+    parser.add_argument("--regex", metavar="REGEX", help="only lines that match this")
     parser.add_argument(
         "--streams",
         "--stream",
@@ -57,12 +56,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def parse(parser: Parser, argv: list[str]) -> Namespace:
-    """Parse the arguments. ``-/ROLE`` is the latest job's role, though it looks like an option."""
+    """Parse the arguments. ``-/ROLE`` is a role of the latest job, not an option."""
     return parser.parse_arguments([word[1:] if word.startswith("-/") else word for word in argv])
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     query = _query(args)
     target, wanted = split_target(args.handle or "")
     wanted += [parse_wanted(text) for text in args.replicas]
@@ -96,7 +94,7 @@ def _query(args: Namespace) -> LogQuery:
     try:
         last = None if args.tail is None else whole_number(args.tail, 0, MOST_LINES)
     except ValueError as error:
-        hint = "It takes a number of lines. To follow a log, use -f (or --follow)."
+        hint = "--tail takes a number of lines. To follow a log, use -f (or --follow)."
         raise UsageError(f"--tail: {error}", hint=hint) from None
     if args.regex is not None:
         from trainyard.schedulers.lines import compile_regex
@@ -109,7 +107,7 @@ def _query(args: Namespace) -> LogQuery:
         since = parse_time(args.since) if args.since else None
         until = parse_time(args.until) if args.until else None
         if since and until and since >= until:
-            raise UsageError(f"--since {args.since} is not before --until {args.until}")
+            raise UsageError(f"--since {args.since} must be before --until {args.until}")
     return LogQuery(
         args.regex,
         since,
@@ -124,9 +122,9 @@ def _query(args: Namespace) -> LogQuery:
 
 
 def split_target(text: str) -> tuple[str, list[Wanted]]:
-    """Split ``HANDLE[/ROLE[/0,1]]`` into what names the job and the replicas that are wanted (none: all).
+    """Split ``HANDLE[/ROLE[/0,1]]`` into the job and the wanted replicas (an empty list: all).
 
-    The job may be written as a full handle, the beginning of an id, ``-`` or nothing.
+    The job is a handle, the beginning of an id, ``-`` or nothing.
     """
     scheduler, separator, rest = text.partition("://")
     parts = (rest if separator else text).split("/")
@@ -171,7 +169,7 @@ def _bad(text: str) -> UsageError:
 
 
 def select(replicas: Sequence[tuple[str, int]], wanted: Iterable[Wanted]) -> list[tuple[str, int]]:
-    """Return the replicas that are wanted, in the job's order; all of them if nothing is named.
+    """Return the wanted replicas in the job's order; all if none are named.
 
     Raises:
         UsageError: the job has no such role or replica.

@@ -1,4 +1,4 @@
-"""Start a job again, exactly as it was: the same definition, code and options, from the history."""
+"""Start a job of the history again, exactly as before: same definition, code and options."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser)
     add_submission_options(parser)
-    add_plan_options(parser, "the code that it had")
+    add_plan_options(parser, "the same code as before")
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.cli.runrequest import following_settings
     from trainyard.runner import get_runner
     from trainyard.runner.config import load_config

@@ -1,10 +1,10 @@
 """Start a job. Prints its handle, alone, on stdout; everything else goes to stderr.
 
-Everything after the component belongs to the component: `trainyard run utils.echo --help` shows its help.
+All words after the component are its arguments: `trainyard run utils.echo --help` shows its help.
 
-A job of a local scheduler is followed to its end, and the exit code says how it ended; --detach turns that
+A job of a local scheduler is followed to its end, and the exit code tells how it ended; --detach turns that
 off. Jobs of other schedulers are followed with --wait or --log. On a terminal Ctrl-C asks a local job to
-stop; elsewhere it only stops watching (exit code 130), and the job goes on.
+stop; otherwise it only stops watching (exit code 130), and the job keeps running.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the command's arguments."""
     add_submission_options(parser)
-    add_plan_options(parser, "the current directory, where the scheduler ships code")
+    add_plan_options(parser, "the current directory, if the scheduler ships code")
     parser.add_argument(
         "--parent_run_id", "--parent-run-id", metavar="ID", help="the run that this one belongs to"
     )
@@ -44,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
         "--tee_logs",
         "--tee-logs",
         action="store_true",
-        help="accepted for the predecessor's command lines: lines always name their replica",
+        help="accepted for compatibility; lines always name their replica",
     )
     parser.add_argument("--stdin", action="store_true", help="read the job as JSON from stdin")
     component = parser.add_argument(
@@ -70,12 +69,11 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     try:
         return _run(args)
     except ComponentArgumentError as error:
         if error.exit_code and args.misplaced:
-            error.hint += f"\n`trainyard run` has an option {args.misplaced}; it stands before the component."
+            error.hint += f"\n{args.misplaced} is an option of `trainyard run`: put it before the component."
         raise
 
 
@@ -85,7 +83,7 @@ def _run(args: Namespace) -> int:
 
     if args.stdin:
         if args.component:
-            raise UsageError("--stdin reads the component too", hint=f"Leave out {args.component!r}.")
+            raise UsageError("--stdin also gives the component", hint=f"Leave out {args.component!r}.")
         args = from_stdin(args, sys.stdin)
     config = load_config()
     request = RunRequest(args, config)

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    action = parser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="only this one's")
+    action = parser.add_argument(
+        "scheduler", nargs="?", metavar="SCHEDULER", help="only this scheduler's options"
+    )
     complete_with(action, "scheduler_completer")
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command. Without a scheduler, one that cannot be loaded does not hide the others."""
+    """Run the command. Schedulers that cannot be loaded only cause a warning."""
     from trainyard.runner import get_runner
 
     found: dict[str, runopts] = {}

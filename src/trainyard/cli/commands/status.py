@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser)
     parser.add_argument("--roles", metavar="A,B", help="only these roles")
     parser.add_argument(
-        "-w", "--watch", action="store_true", help="go on until the job has ended; if piped, print changes"
+        "-w",
+        "--watch",
+        action="store_true",
+        help="watch until the job has ended; if piped, print changes",
     )
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.runner import get_runner
 
     roles = [role.strip() for role in args.roles.split(",") if role.strip()] if args.roles else None

@@ -18,10 +18,11 @@ EXIT_TIMEOUT = 124
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_handle_argument(parser)
     parser.add_argument(
-        "--timeout", metavar="TIME", help=f"give up after so long (90, 10m, 2h) and exit with {EXIT_TIMEOUT}"
+        "--timeout",
+        metavar="TIME",
+        help=f"give up after this (90, 10m, 2h) and exit with {EXIT_TIMEOUT}",
     )
     parser.add_argument(
         "--exit-code-from",
@@ -33,7 +34,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.cli.liveview import StatusLines
     from trainyard.cli.units import parse_duration
     from trainyard.cli.watching import wait_for_end
@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
         try:
             status = wait_for_end(runner, handle, lines, timeout)
         except KeyboardInterrupt:
-            note(f"\nno longer waiting; the job goes on. `trainyard wait {handle}` waits again")
+            note(f"\nno longer waiting; the job keeps running. `trainyard wait {handle}` waits again")
             return EXIT_INTERRUPTED
     print_json(job_json(handle, status)) if args.json else out(str(status.state))
     if not status.is_terminal():

@@ -1,4 +1,4 @@
-"""Show what would travel with a job: files, size, fingerprint, and what is left out and why.
+"""Show which code would be sent with a job: files, size, fingerprint, and what is left out and why.
 
 trainyard workspace show                  the current directory
 trainyard workspace show DIR              another directory
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from trainyard.workspace.snapshot import Snapshot
 
 LARGEST = 10
-# As many paths of a rule are named; --json has them all.
+# How many paths of each rule are shown; --json has them all.
 _NAMED = 5
 _LISTED = 10
 _RULES = {"git": "Git", "default": "trainyard"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("action", nargs="?", default="show", metavar="show", help="what to do")
     parser.add_argument(
         "workspace", nargs="?", default=".", metavar="DIR", help="as with run --workspace (default: .)"
@@ -41,17 +40,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the command."""
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.snapshot import snapshot
 
     if args.action != "show":
         raise UsageError(
-            f"there is no {args.action!r} of a workspace", hint="trainyard workspace show [DIR | DIR=SUB,...]"
+            f"the action must be show, not {args.action!r}",
+            hint="trainyard workspace show [DIR]",
         )
     workspace = Workspace.from_str(args.workspace)
     if not workspace:
-        raise UsageError("this is the workspace of nothing", hint="Name a directory.")
+        raise UsageError("the workspace is empty", hint="Name a directory.")
     taken = snapshot(workspace)
     if args.json:
         print_json(_as_json(workspace, taken))

@@ -1,1 +1,4 @@
-"""The embedded scheduler: a job's replicas are processes of this machine, under a detached supervisor."""
+"""The scheduler `local_cwd`: options, request, submission and description of jobs that are processes here.
+
+How the processes are run, recovered and logged is in `schedulers/exec/process`.
+"""

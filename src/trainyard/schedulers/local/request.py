@@ -1,6 +1,6 @@
-"""From a job to what its supervisor is told: one program, environment and directory per replica.
+"""From a job to its supervisor's plan: program, environment and log directory of each replica.
 
-Making a plan touches nothing, so that a dry run can.
+Making a request changes nothing, so that a dry run can make one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA_SMI_SECONDS = 30
 #: A path may have 4095 bytes; those of logs have the job's, the role's and a file's name too.
 LONGEST_LOG_DIR = 3500
-#: Of the toolkit, where the hosts of a distribution come together.
+#: Of the toolkit: the ports at which the hosts of a distributed job meet.
 _PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
 #: Below those that the kernel gives to connections (ip_local_port_range) and those of `sagemaker_local`.
 _MEETING_PORTS = range(12000, 20000)
@@ -70,7 +70,7 @@ class RolePlan:
 
 @dataclass
 class LocalRequest:
-    """Everything that a supervisor is told."""
+    """The whole plan of a supervisor."""
 
     app_id: str
     job_dir: str
@@ -86,7 +86,7 @@ class LocalRequest:
         return json.dumps(self.shown(), indent=2)
 
     def shown(self) -> dict[str, Any]:
-        """Return the request as JSON values for people, secrets masked."""
+        """Return the request as JSON values, with secrets masked."""
         from trainyard.redaction import Redactor
 
         redactor = Redactor()
@@ -248,7 +248,7 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
 
 
 def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> list[str]:
-    """Find the program of a role's replicas; returns what is wrong with it, before anything is started."""
+    """Find the program of a role's replicas; returns what is wrong with it."""
     program = role.replicas[0].argv[0]
     if manifest is not None:
         searched = path.startswith(cwd + os.pathsep) and os.sep not in program
@@ -279,7 +279,7 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
 
 
 def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
-    """Return what is wrong with the script that a role's program is to read."""
+    """Return what is wrong with the script of a role's program."""
     script = script_of(role.args, role.metadata)
     if not script:
         return []
@@ -295,7 +295,7 @@ def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
 
 
 def _ignored(role: Role) -> list[str]:
-    """Return which fields of a role mean nothing here, in words."""
+    """Return a warning for each field of a role that has no effect here."""
     ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
     if role.image not in ("", NO_IMAGE):
         ignored.insert(0, f"the image {role.image}")
@@ -351,7 +351,7 @@ def place_gpus(wanted: Sequence[int], gpus: Sequence[str]) -> list[str | None]:
     total = sum(count for count in wanted if count > 0)
     if total > len(gpus):
         raise ConfigError(
-            f"the replicas ask for {total} GPUs in all, and {len(gpus)} are visible on this machine",
+            f"the replicas ask for {total} GPUs in total, but {len(gpus)} are visible on this machine",
             hint="Ask for fewer, or leave auto_set_cuda_visible_devices off to let replicas share.",
         )
     placed: list[str | None] = []

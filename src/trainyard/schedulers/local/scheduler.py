@@ -48,7 +48,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         self._launcher: Launcher | None = None
 
     def close(self) -> None:
-        """End a supervisor that was started ahead of a job that did not come."""
+        """End a supervisor that was started ahead of its job, if no job was submitted."""
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             launcher.discard()
@@ -63,13 +63,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     # ---- submitting
 
     def expect_submission(self) -> None:
-        """Start a supervisor ahead of its job, so that it comes up while the job is being made."""
+        """Start a supervisor ahead of its job, so that it loads while the job is being prepared."""
         from trainyard.schedulers.exec.process.launcher import Launcher
 
         if self._launcher is None:
             try:
                 self._launcher = Launcher()
-            except OSError:  # it is tried again, and reported, when there is a job
+            except OSError:  # tried again, and reported, when the job is submitted
                 pass
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
@@ -81,7 +81,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         return DirectoryShipment(workspace)
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit will be in the state directory; each replica has a base directory."""
+        """Return where the toolkit will be in the state directory; each replica gets a base directory."""
         from trainyard.specs.substitution import macros
         from trainyard.workspace.toolkit_files import ToolkitPlace, local_command
 
@@ -108,7 +108,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
-        """Start the job's supervisor; the job is under way when this returns.
+        """Start the job's supervisor; the job runs when this returns.
 
         Raises:
             StateStoreError: the state directory cannot be written.
@@ -128,7 +128,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return what is known of a job; ends it as FAILED if its supervisor is gone."""
+        """Describe a job, after ending it as FAILED if its supervisor is gone."""
         from trainyard.schedulers.local.observe import describe
 
         job = ProcessJob.find(app_id)
@@ -149,7 +149,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         return ProcessJob.find(app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends; the system notifies, nothing is asked for again and again."""
+        """Block until the job ends, without polling."""
         from trainyard.schedulers.exec.process.job_watch import wait_for_end
 
         job = ProcessJob.find(app_id)
@@ -199,7 +199,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
-        """Return lines of several replicas in order of time, which is kept to a quarter of a second."""
+        """Return lines of several replicas in order of time, to a quarter of a second."""
         from trainyard.schedulers.exec.process.log_reader import ReplicaLog
         from trainyard.schedulers.lines import check_replicas, compile_regex
 
@@ -216,7 +216,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
 
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
-    """Make the job's working directory and start it; without a job there is no directory left."""
+    """Make the job's working directory and start the job; remove the directory if the job cannot start."""
     from trainyard.schedulers.local.submission import submit
     from trainyard.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 
@@ -263,5 +263,5 @@ def _is_over(job: ProcessJob) -> bool:
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:
-    """Make the scheduler. Takes no options of its own."""
+    """Make the scheduler. It takes no arguments."""
     return LocalScheduler(session_name)

@@ -1,4 +1,4 @@
-"""Starting a local job: its directory first, then its supervisor, which takes it from there."""
+"""Starting a local job: writing its directory, then starting its supervisor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
 
     Args:
         info: the request.
-        launcher: a process started for this ahead of time.
+        launcher: one that was started ahead of time.
 
     Raises:
         StateStoreError: the state directory cannot be written.
@@ -52,7 +52,7 @@ def submit(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None = None) 
 
 
 def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
-    """Return what is kept of the submission. Secrets are not."""
+    """Return what is stored of the submission, without secrets."""
     request = info.request
     redactor = Redactor()
     return {

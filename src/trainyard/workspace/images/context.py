@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, WorkspaceChangedError
-from trainyard.ordinary import read_ordinary
+from trainyard.regular_files import read_regular_file
 from trainyard.workspace.images.dockerfile import DOCKERFILES, parse
 from trainyard.workspace.images.layer import PIECE, LayerContent, LayerEntry
 from trainyard.workspace.manifest import Entry
@@ -122,7 +122,7 @@ def _entry(path: str, source: str) -> Entry:
 
 def _whole(path: str) -> bytes:
     try:
-        return read_ordinary(path)
+        return read_regular_file(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}, which the image is built with: {error.strerror}") from error
 

@@ -193,7 +193,7 @@ class Attempt:
         start = self._journal.state["training_start"] or now
         self._journal.set(training_start=start, attempt_start=now)
         self._journal.move("Training")
-        self._run.look_at_the_clock()
+        self._run.check_deadlines()
         in_parallel(self._start_host, self._running)
         if self._run.cancelled.is_set():  # the wish may have come between two of them
             self.terminate()

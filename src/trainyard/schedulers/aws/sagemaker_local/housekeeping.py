@@ -1,9 +1,8 @@
-"""What jobs leave on this machine, and whether jobs could run here.
+"""What jobs leave on this machine, its removal, and whether jobs could run here.
 
-Jobs that have ended, with their logs; the results that nobody wanted elsewhere; code; data of S3 that were
-kept for the next job; what was being written when somebody was killed; and what hosts of jobs that are gone
-were made of. Nothing that a job still runs with
-is taken away: its own data it has for itself, whatever becomes of those that are kept.
+Jobs leave their directories with logs, results without an output_path, code, the cache of S3's data, what a
+killed process was writing, and containers and networks whose job is gone. Nothing that a running job needs is
+removed: each job has its data for itself, so the cache may go.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import Check, Leftover
+from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.process.recovery import current_state
 
 TYPE_CHECKING = False
@@ -33,14 +33,14 @@ _STAGED = (".new-", ".old-")
 
 
 def leftovers(older_than: float) -> list[Leftover]:
-    """Return what ended, or was last used, at least so many seconds ago."""
+    """Return what ended, or was last used, at least this many seconds ago."""
     running = _running()
     found = [*_jobs(), *_code(running), *_results(running), *_staged(), *_data(older_than), *_of_daemon()]
     return [item for item in found if item.age >= older_than]
 
 
 def remove(items: Iterable[Leftover]) -> int:
-    """Remove what `leftovers` found and no job has begun to need; returns how many bytes that frees."""
+    """Remove what `leftovers` found, unless a job needs it now; returns how many bytes that frees."""
     running = _running()
     freed = 0
     for item in items:
@@ -67,7 +67,7 @@ def _jobs() -> Iterator[Leftover]:
     for job in TrainingJob.all():
         state = current_state(job)
         if state is not None and state["status"] in TERMINAL:
-            size = _size(job.path)
+            size = directories.size_of([job.path])
             yield Leftover(f"job/{job.name}", job.path, now - state["modified_at"], size, job.name)
 
 
@@ -86,7 +86,7 @@ def _code(running: dict[str, str]) -> Iterator[Leftover]:
     for key in _names(submission.code_dir()):
         path = os.path.join(submission.code_dir(), key)
         if not _is_needed(key, running):
-            yield Leftover(f"code/{key}", path, _age(path), _size(path))
+            yield Leftover(f"code/{key}", path, _age(path), directories.size_of([path]))
 
 
 def _is_needed(key: str, running: dict[str, str]) -> bool:
@@ -95,17 +95,17 @@ def _is_needed(key: str, running: dict[str, str]) -> bool:
 
 
 def _results(running: dict[str, str]) -> Iterator[Leftover]:
-    """Yield results of jobs that wanted them nowhere else: where others are, others decide."""
+    """Yield the results of jobs without an output_path. Other results are never removed."""
     root = submission.default_output()
     for name in _names(root):
         path = os.path.join(root, name)
         if name not in running and _names(path) == [_OUTPUT]:
             age = min(map(_age, [path, os.path.join(path, _OUTPUT), *_files(path)]))
-            yield Leftover(f"results/{name}", path, age, _size(path), name, True)
+            yield Leftover(f"results/{name}", path, age, directories.size_of([path]), name, True)
 
 
 def remove_results(name: str) -> None:
-    """Remove a job's results, if it wanted them nowhere else.
+    """Remove the results of a job without an output_path.
 
     Raises:
         OSError: they cannot be removed.
@@ -119,11 +119,11 @@ def _staged() -> Iterator[Leftover]:
     for name in _names(TrainingJob.root()):
         path = os.path.join(TrainingJob.root(), name)
         if name.startswith(_STAGED):
-            yield Leftover(f"staged/{name}", path, _age(path), _size(path))
+            yield Leftover(f"staged/{name}", path, _age(path), directories.size_of([path]))
 
 
 def _data(older_than: float) -> Iterator[Leftover]:
-    """Yield all kept objects that nobody has used for so long, as one."""
+    """Yield all objects in the cache that no job has used for this long, as one leftover."""
     unused = list(_unused(older_than))
     if unused:
         size, age = sum(entry.size for entry in unused), min(entry.age for entry in unused)
@@ -135,7 +135,7 @@ def _unused(older_than: float) -> Iterator[cache.Entry]:
 
 
 def _of_daemon() -> Iterator[Leftover]:
-    """Yield containers and networks whose job is gone: it was removed while no daemon answered."""
+    """Yield containers and networks whose job is gone: the job was removed while no daemon answered."""
     from trainyard.errors import TrainyardError
     from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import all_of_jobs
 
@@ -178,15 +178,15 @@ def _remove_job(name: str) -> int:
     state = None if job is None else current_state(job)
     if job is None or (state is not None and state["status"] not in TERMINAL):
         return 0
-    size = _size(job.path)
+    size = directories.size_of([job.path])
     job.remove()
     return size
 
 
 def _remove_tree(path: str) -> int:
-    size = _size(path)
+    size = directories.size_of([path])
     shutil.rmtree(path, ignore_errors=True)
-    return size - _size(path)
+    return size - directories.size_of([path])
 
 
 def _names(path: str) -> list[str]:
@@ -207,18 +207,8 @@ def _age(path: str) -> float:
         return 0.0
 
 
-def _size(path: str) -> int:
-    total = 0
-    for file in _files(path):
-        try:
-            total += os.lstat(file).st_size
-        except FileNotFoundError:
-            continue
-    return total
-
-
 def doctor() -> list[Check]:
-    """Look what hosts would be made of."""
+    """Check whether hosts would be containers or processes."""
     from trainyard.errors import TrainyardError
 
     settings = Settings.from_env()

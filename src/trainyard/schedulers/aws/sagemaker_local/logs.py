@@ -8,21 +8,32 @@ attempt began. ``NAME.log`` holds the bytes, ``NAME.times`` pairs of a length of
 from __future__ import annotations
 
 import bisect
+import heapq
 import os
 import struct
 import threading
 import time
 
+from trainyard.schedulers.base import LogBlock
+from trainyard.schedulers.lines import LineFilter, last_lines
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
     from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+    from trainyard.schedulers.base import LogQuery
+
+    Key = tuple[str, int]
+    State = dict[str, Any]
 
 _PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.
 TICK_SECONDS = 0.05
 BLOCK = 256 << 10
+#: How often a follower looks for new lines.
+POLL_SECONDS = 0.1
 #: CloudWatch cuts longer events: 256 KiB less what it counts for itself.
 LONGEST_EVENT = (256 << 10) - 26
 
@@ -76,7 +87,7 @@ def _append(path: str, pair: bytes) -> bool:
     return False
 
 
-class Event:
+class LogEvent:
     """A line: where it begins and ends in the log, its time in milliseconds, and its bytes."""
 
     __slots__ = ("data", "end", "start", "time_ms")
@@ -159,7 +170,7 @@ class Log:
                 place += len(piece)
                 data = data[len(piece) :]
 
-    def events(self, start: int, is_complete: bool) -> Iterator[Event]:
+    def events(self, start: int, is_complete: bool) -> Iterator[LogEvent]:
         """Yield the lines from a place on, long ones in parts.
 
         Of a log that still grows, only those whose time is known, so that it stays what it is.
@@ -170,7 +181,7 @@ class Log:
         for place, data in self._lines(start, is_complete):
             if place >= known and not is_complete:
                 return
-            yield Event(place, place + len(data), clock.at(place), data)
+            yield LogEvent(place, place + len(data), clock.at(place), data)
 
     def _lines(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
         """Yield lines and parts of long ones, with their places; never more than a block is held."""
@@ -320,3 +331,65 @@ def log_path(job: TrainingJob, stream: str) -> str:
 def stream_name(host: str) -> str:
     """Return the name of the log of an attempt that begins now."""
     return f"{host}-{time.time_ns() // 1_000_000}"
+
+
+# ---- for schedulers: all attempts of many hosts, once or following
+
+
+class HostLog:
+    """The logs of a host's attempts, one after the other, as they grow.
+
+    Args:
+        job: the job's directory.
+        host: the host's name.
+    """
+
+    def __init__(self, job: TrainingJob, host: str) -> None:
+        self._job = job
+        self._host = host
+        self._at = 0
+        self._place = 0
+
+    def parts(self, state: State, is_over: bool) -> Iterator[tuple[int, bytes]]:
+        """Yield what is new: whole lines with the time, in milliseconds, by which they were written."""
+        host = next(host for host in state["hosts"] if host["name"] == self._host)
+        streams = host["streams"]
+        while self._at < len(streams):
+            is_last = self._at == len(streams) - 1
+            log = Log(log_path(self._job, streams[self._at]))
+            for place, time_ms, data in log.pieces(self._place, is_over or not is_last):
+                self._place = place + len(data)
+                yield time_ms, data
+            if is_last:
+                return
+            self._at, self._place = self._at + 1, 0
+
+
+def read(
+    hosts: dict[Key, HostLog],
+    query: LogQuery,
+    current_state: Callable[[], tuple[State, bool]],
+) -> Iterator[LogBlock]:
+    """Yield the lines of hosts, in order of time.
+
+    Args:
+        hosts: the hosts' logs by role and replica.
+        query: which lines.
+        current_state: gives the job's state, and whether it has ended.
+    """
+    wanted = LineFilter(query)
+    count = query.last
+    while True:
+        state, over = current_state()
+        sources = [_parts_with_key(key, log, state, over) for key, log in hosts.items()]
+        parts = heapq.merge(*sources, key=lambda item: item[0])
+        blocks = (LogBlock(*key, wanted.select_at(time_ms * 1e6, data)) for time_ms, key, data in parts)
+        yield from last_lines(blocks, count, hosts)
+        count = None
+        if over or not query.should_tail or wanted.is_past(time.time_ns()):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _parts_with_key(key: Key, log: HostLog, state: State, is_over: bool) -> Iterator[tuple[int, Key, bytes]]:
+    return ((time_ms, key, data) for time_ms, data in log.parts(state, is_over))

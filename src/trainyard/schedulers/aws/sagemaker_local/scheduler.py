@@ -198,7 +198,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas in order of time (kept to 50 ms), of all starts in sequence."""
-        from trainyard.schedulers.aws.sagemaker_local import observe, reading
+        from trainyard.schedulers.aws.sagemaker_local import logs, observe
         from trainyard.schedulers.lines import check_combined, check_replicas
 
         check_combined(query, BACKEND, "SageMaker keeps stdout and stderr as one stream, and so does this.")
@@ -207,13 +207,13 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
         known = {(role, index): host for role, index, host in observe.layout(job)}
         check_replicas(app_id, replicas, known)
-        hosts = {key: reading.HostLog(job, known[key]) for key in replicas}
+        hosts = {key: logs.HostLog(job, known[key]) for key in replicas}
 
-        def look() -> tuple[dict[str, Any], bool]:
+        def current_state() -> tuple[dict[str, Any], bool]:
             state = recovery.current_state(job) or {"status": "Failed", "hosts": []}
             return state, state["status"] in TERMINAL
 
-        return reading.read(hosts, query, look)
+        return logs.read(hosts, query, current_state)
 
 
 def _has_ended(job: TrainingJob) -> bool:

@@ -6,12 +6,12 @@ hosts have to end. The other one does what takes time: fetching, starting, waiti
 
 from __future__ import annotations
 
-import os
-import queue
+import select
 import signal
 import threading
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.job_directory import log_exception
+from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
 
 #: Why hosts are made to end. A later reason counts only if it is stronger.
@@ -57,13 +58,16 @@ class TrainingRun:
     job_class = TrainingJob
 
     def __init__(self, job: TrainingJob, plan: dict[str, Any], guard: Process) -> None:
-        self._events: queue.SimpleQueue[tuple[str, Attempt | None]] = queue.SimpleQueue()
-        self._hear_signals()  # before anybody can know which process to send them to
+        self._events: deque[tuple[str, Attempt | None]] = deque()
+        # First: once the state names this process, signals can come. SIGIO comes when a program writes to a
+        # file that is checked for writers.
+        ignored = (signal.SIGINT, signal.SIGHUP, signal.SIGIO)
+        self._wakeup = Wakeup((signal.SIGTERM, signal.SIGUSR1, *ignored))
         self.job = job
         self.request: dict[str, Any] = plan["request"]
         self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
-        self.journal = Journal(job, guard, on_delay=self.look_at_the_clock)
+        self.journal = Journal(job, guard, on_delay=self.check_deadlines)
         self.cancelled = threading.Event()
         self.objects = Objects(self.cancelled, self.settings.patience, plan["region"])
         self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
@@ -73,50 +77,37 @@ class TrainingRun:
         self._kill_at = 0.0
         self._is_concluding = False
 
-    def _hear_signals(self) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: self._events.put(("stop", None)))
-        signal.signal(signal.SIGUSR1, lambda *_: self._events.put(("interrupt", None)))
-        # SIGIO comes when somebody writes to a file that is looked at. Hosts would inherit SIG_IGN.
-        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):
-            signal.signal(signum, lambda *_: None)
-
-    def _be_woken_by_signals(self) -> None:
-        """Have every signal end the main thread's wait.
-
-        One that comes just before it begins to wait, or to another thread, does not by itself: Python would
-        call its handler once the wait is over, which may be in an hour.
-        """
-        heard, noted = os.pipe()
-        os.set_blocking(noted, False)
-        signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
-
-        def wake() -> None:
-            while os.read(heard, 512):
-                self._events.put(("", None))
-
-        threading.Thread(target=wake, name="signals", daemon=True).start()
+    def _post(self, event: str, attempt: Attempt | None = None) -> None:
+        """Let the main thread act on an event; an empty one makes it check the deadlines."""
+        self._events.append((event, attempt))
+        self._wakeup.wake()
 
     # ---- the main thread
 
     def run(self) -> None:
         """Run the job to its end."""
-        self._be_woken_by_signals()
         if self.job.asked("stop"):
-            self._events.put(("stop", None))
+            self._events.append(("stop", None))
         worker = threading.Thread(target=self._work, name="work")
         worker.start()
+        poller = select.poll()
+        poller.register(self._wakeup.fileno(), select.POLLIN)
         while True:
-            try:
-                event, attempt = self._events.get(timeout=self._seconds_left())
-            except queue.Empty:
-                event, attempt = "", None
-            if event == "done":
-                break
-            if event and attempt in (None, self.attempt):
-                self._request_end(event)
+            poller.poll(self._seconds_left() * 1000 if not self._events else 0)
+            received = self._wakeup.read()
+            if signal.SIGTERM in received:
+                self._request_end("stop")
+            if signal.SIGUSR1 in received:
+                self._request_end("interrupt")
+            while self._events:
+                event, attempt = self._events.popleft()
+                if event == "done":
+                    worker.join()
+                    return
+                if event and attempt in (None, self.attempt):
+                    self._request_end(event)
             self.journal.catch_up()
-            self._check_deadlines()
-        worker.join()
+            self._act_on_deadlines()
 
     def _seconds_left(self) -> float:
         times = [moment for moment, _ in self._deadlines()]
@@ -140,7 +131,7 @@ class TrainingRun:
             found.append((created + condition["MaxWaitTimeInSeconds"], "max_wait"))
         return found
 
-    def _check_deadlines(self) -> None:
+    def _act_on_deadlines(self) -> None:
         now = time.time()
         for moment, kind in self._deadlines():
             if moment <= now:
@@ -182,7 +173,7 @@ class TrainingRun:
                 end = End("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
             self._close(end)
         finally:
-            self._events.put(("done", None))
+            self._post("done")
 
     def _attempts(self) -> Outcome:
         """Make attempts until one of them counts."""
@@ -277,11 +268,11 @@ class TrainingRun:
 
     def host_failed(self, attempt: Attempt) -> None:
         """Have the other hosts end too."""
-        self._events.put(("host_failed", attempt))
+        self._post("host_failed", attempt)
 
-    def look_at_the_clock(self) -> None:
+    def check_deadlines(self) -> None:
         """Have the deadlines looked at anew: there may be another one."""
-        self._events.put(("", None))
+        self._post("")
 
     def check(self) -> None:
         """Raise `Cancelled` if the job is to end."""

@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """Return a document, or None if there is none that is whole."""
+    """Return a document, or None if the file is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     except OSError as error:
         raise state_error("read", path, error) from error
@@ -31,7 +29,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 def write_json(path: str, data: dict[str, Any]) -> None:
     """Replace a document, whole or not at all. Readers see the old one or the new one."""
-    # a name for each thread: several of one process may write the same document
+    # each thread needs its name: several may write the same document
     temporary = f"{path}.{os.getpid()}.{get_native_id()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -44,19 +42,19 @@ def write_json(path: str, data: dict[str, Any]) -> None:
 
 
 def reserve(path: str, size: int) -> None:
-    """Set room on the disk aside, in a file, for a document that has to be written even when it is full."""
+    """Reserve disk space in a file, for a document that must be written even when the disk is full."""
     with open(path, "wb") as file:
         system.reserve_space(file.fileno(), size)
 
 
 def write_json_last(path: str, data: dict[str, Any], reserved: str, *, is_final: bool = True) -> None:
-    """Replace a document for the last time, in the room set aside if there is no other.
+    """Replace a document for the last time, in the reserved space if the disk is full.
 
     Args:
         path: the document.
         data: its content.
-        reserved: the file that holds the room.
-        is_final: whether the room is given up once it is not needed.
+        reserved: the file that holds the reserved space.
+        is_final: whether to free the reserved space.
     """
     try:
         write_json(path, data)
@@ -70,12 +68,12 @@ def write_json_last(path: str, data: dict[str, Any], reserved: str, *, is_final:
     if is_final:
         try:
             os.unlink(reserved)
-        except OSError:  # it has been used, or nothing may be removed here: it harms nobody
+        except OSError:  # it was used already, or nothing can be removed here: no harm
             pass
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Tell whether an error, or what caused it, is that no room is left on a disk."""
+    """Tell whether an error, or its cause, is a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True

@@ -3,9 +3,9 @@ r"""The directory of a job, which is all that is known of it.
 Every job of the executor has one, with these files beside others; `ProcessJob` adds those of `local_cwd`::
 
     NAME/
-        state.json        what has become of it; replaced whole at every change
-        state.reserve     room for its last state, should the disk be full then
-        supervisor.log    what the supervisor itself had to say
+        state.json        its state; replaced whole at every change
+        state.reserve     space for its last state, should the disk be full then
+        supervisor.log    what the supervisor itself printed
         lock              held while a reader ends a job that nothing runs any more
 
     STATE/jobs/APP_ID/    of `local_cwd`:
@@ -108,12 +108,12 @@ class JobDirectory:
     # ---- documents
 
     def read_request(self) -> dict[str, Any] | None:
-        """Return what was asked for; None if there is no such job, or its document is damaged."""
+        """Return what was asked for; None if the job does not exist or its document is damaged."""
         document = read_json(self.file(self.REQUEST))
         return document if document is not None and document.keys() >= self.REQUEST_KEYS else None
 
     def read_state(self) -> dict[str, Any] | None:
-        """Return what has become of it; None if nothing has been written, or it is damaged."""
+        """Return its state; None if none has been written, or it is damaged."""
         state = read_json(self.file("state.json"))
         return state if state is not None and state.keys() >= self.STATE_KEYS else None
 
@@ -122,11 +122,11 @@ class JobDirectory:
         write_json(self.file("state.json"), state)
 
     def reserve_final_state(self, size: int) -> None:
-        """Set room aside, so that the end of the job can be written even when the disk is full."""
+        """Reserve space, so that the end of the job can be written even when the disk is full."""
         reserve(self.file("state.reserve"), size)
 
     def write_final_state(self, state: dict[str, Any]) -> None:
-        """Replace the state of a job that has ended, in the room set aside if there is no other."""
+        """Replace the state of a job that has ended, in the reserved space if the disk is full."""
         write_json_last(
             self.file("state.json"), state, self.file("state.reserve"), is_final=self.is_over(state)
         )
@@ -157,7 +157,7 @@ class JobDirectory:
         raise NotImplementedError
 
     def first_state(self) -> dict[str, Any] | None:
-        """Return the state of a job whose supervisor has not written any; None if there is no such job."""
+        """Return the state before the supervisor has written one; None without a job."""
         return None
 
     def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class ProcessJob(JobDirectory):
         return os.path.dirname(os.path.dirname(layout[0][2])) if layout else self.file("logs")
 
     def read_state(self) -> dict[str, Any] | None:
-        """Return what has become of it; None if nothing has been written, or it is damaged."""
+        """Return its state; None if none has been written, or it is damaged."""
         state = super().read_state()
         return state if state is not None and state["state"] in AppState.__members__ else None
 

@@ -1,4 +1,4 @@
-"""Waiting for something to happen to a job, without asking again and again."""
+"""Waiting for a change of a job, without polling where the system notifies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trainyard.schedulers.exec.process.job_directory import JobDirectory
 from trainyard.schedulers.exec.process.recovery import supervisor_of
 from trainyard.system import interface
 
-#: How often to look where the system cannot notify; also bounds the wait for a supervisor to come up.
+#: How often to poll where the system cannot notify, and while a supervisor starts.
 POLL_SECONDS = 0.05
 LONGEST_WAIT = 86400.0
 
 
 class JobWatch:
-    """Wakes up when a job's state, or one of the files named, changes, or its supervisor ends.
+    """Wakes up when a job's state or one of these files changes, or its supervisor ends.
 
-    The files need not exist yet, but their directories must; otherwise it looks from time to time.
+    The files need not exist yet. If their directories do not exist either, it polls.
     """
 
     def __init__(self, job: JobDirectory, paths: list[str]) -> None:
@@ -42,9 +42,9 @@ class JobWatch:
         self._watch_supervisor()
 
     def wait(self, timeout: float | None) -> None:
-        """Block until something has happened, or ``timeout`` seconds have passed.
+        """Block until something changes, or ``timeout`` seconds have passed.
 
-        ``changed`` holds the files that have grown; all of them where that is not known.
+        ``changed`` then holds the files that have grown, or all files if that is not known.
         """
         if self._supervisor < 0:
             self._watch_supervisor()

@@ -1,13 +1,12 @@
 r"""The index beside a replica's two logs: when they grew, and in which order.
 
-stdout and stderr are two plain files that the replica writes to directly. What is lost thereby is the
-order between them, and the time. The supervisor watches the files and appends records to the index, each
-saying: at this time the files had these sizes, and since the last record these writes were seen, in this
-order. From that, `logmerge` puts the two back together.
+stdout and stderr are two plain files that the replica writes to directly, which loses the order between them
+and the times. So the supervisor watches the files and appends records to the index: the time, the sizes of
+the files, and the writes since the last record in their order. `log_reader` merges the two files by it.
 
 Format: records of a header ``<time_ns i64, stdout_end i64, stderr_end i64, flags u32, writes u32>`` (32
 bytes). Where both streams were written to (flag MIXED), ``writes`` bytes follow, the stream (0 or 1) of each
-write. The last record, if it has none, may be replaced in place by a longer-reaching one.
+write. The last record, if it has none, may be replaced by one that includes it.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ def make_record(time_ns: int, ends: tuple[int, int], order: bytes, quality: int)
 class IndexReader:
     """Reads an index that is still being written.
 
-    `new_records` returns what has come since the last call; of a record that was replaced in place, what
-    the later one has beyond the earlier.
+    `new_records` returns what has come since the last call; of a record that was replaced,
+    only what is new.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,4 +1,17 @@
-"""Reading the logs of a local job: one replica or many, one stream or both, once or following."""
+r"""Reading the logs of replicas: one or many, one stream or both, once or following.
+
+The index gives, for every few milliseconds, how much each file grew and the sequence of writes. Lines are
+laid along the writes. Where a program writes each line with the same number of writes (one, or two as
+unbuffered Python's ``print`` does) that is exact: line i of a stream stands where its write stands, and
+lines whose write has not been seen yet are held back until it has. (A flood that begins before that rhythm
+has been seen once is placed by a guess at it, for a few milliseconds.) Where a program writes blocks of many
+lines, only blocks that fell into the same few milliseconds are shared out, in proportion. The same
+holds for what was written while the kernel's queue overflowed (8,192 writes before the supervisor got a
+share of a cpu).
+
+Lines are never torn: a line stands where its end was written. What ends a line is ``\n``, or ``\r`` of a
+progress bar. Nothing is lost or doubled whatever the index says, since it only steers the order.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +24,7 @@ from collections.abc import Callable, Iterator
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.exec.process.job_watch import JobWatch
 from trainyard.schedulers.exec.process.log_index import IndexReader, Record
-from trainyard.schedulers.exec.process.log_merge import Merger
-from trainyard.schedulers.lines import compile_regex, iter_lines
+from trainyard.schedulers.lines import LineFilter, iter_lines, last_lines
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10
@@ -22,6 +34,11 @@ LEAST_CHUNK = 64 << 10
 MARGIN_LINES = 1000
 #: A follower that finds nothing new looks at the job's state again after this many seconds.
 RECHECK_SECONDS = 2.0
+#: More lines than this without their writes are not merely late: the rhythm is another.
+MAX_LATE = 20_000
+MAX_WRITES_PER_LINE = 4
+FEW_LINES = 8
+MAX_LINE = 16 << 20
 
 
 class Part(namedtuple("Part", "time_ns data")):
@@ -129,31 +146,174 @@ class ReplicaLog:
         return self._files[which]
 
 
-class Selection:
-    """The time window, the pattern and the number of lines that a query asks for."""
+class StreamLines:
+    """The lines of one stream that wait to be placed, and how they relate to its writes.
 
-    def __init__(self, query: LogQuery) -> None:
-        self._pattern = compile_regex(query.regex) if query.regex is not None else None
-        self._since = query.since.timestamp() * 1e9 if query.since else None
-        self._until = query.until.timestamp() * 1e9 if query.until else None
-        self.last = query.last
+    Attributes:
+        held: whole lines without a place yet.
+        partial: the beginning of a line.
+        writes, lines, placed: counts since the two files and the writes were last known to be level.
+        rhythm: writes per line while that was constant; 0 when it was not.
+    """
 
-    def filter(self, part: Part) -> bytes:
-        """Return those of a part's lines that are asked for."""
-        if self._since is not None and part.time_ns < self._since:
-            return b""
-        if self.is_past(part.time_ns):
-            return b""
-        if self._pattern is None:
-            return part.data
-        search = self._pattern.search
-        return b"".join(
-            line for line in iter_lines(part.data) if search(line.decode("utf-8", "replace").rstrip("\r\n"))
-        )
+    def __init__(self) -> None:
+        self.held: deque[bytes] = deque()
+        self.partial = b""
+        self.writes = self.lines = self.placed = 0
+        self.rhythm = 1
 
-    def is_past(self, time_ns: int) -> bool:
-        """Tell whether a time lies after the window."""
-        return self._until is not None and time_ns >= self._until
+    def cut(self, data: bytes) -> bytes:
+        """Return the whole lines of what was kept and this, and keep the rest."""
+        data = self.partial + data if self.partial else data
+        end = _end_of_lines(data)
+        if not end and len(data) > MAX_LINE:
+            end = len(data)
+        self.partial = data[end:]
+        return data[:end]
+
+    def hold(self, whole: bytes) -> None:
+        """Hold whole lines until they are placed."""
+        before = len(self.held)
+        self.held.extend(iter_lines(whole))
+        self.lines += len(self.held) - before
+
+    def writes_per_line(self, *, settled: bool) -> int:
+        """Return the number of writes per line if it is constant, otherwise 0."""
+        if not self.lines:
+            return self.rhythm or 1
+        if settled:  # the counts belong together, but for a write that was just under way
+            candidates = [self.rhythm, *range(1, MAX_WRITES_PER_LINE + 1)]
+            fitting = (n for n in candidates if n and self.lines - self.writes // n in (0, 1))
+            self.rhythm = next(fitting, 0)
+            return self.rhythm
+        if self.rhythm and -1 <= self.lines - self.writes // self.rhythm <= MAX_LATE:
+            return self.rhythm
+        # Lines may be ahead of their writes, but not behind them.
+        guess = -(-self.writes // (self.lines + 1)) or 1
+        late = self.lines - self.writes // guess
+        return guess if guess <= MAX_WRITES_PER_LINE and late <= max(FEW_LINES, self.lines // 2) else 0
+
+    def level(self) -> None:
+        """Restart the counts at a moment at which every line has its writes."""
+        self.writes = self.writes - self.rhythm * self.lines if self.rhythm else 0
+        self.lines = self.placed = 0
+
+    def lose_count(self) -> None:
+        """Restart the counts, because some writes were not counted."""
+        self.writes = self.lines = self.placed = 0
+
+
+class Merger:
+    """Merges the two streams of one replica, as their files and their index grow."""
+
+    def __init__(self) -> None:
+        self._streams = (StreamLines(), StreamLines())
+
+    def add(self, record: Record, data: tuple[bytes, bytes]) -> bytes:
+        """Return the lines that have their place now that this record and this data are known."""
+        if self._is_single(record, data):
+            return self._pass_through(record, data)
+        for stream, grown in zip(self._streams, data, strict=True):
+            if grown:
+                stream.hold(stream.cut(grown))
+        order = record.order or record.streams * record.writes
+        placed = self._place(order, settled=record.settled)
+        if not record.counted:
+            return b"".join(placed) + self._place_everything()
+        if record.settled:
+            placed += self._place_held(record.streams)
+            for stream in self._streams:
+                stream.level()
+        return b"".join(placed)
+
+    def rest(self) -> bytes:
+        """Return what is left when nothing more will come."""
+        placed = self._place_everything()
+        partial = b"".join(stream.partial for stream in self._streams)
+        for stream in self._streams:
+            stream.partial = b""
+        return placed + partial
+
+    def _is_single(self, record: Record, data: tuple[bytes, bytes]) -> bool:
+        """Tell whether one stream alone is concerned, so that nothing has to be put in order."""
+        if any(stream.held for stream in self._streams):
+            return False
+        grown = bytes(i for i, part in enumerate(data) if part)
+        return len(grown) == 1 and record.streams in (b"", grown)
+
+    def _pass_through(self, record: Record, data: tuple[bytes, bytes]) -> bytes:
+        which = 0 if data[0] else 1
+        stream = self._streams[which]
+        whole = stream.cut(data[which])
+        lines = _count_lines(whole)
+        stream.lines += lines
+        stream.placed += lines
+        stream.writes += record.writes
+        if not record.counted:
+            stream.lose_count()
+        elif record.settled:
+            stream.writes_per_line(settled=True)
+            stream.level()
+        return whole
+
+    def _place(self, order: bytes, *, settled: bool) -> list[bytes]:
+        """Lay the held lines of both streams along the sequence of writes."""
+        totals = [order.count(0), order.count(1)]
+        for stream, total in zip(self._streams, totals, strict=True):
+            stream.writes += total
+        ratios = [stream.writes_per_line(settled=settled) for stream in self._streams]
+        begin = [stream.writes - total for stream, total in zip(self._streams, totals, strict=True)]
+        held = [len(stream.held) for stream in self._streams]
+        done = [0, 0]
+        taken = [0, 0]
+        result: list[bytes] = []
+        for which in order:
+            stream = self._streams[which]
+            done[which] += 1
+            if ratios[which]:
+                wanted = (begin[which] + done[which]) // ratios[which] - stream.placed
+            else:
+                wanted = done[which] * held[which] // totals[which] - taken[which]
+            for _ in range(min(wanted, len(stream.held))):
+                result.append(stream.held.popleft())
+                stream.placed += 1
+                taken[which] += 1
+        return result
+
+    def _place_held(self, order: bytes) -> list[bytes]:
+        """Place all that is held, in the order in which the streams were first written to."""
+        result: list[bytes] = []
+        for which in dict.fromkeys(order + b"\0\1"):
+            stream = self._streams[which]
+            stream.placed += len(stream.held)
+            result += stream.held
+            stream.held.clear()
+        return result
+
+    def _place_everything(self) -> bytes:
+        """Place all that is held, in an unknown order: mix both streams evenly."""
+        out, err = (stream.held for stream in self._streams)
+        placed = []
+        for i, line in enumerate(out):
+            placed += [err.popleft() for _ in range(len(err) // (len(out) - i + 1))]
+            placed.append(line)
+        placed += err
+        for stream in self._streams:
+            stream.held.clear()
+            stream.lose_count()
+        return b"".join(placed)
+
+
+def _end_of_lines(data: bytes) -> int:
+    r"""Return where the last whole line ends. A ``\r`` at the very end may yet become ``\r\n``."""
+    return max(data.rfind(b"\n"), data.rfind(b"\r", 0, max(len(data) - 1, 0))) + 1
+
+
+def _count_lines(data: bytes) -> int:
+    lines = data.count(b"\n")
+    if b"\r" in data:
+        lines += data.count(b"\r") - data.count(b"\r\n")
+    return lines
 
 
 def read_logs(
@@ -166,22 +326,13 @@ def read_logs(
         query: which lines.
         to_be_continued: leave an incomplete line, and what has not been recorded yet, to `follow_logs`.
     """
-    selection = Selection(query)
+    wanted = LineFilter(query)
     if query.last is not None and query.regex is None and query.until is None:
         for log in logs.values():
             log.skip_to_last(query.last)
-    blocks = ((key, selection.filter(part)) for part, key in _in_order_of_time(logs, not to_be_continued))
-    if selection.last is None:
-        for (role, replica), data in blocks:
-            if data:
-                yield LogBlock(role, replica, data)
-        return
-    tails: dict[tuple[str, int], deque[bytes]] = {key: deque(maxlen=selection.last) for key in logs}
-    for key, data in blocks:
-        tails[key].extend(iter_lines(data))
-    for (role, replica), lines in tails.items():
-        if lines:
-            yield LogBlock(role, replica, b"".join(lines))
+    parts = _in_order_of_time(logs, not to_be_continued)
+    blocks = (LogBlock(*key, wanted.select_at(part.time_ns, part.data)) for part, key in parts)
+    yield from last_lines(blocks, query.last, logs)
 
 
 def _in_order_of_time(
@@ -202,16 +353,16 @@ def follow_logs(
     logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, watch: JobWatch, is_over: Callable[[], bool]
 ) -> Iterator[LogBlock]:
     """Yield what the replicas write until the job has ended and all of it has been read."""
-    selection = Selection(query)
+    wanted = LineFilter(query)
     by_index = {log.index_path: key for key, log in logs.items()}
     over = False
     while True:
         over = is_over()
         keys = list(logs) if over else [by_index[path] for path in watch.changed if path in by_index]
         for part, (role, replica) in _in_order_of_time({key: logs[key] for key in keys}, over):
-            data = selection.filter(part)
+            data = wanted.select_at(part.time_ns, part.data)
             if data:
                 yield LogBlock(role, replica, data)
-        if over or selection.is_past(time.time_ns()):
+        if over or wanted.is_past(time.time_ns()):
             return
         watch.wait(RECHECK_SECONDS)

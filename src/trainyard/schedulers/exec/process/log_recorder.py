@@ -1,10 +1,10 @@
-"""The supervisor's watch over the replicas' logs: it writes the index that `logindex` describes.
+"""Watching the replicas' logs in the supervisor, and writing the index that `log_index` describes.
 
 The hard part is the order between stdout and stderr at no cost to the replica. inotify queues one event
 per write, in order over all files, but folds an event into the one before it when they are equal. Watching
 both the two files and the directory that holds them makes every write give two different events, so none
 is folded and every write is counted. That costs the writer about a microsecond a write, so while one
-stream alone is flooded the directory's watch is taken off, and put back when the other stream stirs.
+stream alone is flooded the directory's watch is taken off, and put back when the other stream is written to.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ GATHER_SECONDS = 0.004
 #: events by default) might overflow meanwhile.
 GATHER_FACTOR = 10
 MANY_WRITES = 1000
-#: How often to look where there is no inotify.
+#: How often to poll where the system has no file events.
 POLL_SECONDS = 0.05
 #: A record of a single stream is extended in place for this long.
 BUCKET_NS = 250_000_000
 #: More writes than this in one batch, all to one stream, are a flood.
 FLOOD_WRITES = 2000
-#: How often to look again for writes that happened between reading events and reading sizes.
+#: How often to repeat the check for writes between reading events and reading sizes.
 SETTLE_TRIES = 3
 
 
 class ReplicaRecorder:
-    """Writes the index of one replica. Makes its files, in directories that exist."""
+    """Writes the index of one replica, and makes the log files. Their directories must exist."""
 
     #: Files that it holds open.
     FILES = 3
@@ -52,7 +52,7 @@ class ReplicaRecorder:
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
         self._files = tuple(os.open(path, flags, 0o600) for path in log_paths)
         self._index_path = index_path
-        self._index = -1  # made when there is something to write: files cost more than anything else here
+        self._index = -1  # made when it is needed: making files is the most expensive step of a start
         self._end = 0
         self._ends = (0, 0)
         self._open_record: tuple[int, int, Record] | None = None  # offset, first time, record
@@ -81,7 +81,7 @@ class ReplicaRecorder:
         self._open_record = (offset, first, record) if single and not self._lost else None
 
     def _write(self, record: Record, offset: int) -> None:
-        """Write a record. Without room on the disk it is left out, and the next one is an unordered one."""
+        """Write a record. On a full disk it is left out, and the next record has no order."""
         if self._lost:
             record = Record(record.time_ns, record.ends)
         data = record.pack()
@@ -96,12 +96,12 @@ class ReplicaRecorder:
             self._end = offset + len(data)
 
     def record_unordered(self) -> None:
-        """Record the present sizes; how the two streams got there is not known."""
+        """Record the present sizes, reached in an unknown order."""
         self._write(Record(time.time_ns(), self.sizes()), self._end)
         self._open_record = None
 
     def _reaches(self, record: Record) -> bool:
-        """Tell whether the last record is of the same kind as this one and recent, so that it can grow."""
+        """Tell whether the last record can include this one: it is of the same kind, and recent."""
         assert self._open_record is not None
         _, first, last = self._open_record
         return not (last.flags ^ record.flags) & ~SETTLED and record.time_ns - first <= BUCKET_NS
@@ -121,17 +121,17 @@ class LogRecorder:
         self._replicas: list[ReplicaRecorder] = []
         self._streams: dict[int, tuple[ReplicaRecorder, int]] = {}
         self._late: dict[ReplicaRecorder, bytes] = {}
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def fileno(self) -> int | None:
-        """Return the file descriptor to poll for input, or None when it is not to be polled now."""
-        if self._events is None or time.monotonic() < self._next_look:
+        """Return the file descriptor to poll for input, or None if it should not be polled now."""
+        if self._events is None or time.monotonic() < self._next_check:
             return None
         return self._events.fileno()
 
     def seconds_to_wait(self) -> float | None:
-        """Return after how many seconds `look` wants to be called; None if `fileno` will tell."""
-        rest = self._next_look - time.monotonic()
+        """Return in how many seconds to call `record_changes`; None if `fileno` becomes readable first."""
+        rest = self._next_check - time.monotonic()
         if self._events is None:
             return max(rest, 0.0)
         return max(rest, 0.0) if self._late or rest > 0 else None
@@ -141,7 +141,7 @@ class LogRecorder:
         self._replicas.append(replica)
         if self._events is not None:
             watches = [self._events.add(path) for path in replica.log_paths]
-            if None in watches:  # the user's limit of watches is reached: look from time to time
+            if None in watches:  # the user's limit of watches is reached: poll instead
                 self._give_up_watching()
             else:
                 for stream, watch in enumerate(watches):
@@ -149,23 +149,23 @@ class LogRecorder:
                     self._streams[watch] = (replica, stream)
                 self._watch_directory(replica)
 
-    def look(self) -> None:
+    def record_changes(self) -> None:
         """Record what has been written since the last call."""
         began = time.monotonic()
         if self._events is None:
             for replica in self._replicas:
                 replica.record(replica.sizes(), b"", 0)
-            self._next_look = began + POLL_SECONDS
+            self._next_check = began + POLL_SECONDS
             return
         writes = self._record_events()
         now = time.monotonic()
         gather = GATHER_SECONDS
         if writes < MANY_WRITES:
             gather = max(gather, GATHER_FACTOR * (now - began))
-        self._next_look = now + gather if writes else now
+        self._next_check = now + gather if writes else now
 
     def _record_events(self) -> int:
-        """Record what the queued events tell; returns how many there were."""
+        """Record the queued events; returns how many there were."""
         assert self._events is not None
         overflow = False
         orders: dict[ReplicaRecorder, bytes] = self._late
@@ -195,7 +195,7 @@ class LogRecorder:
 
     def finish(self, replica: ReplicaRecorder) -> None:
         """Record the last of a replica's output."""
-        self.look()
+        self.record_changes()
         replica.record(replica.sizes(), b"", SETTLED)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Was it the kernel's out-of-memory killer? Evidence, strongest first.
+"""Evidence that the kernel's out-of-memory killer ended a process, the strongest first.
 
 The kernel log names the process that was killed; the memory cgroup counts kills in the job's own cgroup;
 /proc/vmstat counts them on the whole machine.
@@ -17,7 +17,7 @@ class OomWatch:
         self._before = {path: _read_counter(path, key) for path, key in self._counters}
 
     def evidence(self, pid: int) -> str:
-        """Return what says that the kernel killed this process for want of memory; "" if nothing does."""
+        """Return the evidence that the kernel killed this process for lack of memory; "" without any."""
         if system.kernel_log_has(f"Killed process {pid} "):
             return "the kernel log says so"
         for path, key in self._counters:

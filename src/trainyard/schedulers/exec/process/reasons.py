@@ -1,4 +1,4 @@
-"""Why a replica or a job ended: the evidence is mapped to a reason here, and everything follows from that."""
+"""The reasons why a replica or a job ended, with the state and the message of each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _TEXTS: dict[str, str] = {
     CANCELLED: "cancelled{detail}",
     TIMEOUT: "stopped at its time limit of {detail} s",
     PEER_FAILED: "stopped because {detail} failed",
-    SHUTDOWN: "its supervisor was told to end ({signal}), as at a shutdown of the machine",
+    SHUTDOWN: "its supervisor received {signal}, as at a shutdown of the machine",
     SUPERVISOR_LOST: "its supervisor was killed, and its replicas with it",
     REBOOTED: "the machine went down while it ran",
     NEVER_STARTED: "its submission was interrupted before it was started",
@@ -62,7 +62,7 @@ def state_of(reason: str) -> AppState:
 
 
 def describe(reason: str, *, code: int = 0, signum: int = 0, detail: str = "") -> str:
-    """Return a reason in words."""
+    """Return the message of a reason."""
     name = signal_name(signum) if signum else ""
     return _TEXTS[reason].format(code=code, signal=name, detail=detail)
 

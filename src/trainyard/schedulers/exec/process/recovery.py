@@ -1,4 +1,4 @@
-"""The end of jobs whose supervisor is gone, found out by the first one who reads their state.
+"""Ending jobs whose supervisor is gone: the first process that reads their state does it.
 
 What such a job left running is killed, and its end is written with the reason. A job of another machine (a
 shared home directory) is left alone.
@@ -70,7 +70,7 @@ def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] |
 
 
 def _sessions(state: dict[str, Any]) -> set[int]:
-    """Return the sessions that the job's running replicas lead, each of which is in a session of its own."""
+    """Return the sessions of the job's running replicas; each replica leads one."""
     replicas = [replica for role in state.get("roles", ()) for replica in role["replicas"]]
     return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
@@ -119,13 +119,13 @@ def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
         by: who asks.
 
     Raises:
-        StateStoreError: the request cannot be written, and no supervisor is there to be signalled.
+        StateStoreError: the request cannot be written, and no supervisor runs.
     """
     supervisor = supervisor_of(job, state)
     signum = signal.SIGTERM
     try:
         job.ask(job.STOP, {"by": by, "at": time.time()})
-    except StateStoreError:  # a full disk, which may be why the job is to stop: the signal alone says it
+    except StateStoreError:  # a full disk, perhaps because of this job: the signal alone has to do
         signum = job.STOP_SIGNAL
         if supervisor is None or not supervisor.is_alive():
             raise

@@ -1,4 +1,4 @@
-"""One replica: its process, its attempts and how each of them ended."""
+"""One replica: its process group, its attempts, and how each of them ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import time
 
 from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec.process.process_group import ProcessGroup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 
@@ -16,11 +17,8 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.exec.process.log_recorder import ReplicaRecorder
 
-_RESET_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD)
-_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
-
-class Replica:
+class Replica(ProcessGroup):
     """A replica and its present attempt.
 
     Args:
@@ -37,23 +35,22 @@ class Replica:
         self.env: dict[str, str] = plan["env"]
         self.log_dir: str = plan["log_dir"]
         self.recorder: ReplicaRecorder | None = None
-        self.pid = 0
         self.state = AppState.PENDING
         self.reason = ""
         self.exit_code: int | None = None
         self.restarts = 0
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        #: Why we ended it, if we did; it outranks what the process says.
+        #: Why the supervisor ended it, if it did; this counts more than the exit status.
         self.ended_by: tuple[str, str] | None = None
-        #: The main process has ended, but processes that it started are still there.
+        #: The main process has ended, but processes that it started still run.
         self.has_leftovers = False
-        #: It was stopped, and its grace period has passed.
+        #: It was stopped, and its grace period is over.
         self.grace_is_over = False
 
     @property
     def name(self) -> str:
-        """How people address it: ``role/index``."""
+        """Its name for users: ``role/index``."""
         return f"{self.role}/{self.index}"
 
     @property
@@ -63,7 +60,7 @@ class Replica:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether we have asked its present attempt to end."""
+        """Whether the present attempt was asked to end."""
         return self.ended_by is not None
 
     @property
@@ -83,36 +80,16 @@ class Replica:
         self.exit_code = self.ended_at = self.ended_by = None
         self.grace_is_over = False
         self.started_at = time.time()
-        if not os.access(self.program, os.X_OK):
-            raise FileNotFoundError(2, "no such program", self.program)
-        # posix_spawn rather than a fork of this process: that takes three times as long.
-        self.pid = os.posix_spawn(
-            self.program,
-            self.argv,
-            self.env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, self.log_paths[0], _LOG_FLAGS, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, self.log_paths[1], _LOG_FLAGS, 0o600),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_RESET_SIGNALS,
-        )
+        self.spawn(self.program, self.argv, self.env, self.log_paths)
         self.state = AppState.RUNNING
 
     def stop(self, reason: str, detail: str = "") -> None:
-        """Ask the process group to end: SIGTERM, and SIGCONT so that what is stopped can act on it."""
+        """Ask the process group to end."""
         self.ended_by = (reason, detail)
-        processes.signal_group(self.pid, signal.SIGTERM)
-        processes.signal_group(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End the process group at once (SIGKILL)."""
-        processes.signal_group(self.pid, signal.SIGKILL)
+        self.terminate()
 
     def ended(self, status: int, oom_evidence: str) -> str:
-        """Take note of how the main process ended; returns the reason."""
+        """Record how the main process ended; returns the reason."""
         self.exit_code, signum = processes.exit_code_of(status)
         self.ended_at = time.time()
         detail = ""
@@ -126,12 +103,12 @@ class Replica:
             reason = reasons.FAILED if self.exit_code else reasons.SUCCEEDED
         self.reason = reasons.describe(reason, code=self.exit_code, signum=signum, detail=detail)
         self.state = reasons.state_of(reason)
-        # After a stop the others of its group have had their SIGTERM, and may be at work on it.
+        # After a stop the rest of its group has had its SIGTERM, and may be acting on it.
         self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)
         return reason
 
     def never_ran(self, problem: str) -> None:
-        """Take note that no process could be made."""
+        """Record that no process could be started."""
         self.reason = reasons.describe(reasons.NOT_STARTED, detail=problem)
         self.state = reasons.state_of(reasons.NOT_STARTED)
         self.ended_at = time.time()

@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
 READY = b"ready"
 ORPHANED = "--orphaned"
-#: How long guard and supervisor may take from closing their files to their end, and how often to look.
+#: How long guard and supervisor may take from closing their files to their end, and the poll interval.
 ORPHAN_SECONDS, ORPHAN_PAUSE = 60.0, 0.05
 LONGEST_PATH = 300
 
 
 def main() -> NoReturn:
     """Wait for a job, detach a supervisor for it, and end when that is ready."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the command had open is nothing to a job
-    system.become_subreaper()  # what guard and supervisor need is loaded while there is no job yet
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # files that the command has open do not belong to the job
+    system.become_subreaper()  # loads what guard and supervisor need before there is a job
     myself()
     supervisor_class = _class_named(sys.argv[1])
     data = sys.stdin.buffer.read()
@@ -144,7 +144,7 @@ def _guard(
 
 
 def _start_sentinel(job: JobDirectory, lifeline: int) -> int:
-    """Start the sentinel in a session that it has for itself; returns its pid, 0 where there is no shell."""
+    """Start the sentinel in a new session; returns its pid, 0 if there is no shell."""
     flags = ["-I", "-S"] if sys.flags.no_site else ["-P"]
     command = [sys.executable, *flags, os.path.abspath(__file__), sys.argv[1], ORPHANED, job.path]
     try:

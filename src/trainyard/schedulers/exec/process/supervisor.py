@@ -1,7 +1,7 @@
 """The supervisor of one job: it starts the replicas, applies the retry policies, and keeps the state.
 
-It is a process of its own, single-threaded, waiting in one `poll` for everything: ends of processes,
-growth of logs, signals, deadlines. It imports little, since it starts anew for every job.
+It is a process with one thread, which waits in one `poll` for everything: ends of processes, growth of logs,
+signals, deadlines. It imports little, since it starts for every job.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
+from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine, myself
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 WRITE_INTERVAL = 0.02
 STATE_RESERVE = 64 * 1024
 LEFTOVER_GRACE = 1.0
-#: `poll` takes no more than 24 days; a job may.
+#: `poll` takes at most 24 days; jobs may run longer.
 LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
 #: Files that the supervisor itself and its libraries may have open.
@@ -47,7 +48,7 @@ class Supervisor:
         plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
             ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
             seconds, ``fail_fast``.
-        guard: the process that ends the replicas should this one be killed.
+        guard: the process that ends the replicas if this one is killed.
 
     Raises:
         OSError: the state or log directory cannot be written.
@@ -77,18 +78,13 @@ class Supervisor:
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._dirty = True
         self._last_write = 0.0
-        self._signals_in, self._signals_out = os.pipe()
-        for fd in (self._signals_in, self._signals_out):
-            os.set_blocking(fd, False)
+        self._wakeup = Wakeup((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
         self._prepare()
 
     # ---- life
 
     def _prepare(self) -> None:
         """Make directories and logs, and write the first state."""
-        signal.set_wakeup_fd(self._signals_out, warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(signum, lambda *_: None)
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         os.chdir(self.plan["cwd"])
@@ -114,13 +110,13 @@ class Supervisor:
             for replica in self.replicas:
                 self._start(replica)
         poller = select.poll()
-        poller.register(self._signals_in, select.POLLIN)
+        poller.register(self._wakeup.fileno(), select.POLLIN)
         while not self._is_over():
-            self._turn(poller)
+            self._handle_next(poller)
         self._finish()
 
-    def _turn(self, poller: select.poll) -> None:
-        """Wait for something to happen, and handle it."""
+    def _handle_next(self, poller: select.poll) -> None:
+        """Wait for an event, and handle it."""
         self._write_state_if_due()
         watched = self._recorder.fileno()
         if watched is not None:
@@ -130,8 +126,8 @@ class Supervisor:
             poller.unregister(watched)
         wait = self._recorder.seconds_to_wait()
         if watched in ready or (wait is not None and wait <= 0):
-            self._recorder.look()
-        if self._signals_in in ready:
+            self._recorder.record_changes()
+        if self._wakeup.fileno() in ready:
             self._handle_signals()
         elif not system.HAS_SUBREAPER and (self._orphans or any(r.has_leftovers for r in self.replicas)):
             self._reap()  # no signal tells of the ends of processes that are not our children
@@ -140,7 +136,7 @@ class Supervisor:
             heapq.heappop(self._deadlines)[2]()
 
     def _poll_timeout(self) -> float | None:
-        """Return how long to wait at most, in milliseconds; None for ever."""
+        """Return the longest wait in milliseconds; None for no limit."""
         now = time.monotonic()
         waits = [] if not self._deadlines else [self._deadlines[0][0] - now]
         recorder = self._recorder.seconds_to_wait()
@@ -156,7 +152,7 @@ class Supervisor:
         return all(is_terminal(replica.state) and not replica.has_leftovers for replica in self.replicas)
 
     def _finish(self) -> None:
-        """Make an end of everything and write the final state."""
+        """End the logs and what is left of the replicas, and write the final state."""
         for replica in self.replicas:
             if replica.recorder is not None:
                 self._recorder.finish(replica.recorder)
@@ -175,8 +171,8 @@ class Supervisor:
     # ---- what happens
 
     def _handle_signals(self) -> None:
-        received = os.read(self._signals_in, 4096)
-        if signal.SIGUSR1 in received:  # cancelled by somebody who could not write it down
+        received = self._wakeup.read()
+        if signal.SIGUSR1 in received:  # cancelled, and the disk was full
             self._cancel()
         if signal.SIGTERM in received:
             if self.job.asked("cancel") is not None:
@@ -207,12 +203,12 @@ class Supervisor:
     def _end_orphans(self) -> None:
         """End what stopped replicas have left behind outside their process groups.
 
-        It had no SIGTERM from us, since its parent may have passed one on. Now that the parent has ended, it
-        gets one, once, and the rest of the grace period. One that has left the session may belong to any
-        replica, so it is asked to end with the last of them.
+        An orphan had no SIGTERM from us, since its parent may have passed one on. When the parent has ended,
+        it gets one SIGTERM and the rest of the grace period. An orphan that has left the session may belong
+        to any replica, so it is asked to end when the last of them is.
         """
         stopped = {r.pid: r for r in self.replicas if r.was_stopped and not r.is_running}
-        told, self._orphans = self._orphans, set()
+        signalled, self._orphans = self._orphans, set()
         if not stopped:
             return
         all_stop = not self._restarting and all(r.was_stopped for r in self.replicas if r.is_running)
@@ -226,7 +222,7 @@ class Supervisor:
                 replica.has_leftovers = True
             if (replica or min(stopped.values(), key=lambda r: r.grace_is_over)).grace_is_over:
                 processes.send_to(pid, signal.SIGKILL)
-            elif pid not in told:
+            elif pid not in signalled:
                 processes.send_to(pid, signal.SIGTERM)
             self._orphans.add(pid)
 
@@ -273,7 +269,7 @@ class Supervisor:
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
 
     def _restart(self, group: Iterable[Replica], culprit: Replica) -> None:
-        """Stop what still runs of a group; all of it is started again when it has ended."""
+        """Stop what still runs of a group, and restart the group when all of it has ended."""
         members = list(group)
         self._restarting |= {replica.name for replica in members}
         self._stop(members, reasons.PEER_FAILED, culprit.name)
@@ -337,7 +333,7 @@ class Supervisor:
         try:
             self.job.write_state(self._document(AppState.RUNNING))
             self._dirty = False
-        except OSError:  # a full disk, say: the next turn tries again
+        except OSError:  # a full disk, for example: it is tried again
             pass
 
     def _document(self, state: AppState) -> dict[str, Any]:
@@ -363,7 +359,7 @@ class Supervisor:
         return [replica.restarts for replica in self.replicas]
 
     def _message(self) -> str:
-        """Return why the job ended, in words."""
+        """Return the reason why the job ended."""
         if self.stopping is not None:
             return self.stopping[1]
         failed = [replica for replica in self.replicas if replica.state == AppState.FAILED]
@@ -375,7 +371,7 @@ class Supervisor:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files as far as that is needed and allowed."""
+    """Raise the limit of open files as far as needed and allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -20,10 +19,13 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     command_of,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
-from trainyard.system.processes import JOB_VARIABLE, exit_code_of, group_lives, signal_name
+from trainyard.schedulers.exec.process.process_group import ProcessGroup
+from trainyard.system.processes import JOB_VARIABLE, exit_code_of, find_program, group_lives, signal_name
 
 #: Seconds between two looks at what a stopped program has left running.
 LEFTOVER_PAUSE = 0.05
+#: $1: a directory; then the command that runs in it.
+_IN_DIRECTORY = 'cd "$1" && shift && exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def platform_variables(request: dict[str, Any], arn: str, region: str) -> dict[s
     }
 
 
-class ProcessHost:
+class ProcessHost(ProcessGroup):
     """A host that is a process of this machine, in a session of its own.
 
     Its base directory is told by ``SAGEMAKER_BASE_DIR``.
@@ -120,9 +122,10 @@ class ProcessHost:
         job_dir: str,
     ) -> None:
         self.plan = plan
-        self._program = _command(request, environ)
-        self._command = view.wrap(self._program)
-        self._cwd = tree.part("code") if os.path.isdir(tree.part("code")) else tree.path
+        command = _command(request, environ)
+        cwd = tree.part("code") if os.path.isdir(tree.part("code")) else tree.path
+        self._program = command[0]
+        self._command = ["sh", "-c", _IN_DIRECTORY, "sh", cwd, *view.wrap(command)]
         self._log_path = log_path
         self._environ = {
             **environ,
@@ -130,7 +133,7 @@ class ProcessHost:
             "TRAINYARD_CURRENT_HOST": plan.name,
             JOB_VARIABLE: job_dir,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._has_ended = False
         self._is_told = False
         self._is_killed = False
         self._link_checkpoints(tree, request)
@@ -148,69 +151,47 @@ class ProcessHost:
 
     def start(self) -> None:
         """Start its program, which writes to the log itself."""
-        program = self._program[0]
-        if "/" not in program and shutil.which(program, path=self._environ.get("PATH")) is None:
-            raise StartFailure(f"cannot start {program}: No such file or directory")
-        log = os.open(f"{self._log_path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if "/" not in self._program and find_program(self._program, self._environ.get("PATH", "")) is None:
+            raise StartFailure(f"cannot start {self._program}: No such file or directory")
+        log = f"{self._log_path}.log"
         try:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._cwd,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.spawn("/bin/sh", self._command, self._environ, (log, log))
         except OSError as error:
-            raise StartFailure(f"cannot start {program}: {error.strerror}") from error
-        finally:
-            os.close(log)
+            raise StartFailure(f"cannot start {self._program}: {error.strerror}") from error
 
     def wait(self) -> Exit:
         """Wait for its end, and end what it has left running, after a stop not before the grace is over."""
-        if self._process is None:
+        if not self.pid:
             return Exit(127, "it was never started")
-        pid = self._process.pid
-        system.wait_without_reaping(pid)
+        system.wait_without_reaping(self.pid)
         saved_later = False  # a shell ends at once, and the program that it had started saves its state
-        while self._is_told and not self._is_killed and group_lives(pid):
+        while self._is_told and not self._is_killed and group_lives(self.pid):
             saved_later = True
             time.sleep(LEFTOVER_PAUSE)
         saved_later = saved_later and not self._is_killed
-        _signal_session(pid, signal.SIGKILL)  # before its number can be given to another one
-        status = self._process.wait()
-        code, signum = (128 - status, -status) if status < 0 else exit_code_of(status << 8)
+        super().kill()
+        self._has_ended = True
+        pid, self.pid = self.pid, 0  # from here on it may be another process's
+        code, signum = exit_code_of(os.waitpid(pid, 0)[1])
         was_killed = bool(signum) and not saved_later
         return Exit(code, f"ended by {signal_name(signum)}" if signum else "", was_killed)
 
     def is_alive(self) -> bool:
         """Tell whether its process runs."""
-        return self._process is None or system.process_facts(self._process.pid) is not None
+        return not self._has_ended and (not self.pid or system.process_facts(self.pid) is not None)
 
     def terminate(self) -> None:
         """Send SIGTERM to its process group."""
         self._is_told = True
-        self._signal(signal.SIGTERM)
+        super().terminate()
 
     def kill(self) -> None:
         """Send SIGKILL to its process group."""
         self._is_killed = True
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, signum: int) -> None:
-        if self._process is not None and self._process.returncode is None:
-            _signal_session(self._process.pid, signum)
+        super().kill()
 
     def remove(self) -> None:
         """Nothing is left of it."""
-
-
-def _signal_session(leader: int, signum: int) -> None:
-    try:
-        os.killpg(leader, signum)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _command(request: dict[str, Any], environ: dict[str, str]) -> list[str]:

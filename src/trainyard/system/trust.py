@@ -1,8 +1,7 @@
-"""Whether a file that was found, rather than named, may say what trainyard does.
+"""Whether a configuration file that was found, rather than named, may be used.
 
-The rule is Git's: a file of the user, of root, or, for root under sudo, of the user who called it. Files of
-others count where the user has listed the repository's top, or the file's directory, in Git's
-``safe.directory``.
+The rule is Git's: the file must belong to the user, to root or, for root under sudo, to the user who called
+it. Files of others are used if Git's ``safe.directory`` lists the repository's top or the file's directory.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ def search_places(directory: str) -> Iterator[str]:
 
 
 def why_not_trusted(path: str, directory: str) -> str:
-    """Return why a file that was found may not be used; "" if it may, or if there is none.
+    """Return why a file may not be used; "" if it may, or does not exist.
 
-    Args:
-        path: the file.
-        directory: where the user works. That everybody may write there was the user's choice, but not above.
+    ``directory`` is where the user works: it may be writable by everybody, the directories above may not.
     """
     try:
         owners = {os.lstat(path).st_uid, os.stat(path).st_uid}

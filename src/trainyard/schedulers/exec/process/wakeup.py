@@ -1,0 +1,44 @@
+"""Ending a thread's wait by a signal, or from another thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Wakeup:
+    """A file descriptor that becomes readable when a signal comes, whichever thread it reaches.
+
+    Args:
+        signums: the signals. Those beside them keep their handlers.
+    """
+
+    def __init__(self, signums: Iterable[int]) -> None:
+        self._in, self._out = os.pipe()
+        for fd in (self._in, self._out):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self._out, warn_on_full_buffer=False)
+        for signum in signums:
+            signal.signal(signum, lambda *_: None)  # not SIG_IGN, which programs would inherit
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll for input."""
+        return self._in
+
+    def wake(self) -> None:
+        """End the wait from another thread."""
+        try:
+            os.write(self._out, b"\0")
+        except BlockingIOError:  # so much has come that it is awake
+            pass
+
+    def read(self) -> bytes:
+        """Return the numbers of the signals that have come; 0 for a call of `wake`."""
+        try:
+            return os.read(self._in, 4096)
+        except BlockingIOError:
+            return b""
