@@ -65,7 +65,7 @@ def steps_of(block: Block) -> list[Step]:
     steps = []
     if named is not None:
         steps.append(Step(FILE, block.line, text, named["name"]))
-    if block.language == "python":
+    if block.language == "python" and not (named and "torch.distributed" in text):  # a launcher runs those
         steps.append(Step(PYTHON, block.line, text, named["name"] if named else ""))
     return steps
 

@@ -101,6 +101,8 @@ def _lacks(step: Step) -> bool:
     """Tell whether a step has to be left out, since it needs a backend that is not there."""
     if any(name in step.text for name in ("aws_batch", "sagemaker")) and lacks("botocore"):
         return True
+    if "dist.ddp" in step.text or "import torch" in step.text:
+        return lacks("torch")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 

@@ -25,10 +25,10 @@ from trainyard.image_registry.image_manifest import (
     read_image,
 )
 from trainyard.image_registry.registry_errors import RegistryError
-from trainyard.workspace.images import remotefiles
+from trainyard.workspace.images import base_files
+from trainyard.workspace.images.base_files import RegistryFiles
 from trainyard.workspace.images.image_cache import ImageCache
 from trainyard.workspace.images.image_config import add_layers, working_dir
-from trainyard.workspace.images.remotefiles import RemoteFiles
 
 REFERENCE = Reference.parse("registry.test/job:v1")
 CONFIG = {
@@ -167,7 +167,7 @@ def look(tmp_path):
         manifest = {**MANIFEST, "layers": [descriptor]}
         image = RegistryImage(REFERENCE, key, OCI_MANIFEST, manifest, CONFIG, "linux/amd64", key)
         layers = Layers(packed)
-        return RemoteFiles(layers, image, ImageCache(str(tmp_path))).look(["app"]), layers.packed.tell()
+        return RegistryFiles(layers, image, ImageCache(str(tmp_path))).lookup(["app"]), layers.packed.tell()
 
     return look
 
@@ -190,7 +190,7 @@ def test_layers_are_looked_into(look):
 
 
 def test_a_layer_that_unpacks_to_far_more_is_given_up(look, monkeypatch):
-    monkeypatch.setattr(remotefiles, "SMALLEST_BOUND", 1 << 20)
+    monkeypatch.setattr(base_files, "SMALLEST_BOUND", 1 << 20)
     packed = gzip.compress(archive(("bomb", 64 << 20), ("app", 5)))
     assert 100 * len(packed) < 64 << 20
     found, read = look(packed)
@@ -199,6 +199,6 @@ def test_a_layer_that_unpacks_to_far_more_is_given_up(look, monkeypatch):
 
 
 def test_a_header_that_is_far_too_long_is_given_up(look, monkeypatch):
-    monkeypatch.setattr(remotefiles, "LONGEST_HEADER", 1 << 10)
+    monkeypatch.setattr(base_files, "LONGEST_HEADER", 1 << 10)
     assert look(archive(("app", 5), pax={"comment": "x" * 2000}))[0] == {}
     assert look(archive(("app", 5), pax={"comment": "x" * 200}))[0]["app"].uid == 7

@@ -16,7 +16,7 @@ from trainyard.docker.engine import Engine
 from trainyard.docker.image_store import inspect_image
 from trainyard.errors import BackendError, ConfigError
 from trainyard.workspace.images import docker_build
-from trainyard.workspace.images.builder import find_buildkit
+from trainyard.workspace.images.docker_build import find_buildkit
 from trainyard.workspace.images.dockerfile import parse
 
 __all__ = ["base", "code", "engine"]

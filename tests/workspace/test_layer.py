@@ -15,19 +15,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError
-from trainyard.workspace.images.delta import difference
 from trainyard.workspace.images.image_config import add_layers, config_bytes, working_dir
-from trainyard.workspace.images.image_content import Cargo
+from trainyard.workspace.images.image_content import Cargo, Found, locate
 from trainyard.workspace.images.layer import (
     MTIME,
     LayerContent,
     LayerDigests,
     LayerEntry,
+    difference,
     tar_size,
     tar_stream,
     write_gzip,
 )
-from trainyard.workspace.images.placement import Found, place
 from trainyard.workspace.manifest import Entry
 
 
@@ -219,7 +218,7 @@ def lookup_in(image: Mapping[str, Found]) -> Any:
 
 def test_directories_are_repeated_as_they_are_in_the_base() -> None:
     image = {"home": Found("dir", 0o711), "home/u": Found("dir", 0o700, 1000, 1001)}
-    where = place("/home/u/app/", lookup_in(image))
+    where = locate("/home/u/app/", lookup_in(image))
     assert where.path == "home/u/app"
     assert where.directories == (
         LayerEntry("home", "dir", 0o711),
@@ -235,16 +234,16 @@ def test_links_on_the_way_are_followed() -> None:
         "data/code": Found("link", target="/real"),
         "srv": Found("dir"),
     }
-    where = place("/app/sub", lookup_in(image))
+    where = locate("/app/sub", lookup_in(image))
     assert where.path == "real/sub"
     assert [entry.path for entry in where.directories] == ["real", "real/sub"]
 
 
 def test_a_circle_of_links_and_a_file_in_the_way_are_refused() -> None:
     with pytest.raises(ConfigError, match="circle of links"):
-        place("/a", lookup_in({"a": Found("link", target="b"), "b": Found("link", target="a")}))
+        locate("/a", lookup_in({"a": Found("link", target="b"), "b": Found("link", target="a")}))
     with pytest.raises(ConfigError, match="/a/b is a file there"):
-        place("/a/b/c", lookup_in({"a": Found("dir"), "a/b": Found("file")}))
+        locate("/a/b/c", lookup_in({"a": Found("dir"), "a/b": Found("file")}))
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_a_role_without_an_image_is_refused(engine: Engine, code: Path) -> None:
 
 @pytest.mark.parametrize("repo", ["ghcr.io/me/jobs:v1", "ghcr.io/me/jobs@sha256:" + 64 * "a"])
 def test_a_repository_has_no_tag(engine: Engine, base: str, code: Path, repo: str) -> None:
-    with pytest.raises(InvalidRunConfigException, match="gets a tag of its own") as caught:
+    with pytest.raises(InvalidRunConfigException, match="gets its own tag") as caught:
         Shipper(engine).plan(base, code, image_repo=repo)
     assert caught.value.hint == "Name only the repository: image_repo=ghcr.io/me/jobs"
 

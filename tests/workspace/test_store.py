@@ -452,7 +452,7 @@ def test_an_error_of_the_disk_while_cloning(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     store.add(taken)
-    monkeypatch.setattr(tree.fcntl, "ioctl", ioctl)
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
     with pytest.raises(StateStoreError, match="No space left"):
         store.materialize(taken.manifest, str(tmp_path / "made"))
     assert not (tmp_path / "made").exists()

@@ -221,7 +221,7 @@ class TerminalProgress:
 
 
 def _amounts(transfers: dict[str, tuple[int, int]]) -> str:
-    """Return the sum of what is under way, in words."""
+    """Return the sum of all transfers as text."""
     done = sum(pair[0] for pair in transfers.values())
     total = sum(pair[1] for pair in transfers.values())
     if not done and not total:

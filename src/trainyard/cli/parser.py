@@ -136,10 +136,10 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scheduler_options(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add ``-s`` and ``-cfg``, for commands about a scheduler rather than a job."""
+    """Add ``-s`` and ``-cfg``."""
     scheduler = parser.add_argument("-s", "--scheduler", metavar="NAME", required=required, help=help)
     complete_with(scheduler, "scheduler_completer")
-    parser.add_argument(
+    options = parser.add_argument(
         "-cfg",
         "--scheduler_args",
         "--scheduler-args",
@@ -147,7 +147,18 @@ def add_scheduler_options(parser: argparse.ArgumentParser, help: str, *, require
         action="append",
         default=[],
         metavar="K=V,...",
-        help="options of the scheduler",
+        help="options of the scheduler; may be given several times",
+    )
+    complete_with(options, "option_completer")
+
+
+def add_exit_code_option(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add ``--exit-code-from``."""
+    parser.add_argument(
+        "--exit-code-from",
+        "--exit_code_from",
+        metavar="ROLE/ID|any",
+        help="exit with this replica's code, or with the first that is not 0" + more,
     )
 
 

@@ -348,9 +348,6 @@ def _outside(paths: Iterable[str], project: str) -> list[str]:
 
 def _top(project: str) -> str:
     """Return the top of the repository around a project's file, or the file's directory."""
-    path = top = os.path.realpath(project)
-    while os.path.dirname(path) != path:
-        if os.path.lexists(os.path.join(path, ".git")):
-            return path
-        path = os.path.dirname(path)
-    return top
+    from trainyard.git import checkout_of
+
+    return checkout_of(project) or os.path.realpath(project)

@@ -7,7 +7,7 @@ import sys
 
 from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json
 from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from trainyard.cli.parser import add_json_option, complete_with
+from trainyard.cli.parser import add_exit_code_option, add_json_option, add_scheduler_options
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 TYPE_CHECKING = False
@@ -23,21 +23,7 @@ if TYPE_CHECKING:
 
 def add_submission_options(parser: ArgumentParser) -> None:
     """Add the options of every command that starts a job."""
-    scheduler = parser.add_argument(
-        "-s", "--scheduler", metavar="NAME", help="where to run the job (see `trainyard runopts`)"
-    )
-    complete_with(scheduler, "scheduler_completer")
-    options = parser.add_argument(
-        "-cfg",
-        "--scheduler_args",
-        "--scheduler-args",
-        dest="cfg",
-        action="append",
-        default=[],
-        metavar="K=V,...",
-        help="options of the scheduler; may be given several times",
-    )
-    complete_with(options, "option_completer")
+    add_scheduler_options(parser, "where to run the job (see `trainyard runopts`)")
     parser.add_argument("--wait", action="store_true", help="wait until the job has ended, without its logs")
     parser.add_argument("--log", action="store_true", help="follow the logs on stderr (implies --wait)")
     parser.add_argument(
@@ -45,12 +31,7 @@ def add_submission_options(parser: ArgumentParser) -> None:
         action="store_true",
         help="return once the job is submitted, even if the scheduler is local",
     )
-    parser.add_argument(
-        "--exit-code-from",
-        "--exit_code_from",
-        metavar="ROLE/ID|any",
-        help="exit with this replica's code, or with the first that is not 0 (implies --wait)",
-    )
+    add_exit_code_option(parser, " (implies --wait)")
     add_json_option(parser)
 
 

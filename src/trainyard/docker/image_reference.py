@@ -6,7 +6,6 @@ without a registry: ``python`` is ``docker.io/library/python``.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass, replace
 
@@ -122,13 +121,9 @@ def split_host(host: str) -> tuple[str, int | None]:
 
 def is_loopback(host: str) -> bool:
     """Tell whether a ``host[:port]`` is this machine: localhost, 127.0.0.0/8 or ::1."""
-    bare = split_host(host)[0]
-    if bare.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
+    from trainyard.http.url_client import is_loopback_host
+
+    return is_loopback_host(split_host(host)[0])
 
 
 def _split_tag(text: str) -> tuple[str, str | None]:

@@ -1,8 +1,12 @@
-"""Images of a daemon: looking, pulling, pushing, loading, naming, removing."""
+"""The images that a Docker daemon has: inspecting, pulling, pushing, loading, tagging, removing them."""
 
 from __future__ import annotations
 
+import re
+import threading
+
 from trainyard.docker.engine import EngineError
+from trainyard.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,12 +14,34 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
     from trainyard.docker.engine import Engine
+    from trainyard.docker.image_reference import Reference
+    from trainyard.progress import Progress
 
     #: Receives the objects of the daemon's progress stream: ``status``, ``id``, ``progressDetail``.
     Report = Callable[[dict[str, Any]], None]
 
 AUTH_HEADER = "X-Registry-Auth"
 DEFAULT_TAG = "latest"
+_LOG_IN = (
+    "Log in with `docker login {registry}`, and check the name {name}: registries give this answer also for "
+    "images that do not exist."
+)
+_NOT_REACHED = (
+    "The daemon cannot reach the registry {registry}; check its name. `docker images` shows the images on "
+    "this machine."
+)
+#: What to do, by what is found in the daemon's answer; the first that is found counts.
+_HINTS = (
+    (r"toomanyrequests|rate limit", "The registry limits pulls: `docker login {registry}`, or wait."),
+    (r"denied|unauthorized|authentication required|no basic auth|forbidden", _LOG_IN),
+    (r"no matching manifest", "The image is not built for this platform; set the option platform."),
+    (r"manifest.*unknown|not found", "Check the name. `docker images` shows the images on this machine."),
+    (
+        r"server gave HTTP response",
+        "The registry speaks plain HTTP: add it to insecure-registries in /etc/docker/daemon.json.",
+    ),
+    (r"no such host|timeout|connection refused|dial tcp|network is unreachable", _NOT_REACHED),
+)
 
 
 def inspect_image(engine: Engine, ref: str) -> dict[str, Any] | None:
@@ -37,48 +63,52 @@ def split_reference(ref: str) -> tuple[str, str]:
     return head + slash + last, digest if at else tag or DEFAULT_TAG
 
 
-def pull(
-    engine: Engine,
-    ref: str,
-    auth: str | None = None,
-    progress: Report | None = None,
-    platform: str | None = None,
-) -> None:
-    """Have the daemon pull an image.
+def pull(engine: Engine, ref: str, progress: Report | None = None, platform: str | None = None) -> None:
+    """Have the daemon pull an image, with the credentials that are configured for its registry.
 
     Args:
         engine: the daemon.
         ref: name with a tag or a digest.
-        auth: text of the header ``X-Registry-Auth``, where the registry wants to know who pulls.
-        progress: told how it goes.
+        progress: receives what the daemon reports.
         platform: ``linux/amd64`` and the like; the daemon's own by default.
 
     Raises:
         EngineError: it cannot; the message is the daemon's.
+        CredentialsError: the credentials cannot be read.
     """
     name, tag = split_reference(ref)
     params = {"fromImage": name, "tag": tag, "platform": platform}
-    headers = {AUTH_HEADER: auth} if auth else None
+    headers = {AUTH_HEADER: _auth(ref)}
     with engine.stream("POST", "/images/create", params=params, headers=headers) as answer:
-        _follow(answer.json_lines(), progress)
+        for item in answer.json_lines():
+            if progress is not None:
+                progress(item)
 
 
-def push(engine: Engine, ref: str, auth: str | None = None, progress: Report | None = None) -> str:
-    """Have the daemon push an image; returns the digest that the registry has it under ("" if not told).
+def push(engine: Engine, ref: str, progress: Report | None = None) -> str:
+    """Have the daemon push an image; returns the digest that the registry has it under, "" if not reported.
 
     Raises:
         EngineError: it cannot; the message is the daemon's.
+        CredentialsError: the credentials cannot be read.
     """
     name, tag = split_reference(ref)
     digest = ""
-    # The daemon wants the header even where nobody need say who they are.
-    headers = {AUTH_HEADER: auth or "e30="}
+    # the daemon requires the header even without credentials
+    headers = {AUTH_HEADER: _auth(ref)}
     with engine.stream("POST", f"/images/{name}/push", params={"tag": tag}, headers=headers) as answer:
         for item in answer.json_lines():
             digest = (item.get("aux") or {}).get("Digest", digest)
             if progress is not None:
                 progress(item)
     return digest
+
+
+def _auth(ref: str) -> str:
+    from trainyard.docker.credentials import credentials_for, engine_auth_header
+    from trainyard.docker.image_reference import Reference
+
+    return engine_auth_header(credentials_for(Reference.parse(ref).registry))
 
 
 def tag(engine: Engine, ref: str, new: str) -> None:
@@ -90,7 +120,7 @@ def tag(engine: Engine, ref: str, new: str) -> None:
 def load(
     engine: Engine, stream: bytes | IO[bytes] | Iterable[bytes], progress: Report | None = None
 ) -> list[str]:
-    """Load images from an archive as ``docker save`` writes it; returns the names or ids that it held."""
+    """Load images from an archive as ``docker save`` writes it; returns the names or ids in it."""
     loaded = []
     headers = {"Content-Type": "application/x-tar"}
     with engine.stream(
@@ -106,7 +136,7 @@ def load(
 
 
 def remove(engine: Engine, ref: str, *, force: bool = False) -> bool:
-    """Remove an image, or one of its names; returns False if there is none, or a container needs it."""
+    """Remove an image, or one of its names; returns False if there is none, or a container uses it."""
     try:
         engine.request("DELETE", f"/images/{ref}", params={"force": force})
     except EngineError as error:
@@ -116,7 +146,87 @@ def remove(engine: Engine, ref: str, *, force: bool = False) -> bool:
     return True
 
 
-def _follow(items: Iterable[dict[str, Any]], progress: Report | None) -> None:
-    for item in items:
-        if progress is not None:
-            progress(item)
+# ---- with progress, and errors that say what to do
+
+
+def pull_image(engine: Engine, name: str, progress: Progress, platform: str | None = None) -> dict[str, Any]:
+    """Have the daemon pull an image, for a platform or its own; returns what it knows of it then.
+
+    Raises:
+        BackendError: it cannot be pulled; says what to do about it.
+    """
+    from trainyard.docker.image_reference import Reference
+
+    reference = Reference.parse(name)
+    progress.step(f"pulling {name}")
+    try:
+        pull(engine, name, _sum_of_layers(f"pulling {name}", progress), platform)
+    except EngineError as error:
+        attempt = f"the image {name} is not on this machine and cannot be pulled"
+        raise _not_transferred(attempt, reference, error) from error
+    found = inspect_image(engine, name)
+    if found is None:
+        raise BackendError(f"the image {name} was pulled, but the daemon does not have it", hint="Try again.")
+    return found
+
+
+def push_image(engine: Engine, name: str, progress: Progress) -> str:
+    """Have the daemon push an image that is called ``name``; returns the digest of its manifest.
+
+    Raises:
+        BackendError: it cannot be pushed; says what to do about it.
+    """
+    from trainyard.docker.image_reference import Reference
+
+    reference = Reference.parse(name)
+    progress.step(f"pushing {name}")
+    try:
+        digest = push(engine, name, _sum_of_layers(f"pushing {name}", progress))
+    except EngineError as error:
+        raise _not_transferred(f"cannot push {name}", reference, error) from error
+    if not digest:
+        raise BackendError(
+            f"{name} was pushed, but the daemon did not report its digest, so that it cannot be used exactly",
+            hint="Update the Docker daemon.",
+        )
+    return digest
+
+
+def _not_transferred(attempt: str, reference: Reference, error: EngineError) -> BackendError:
+    """Say what the daemon answered, and what to do."""
+    if is_out_of_space(error):
+        return out_of_space(attempt, error)
+    text = str(error)
+    hint = next((hint for words, hint in _HINTS if re.search(words, text, re.IGNORECASE)), "Check the name.")
+    return BackendError(f"{attempt}: {text}", hint=hint.format(registry=reference.registry, name=reference))
+
+
+def _sum_of_layers(label: str, progress: Progress) -> Report:
+    """Return what adds up the progress of an image's layers."""
+    layers: dict[str, tuple[int, int]] = {}
+    lock = threading.Lock()
+
+    def report(item: dict[str, Any]) -> None:
+        detail = item.get("progressDetail") or {}
+        if item.get("status") not in ("Downloading", "Pushing") or not detail.get("total"):
+            return
+        with lock:
+            layers[item.get("id", "")] = (min(detail["current"], detail["total"]), detail["total"])
+            done, total = (sum(numbers) for numbers in zip(*layers.values(), strict=True))
+        progress.advance(label, done, total)
+
+    return report
+
+
+def is_out_of_space(error: Exception) -> bool:
+    """Tell whether a daemon's message is about a full disk."""
+    return "no space left on device" in str(error).lower()
+
+
+def out_of_space(attempt: str, error: Exception) -> BackendError:
+    """Say that the daemon's disk is full, and what to do."""
+    return BackendError(
+        f"the Docker daemon could not {attempt}: its disk is full ({error})",
+        hint="Free some: `docker system df` shows what uses it, `trainyard gc` and `docker image prune` "
+        "remove what is not used. Nothing incomplete is left or used.",
+    )

@@ -467,7 +467,7 @@ class Runner:
             UnknownAppException: no job of the history matches.
             UsageError: several jobs match; the message lists them.
         """
-        from trainyard.runner.lookup import resolve
+        from trainyard.runner.jobsearch import resolve
 
         return resolve(text, self._reconciled_history)
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from trainyard.errors import UnknownAppException
 from trainyard.specs.training import METADATA_KEY, specification
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any, Protocol
+    from typing import Any
 
     from trainyard.runner.records import JobRecord
+    from trainyard.workspace.code_store import Store
     from trainyard.workspace.manifest import Manifest
-
-    class CodeStore(Protocol):
-        """Where the code of earlier jobs is kept; see `trainyard.workspace.code_store.Store`."""
-
-        def manifest(self, fingerprint: str) -> Manifest | None:
-            """Return what a workspace held; None if that is not known any more."""
-
-        def read_blob(self, digest: str) -> bytes | None:
-            """Return a file's content; None if it was not kept."""
-
 
 #: Sections of a comparison, in the order in which they are shown.
 SECTIONS = ("arguments", "options", "environment", "job", "origin")
@@ -50,7 +40,7 @@ class Comparison:
         values: section -> name -> pair of the old and the new value, None where there was none.
     """
 
-    def __init__(self, first: JobRecord, second: JobRecord, store: CodeStore) -> None:
+    def __init__(self, first: JobRecord, second: JobRecord, store: Store) -> None:
         self.first = first
         self.second = second
         self.code, self.files = _compare_code(first, second, store)
@@ -79,7 +69,7 @@ class Comparison:
         }
 
 
-def _compare_code(first: JobRecord, second: JobRecord, store: CodeStore) -> tuple[str, list[FileChange]]:
+def _compare_code(first: JobRecord, second: JobRecord, store: Store) -> tuple[str, list[FileChange]]:
     without = [record.handle for record in (first, second) if not record.fingerprint]
     if len(without) == 2:
         return "unknown: neither job has a workspace", []
@@ -95,7 +85,7 @@ def _compare_code(first: JobRecord, second: JobRecord, store: CodeStore) -> tupl
     return "changed", list(_file_changes(old, new, store))
 
 
-def _file_changes(old: Manifest, new: Manifest, store: CodeStore) -> Iterator[FileChange]:
+def _file_changes(old: Manifest, new: Manifest, store: Store) -> Iterator[FileChange]:
     before = {entry.path: entry for entry in old.entries}
     after = {entry.path: entry for entry in new.entries}
     for path in sorted(before.keys() | after.keys()):
@@ -106,7 +96,7 @@ def _file_changes(old: Manifest, new: Manifest, store: CodeStore) -> Iterator[Fi
         yield FileChange(path, change, _content(one, store), _content(other, store))
 
 
-def _content(entry: Any, store: CodeStore) -> bytes | None:
+def _content(entry: Any, store: Store) -> bytes | None:
     if entry is None:
         return b""
     if entry.kind == "link":
@@ -169,20 +159,3 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*old, *new])
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
-
-
-def find_for_comparison(records: Mapping[str, JobRecord | None]) -> list[JobRecord]:
-    """Return the records, in order.
-
-    Raises:
-        UnknownAppException: a handle is not in the history.
-    """
-    found = []
-    for handle, record in records.items():
-        if record is None:
-            raise UnknownAppException(
-                f"cannot compare {handle}: it is not in the history of this machine",
-                hint="`trainyard list` shows the jobs that are.",
-            )
-        found.append(record)
-    return found

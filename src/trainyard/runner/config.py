@@ -65,17 +65,11 @@ class Config:
 
     def scheduler(self, name: str) -> dict[str, Setting]:
         """Return the options that are set for a scheduler, by name, unchecked."""
-        settings: dict[str, Setting] = {}
-        for source in self.sources:
-            settings |= _table(source, *_table_keys(source, "scheduler", name))
-        return settings | dict(self._scheduler_variables(name))
+        return self._merged("scheduler", name) | dict(self._scheduler_variables(name))
 
     def component(self, name: str) -> dict[str, Setting]:
         """Return the values that are set for a component's parameters, by name."""
-        settings: dict[str, Setting] = {}
-        for source in self.sources:
-            settings |= _table(source, *_table_keys(source, "component", name))
-        return settings
+        return self._merged("component", name)
 
     def command(self, cmd: str) -> dict[str, Setting]:
         """Return the values that are set for a subcommand's options; for ``run``, those of ``[run]`` too."""
@@ -90,6 +84,16 @@ class Config:
                     settings[key] = Setting(self._environ[variable], variable, ENVIRONMENT)
             settings = {key: _checked_run_setting(key, value) for key, value in settings.items()}
         return settings
+
+    def _merged(self, table: str, name: str) -> dict[str, Setting]:
+        settings: dict[str, Setting] = {}
+        for source in self.sources:
+            settings |= _table(source, *_table_keys(source, table, name))
+        return settings
+
+    def named_schedulers(self) -> set[str]:
+        """Return the schedulers that have a ``[scheduler.<name>]`` table."""
+        return {name for s in self.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
 
     def trackers(self) -> dict[str, str | None]:
         """Return the experiment trackers of jobs, by name, with their configuration."""
@@ -122,63 +126,53 @@ class Config:
                     )
 
     def _scheduler_variables(self, name: str) -> Iterator[tuple[str, Setting]]:
+        from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES
+
         prefix = _variable_prefix(name)
         # TRAINYARD_LOCAL_CWD_X is an option of "local_cwd", not the option "cwd_x" of "local"
-        others = {_variable_prefix(other) for other in self._known_schedulers()} - {prefix}
+        others = {
+            _variable_prefix(other) for other in {*self.named_schedulers(), *DEFAULT_SCHEDULER_MODULES}
+        } - {prefix}
         longer = tuple(other for other in others if other.startswith(prefix))
         for variable, value in self._environ.items():
             option = variable.removeprefix(prefix)
             if option not in ("", variable) and not variable.startswith(longer):
                 yield option.lower(), Setting(value, variable, ENVIRONMENT)
 
-    def _known_schedulers(self) -> set[str]:
-        from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES
-
-        named = {name for s in self.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
-        return named | set(DEFAULT_SCHEDULER_MODULES)
-
 
 def load_config(cwd: str | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read the configuration that holds in a directory.
-
-    Args:
-        cwd: the directory; the current one by default.
-        environ: the environment; the process's own by default.
+    """Read the configuration for a directory, by default the current one.
 
     Raises:
         ConfigError: a file is malformed or holds an unknown table; the message holds file and line.
     """
     directory = cwd or os.getcwd()
     variables = os.environ if environ is None else environ
+    named = variables.get(INI_VARIABLE)
+    home = os.path.expanduser("~")
     sources = [
-        *_ini_sources(os.path.expanduser("~"), directory, variables, home=True),
+        None if named is not None else read_ini(os.path.join(home, ".torchxconfig")),
         read_toml(os.path.join(config_dir(), "config.toml")),
-        *_ini_sources(os.path.expanduser("~"), directory, variables, home=False),
+        _project_ini(directory, home) if named is None else _named_ini(named),
         *_project_sources(directory),
     ]
     return Config([source for source in sources if source is not None], variables)
 
 
-def _ini_sources(
-    user_home: str, directory: str, environ: Mapping[str, str], *, home: bool
-) -> Iterator[Source | None]:
-    named = environ.get(INI_VARIABLE)
-    if named is None:
-        places = {os.path.realpath(user_home): user_home} if home else {}
-        if not home and os.path.realpath(directory) != os.path.realpath(user_home):
-            places = {directory: directory}
-        for place in places.values():
-            path = os.path.join(place, ".torchxconfig")
-            if home or _is_trusted(path, directory):
-                yield read_ini(path, found=not home)
-    elif named and not home:
-        source = read_ini(os.path.expanduser(named))
-        if source is None:
-            raise ConfigError(
-                f"the configuration file {named} does not exist",
-                hint=f"{INI_VARIABLE} names it. Unset the variable, or set it to '' to read no such file.",
-            )
-        yield source
+def _named_ini(path: str) -> Source | None:
+    source = read_ini(os.path.expanduser(path)) if path else None
+    if path and source is None:
+        raise ConfigError(
+            f"the configuration file {path} does not exist",
+            hint=f"{INI_VARIABLE} names it. Unset the variable, or set it to '' to read no such file.",
+        )
+    return source
+
+
+def _project_ini(directory: str, home: str) -> Source | None:
+    path = os.path.join(directory, ".torchxconfig")
+    is_home = os.path.realpath(directory) == os.path.realpath(home)
+    return None if is_home or not _is_trusted(path, directory) else read_ini(path, found=True)
 
 
 def _project_sources(directory: str) -> list[Source]:
@@ -264,8 +258,7 @@ def effective_options(
     """
     from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 
-    named = {name for s in config.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
-    if not named <= {scheduler, *DEFAULT_SCHEDULER_MODULES}:
+    if not config.named_schedulers() <= {scheduler, *DEFAULT_SCHEDULER_MODULES}:
         config.check_schedulers({scheduler, *get_scheduler_factories()})
     result = {name: Setting(opt.default, DEFAULT, DEFAULT) for name, opt in opts if not opt.is_required}
     given = config.scheduler(scheduler)

@@ -129,11 +129,11 @@ class History:
 
     def find(self, handle: str) -> JobRecord | None:
         """Return the row of a handle, the latest if there are several."""
-        return next(iter(self._read("WHERE handle = ? ORDER BY seq DESC LIMIT 1", handle)), None)
+        return self._first("handle = ? ORDER BY seq DESC", handle)
 
     def get(self, key: str) -> JobRecord | None:
         """Return the row of a key."""
-        return next(iter(self._read("WHERE key = ?", key)), None)
+        return self._first("key = ?", key)
 
     def rows(
         self, limit: int | None = None, scheduler: str | None = None, *, deleted: bool = False
@@ -154,7 +154,7 @@ class History:
 
     def latest(self) -> JobRecord | None:
         """Return the job that was submitted last."""
-        return next(iter(self._read("WHERE phase = 'submitted' ORDER BY seq DESC LIMIT 1")), None)
+        return self._first("phase = 'submitted' ORDER BY seq DESC")
 
     def select(
         self,
@@ -200,8 +200,8 @@ class History:
 
     def before(self, record: JobRecord) -> JobRecord | None:
         """Return the job that was submitted before another one under the same name."""
-        condition = "WHERE phase = 'submitted' AND name = ? AND seq < ? ORDER BY seq DESC LIMIT 1"
-        return next(iter(self._read(condition, record.name, record.seq)), None)
+        condition = "phase = 'submitted' AND name = ? AND seq < ? ORDER BY seq DESC"
+        return self._first(condition, record.name, record.seq)
 
     def handles(self, text: str, scheduler: str | None = None, limit: int | None = None) -> list[str]:
         """Return the handles of the jobs whose app id (or handle) begins with a text, the latest first."""
@@ -237,6 +237,9 @@ class History:
         self, condition: str, *values: Any, matches: Callable[[str], bool] | None = None
     ) -> list[JobRecord]:
         return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, matches=matches)]
+
+    def _first(self, condition: str, *values: Any) -> JobRecord | None:
+        return next(iter(self._read(f"WHERE {condition} LIMIT 1", *values)), None)
 
     def _query(
         self, statement: str, *values: Any, matches: Callable[[str], bool] | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from trainyard.errors import ConfigError, UnknownAppException
+from trainyard.errors import ConfigError
+from trainyard.runner.jobsearch import recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +30,7 @@ def planned_rerun(
     workspace: Workspace | str | None,
 ) -> Iterator[AppDryRunInfo[Any]]:
     """Make the request that repeats a job, and stay in the job's directory; see `Runner.rerun`."""
-    record = runner.history.find(app_handle)
-    if record is None:
-        raise UnknownAppException(
-            f"cannot repeat {app_handle}: it is not in the history of this machine",
-            hint="`trainyard list` shows the jobs that are.",
-        )
+    record = recorded(runner.history, app_handle, "repeat")
     with _directory_of(record):
         name = scheduler or record.scheduler
         app, options = _recover(record, name, cfg)

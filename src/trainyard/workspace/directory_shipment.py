@@ -16,6 +16,7 @@ from trainyard.paths import view_dir
 from trainyard.workspace.code_store import Store, remove_tree
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.selection import Report
+from trainyard.workspace.shipment import ATTEMPTS
 from trainyard.workspace.snapshot import snapshot, still_growing
 from trainyard.workspace.tree import BLOB_TIME_NS
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.specs.workspace import Workspace
 
-#: How often a workspace that is being written to is read again.
-ATTEMPTS = 3
 _MOST_LINKS = 40
 
 

@@ -1,4 +1,4 @@
-"""`DockerWorkspaceMixin`: for schedulers whose jobs run in images."""
+"""Code shipped as images, for schedulers whose jobs run in images: `DockerWorkspaceMixin`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.docker.engine import Engine
+from trainyard.docker.image_reference import Reference, image_problem
 from trainyard.docker.image_store import inspect_image
 from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardError, WorkspaceChangedError
-from trainyard.specs.app import NO_IMAGE
+from trainyard.progress import Silent
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.options import option, runopts
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
-from trainyard.workspace.images.code import Code
 from trainyard.workspace.images.dockerfile import IMAGE_ARG
 from trainyard.workspace.images.image_cache import ImageCache
-from trainyard.workspace.images.make_image import LOCAL_REPOSITORY, Wanted, Way, make
+from trainyard.workspace.images.image_content import JobCode
+from trainyard.workspace.images.make_image import (
+    LOCAL_REPOSITORY,
+    CodeImage,
+    ImageDestination,
+    WantedImage,
+)
 from trainyard.workspace.selection import Report
+from trainyard.workspace.shipment import ATTEMPTS
 from trainyard.workspace.snapshot import still_growing
 from trainyard.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
@@ -27,11 +35,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from trainyard.progress import Progress
-    from trainyard.specs.app import AppDef, Role
     from trainyard.workspace.manifest import Manifest
 
-#: How often a workspace that is being written to is read anew.
-ATTEMPTS = 3
 #: Images that are made at the same time.
 AT_ONCE = 4
 
@@ -54,13 +59,13 @@ class ImageShipment:
     Args:
         code: what is shipped.
         wanted: the images that the job needs.
-        way: where they are made.
+        destination: where they are made.
     """
 
-    def __init__(self, code: Code, wanted: Sequence[Wanted], way: Way) -> None:
+    def __init__(self, code: JobCode, wanted: Sequence[WantedImage], destination: ImageDestination) -> None:
         self._code = code
         self._wanted = tuple(wanted)
-        self._way = way
+        self._destination = destination
 
     @property
     def manifest(self) -> Manifest | None:
@@ -69,7 +74,7 @@ class ImageShipment:
 
     @property
     def report(self) -> Report:
-        """What is to be said of it."""
+        """What the user should know of it."""
         return self._code.snapshot.report if self._code.snapshot else Report()
 
     def plan(self) -> dict[str, Any]:
@@ -90,7 +95,7 @@ class ImageShipment:
         }
 
     def ship(self, progress: Progress) -> dict[str, str]:
-        """Make the images; returns planned references and the exact ones that they have come to be."""
+        """Make the images; returns planned references and the exact ones that replace them."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 pinned = self._make_all(progress)
@@ -100,7 +105,7 @@ class ImageShipment:
                 if attempt == ATTEMPTS or code.workspace.frozen or code.snapshot is None:
                     raise
                 progress.step("the workspace has changed; reading it again")
-                self._code = Code(
+                self._code = JobCode(
                     code.workspace,
                     with_toolkit=code.toolkit is not None,
                     growing=still_growing(code.snapshot, error, progress),
@@ -114,15 +119,12 @@ class ImageShipment:
     def _make_all(self, progress: Progress) -> dict[str, str]:
         if len(self._wanted) == 1:
             only = self._wanted[0]
-            return {only.planned: make(only, self._code, self._way, progress)}
+            return {only.planned: self._make(only, progress)}
         from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-        stoppable = _Stoppable(progress)
+        stoppable = _StoppableProgress(progress)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="image") as pool:
-            futures = {
-                wanted.planned: pool.submit(make, wanted, self._code, self._way, stoppable)
-                for wanted in self._wanted
-            }
+            futures = {wanted.planned: pool.submit(self._make, wanted, stoppable) for wanted in self._wanted}
             try:
                 wait(futures.values(), return_when=FIRST_EXCEPTION)
                 if any(future.done() and future.exception() for future in futures.values()):
@@ -131,6 +133,9 @@ class ImageShipment:
                 stoppable.stop(pool)
                 raise
         return _results(futures)
+
+    def _make(self, wanted: WantedImage, progress: Progress) -> str:
+        return CodeImage(wanted, self._code, self._destination, progress).make()
 
 
 def _results(futures: Mapping[str, Future[str]]) -> dict[str, str]:
@@ -148,37 +153,31 @@ class _StoppedError(TrainyardError):
     """Another image could not be made, so that this one is not needed."""
 
 
-class _Stoppable:
-    """Passes progress on, until it is to stop: then whoever reports any is ended by an error."""
+class _StoppableProgress:
+    """Passes progress on until it is stopped; from then on, reporting progress raises an error."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._stopped = threading.Event()
+        # a program's output is read to its end
+        self.output = progress.output
+        self.done = progress.done
 
     def stop(self, pool: ThreadPoolExecutor) -> None:
         self._stopped.set()
         pool.shutdown(wait=False, cancel_futures=True)
 
-    def _go_on(self) -> Progress:
-        if self._stopped.is_set():
-            raise _StoppedError("it was stopped")
-        return self._progress
-
     def step(self, text: str) -> None:
-        """Begin something."""
-        self._go_on().step(text)
+        self._check()
+        self._progress.step(text)
 
     def advance(self, label: str, done: int, total: int) -> None:
-        """Tell how far something is."""
-        self._go_on().advance(label, done, total)
+        self._check()
+        self._progress.advance(label, done, total)
 
-    def output(self, line: str) -> None:
-        """Pass on a line of output; a program's output is read to its end."""
-        self._progress.output(line)
-
-    def done(self, text: str) -> None:
-        """Tell what came of it."""
-        self._progress.done(text)
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError("it was stopped")
 
 
 class DockerWorkspaceMixin:
@@ -207,7 +206,7 @@ class DockerWorkspaceMixin:
     def plan_shipment(
         self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
     ) -> ImageShipment | None:
-        """Plan the images of a job, and set its roles' images to what they will be called; reads only.
+        """Plan the images of a job, and set its roles' images to the planned names; reads only.
 
         None if neither a workspace nor the toolkit has to go into any image.
 
@@ -219,8 +218,8 @@ class DockerWorkspaceMixin:
         if not workspace and not with_toolkit:
             return None
         repository = self._repository(workspace, cfg)
-        code = Code(workspace, with_toolkit=with_toolkit)
-        wanted: dict[str, Wanted] = {}
+        code = JobCode(workspace, with_toolkit=with_toolkit)
+        wanted: dict[str, WantedImage] = {}
         for role in app.roles:
             toolkit = needs_toolkit(role)
             if not workspace and not toolkit:
@@ -228,9 +227,9 @@ class DockerWorkspaceMixin:
             _check_image(role, code)
             tag = code.key(role.image, with_toolkit=toolkit, platform=cfg.get("platform"))
             planned = f"{repository or LOCAL_REPOSITORY}:{tag}"
-            wanted[planned] = Wanted(role.image, toolkit, planned)
+            wanted[planned] = WantedImage(role.image, toolkit, planned)
             role.image = planned
-        way = Way(
+        destination = ImageDestination(
             self.docker_engine,
             repository,
             in_daemon=not self.requires_image_repo,
@@ -238,7 +237,7 @@ class DockerWorkspaceMixin:
             cache=ImageCache(),
             platform=cfg.get("platform"),
         )
-        return ImageShipment(code, list(wanted.values()), way)
+        return ImageShipment(code, list(wanted.values()), destination)
 
     def build_workspaces(
         self,
@@ -252,9 +251,6 @@ class DockerWorkspaceMixin:
         Raises:
             TrainyardError: one could not be made.
         """
-        from trainyard.progress import Silent
-        from trainyard.specs.app import AppDef
-
         given = workspace if isinstance(workspace, Workspace) else Workspace.from_str(workspace)
         shipment = self.plan_shipment(AppDef("images", list(roles)), given, cfg)
         if shipment is not None:
@@ -275,7 +271,6 @@ class DockerWorkspaceMixin:
     def _has_image(self, image: str) -> bool:
         if "@" not in image or not self.requires_image_repo:
             return inspect_image(self.docker_engine(), image) is not None
-        from trainyard.docker.image_reference import Reference
         from trainyard.image_registry.client import RegistryClient
 
         reference = Reference.parse(image)
@@ -296,15 +291,13 @@ class DockerWorkspaceMixin:
                 hint="Name one that you may push to: -cfg image_repo=ghcr.io/me/jobs"
                 + (". Or ship no code: --workspace ''" if workspace else ""),
             )
-        from trainyard.docker.image_reference import Reference
-
         reference = Reference.parse(given)
         if reference.tag or reference.digest:
             part = f"the digest {reference.digest}" if reference.digest else f"the tag {reference.tag!r}"
             name = given.partition("@")[0]
             bare = name.removesuffix(f":{reference.tag}") if reference.tag else name
             raise InvalidRunConfigException(
-                f"image_repo={given} has {part}: every image gets a tag of its own, made from its content",
+                f"image_repo={given} has {part}, but every image gets its own tag, made from its content",
                 "image_repo",
                 cfg,
                 hint=f"Name only the repository: image_repo={bare}",
@@ -333,10 +326,8 @@ class ImageMaker(DockerWorkspaceMixin):
             self._own_engine = None
 
 
-def _check_image(role: Role, code: Code) -> None:
+def _check_image(role: Role, code: JobCode) -> None:
     if role.image and role.image != NO_IMAGE:
-        from trainyard.docker.image_reference import image_problem
-
         problem = image_problem(role.image)
         if problem:
             raise ConfigError(

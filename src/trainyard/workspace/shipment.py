@@ -1,4 +1,4 @@
-"""Code on its way to a job: planned in a dry run, shipped when the job is submitted."""
+"""What ships a job's code: planned in a dry run, shipped when the job is submitted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from trainyard.workspace.manifest import Manifest
     from trainyard.workspace.selection import Report
 
-
 T = TypeVar("T")
+#: How often a workspace that is being written to is read.
+ATTEMPTS = 3
 
 
 class Shipment(Protocol):
@@ -25,20 +26,20 @@ class Shipment(Protocol):
 
     @property
     def report(self) -> Report:
-        """What whoever submits the job should know of it."""
+        """What the user should know of it."""
 
     def plan(self) -> dict[str, Any]:
         """Return what will be shipped, as JSON values that a dry run shows."""
 
     def ship(self, progress: Progress) -> dict[str, str]:
-        """Bring the code to where the job can reach it; what is there already is not sent again.
+        """Bring the code to where the job can reach it; what is there is not sent again.
 
         Returns:
-            The references that the plan put into the request -> what they have come to be, exactly: an
-            image by its digest.
+            The references that the plan put into the request -> the exact ones that replace them: an image
+            by its digest.
 
         Raises:
-            TrainyardError: it could not be brought there. Nothing that is half there is ever used.
+            TrainyardError: it could not be brought there. Nothing incomplete is ever used.
         """
 
 

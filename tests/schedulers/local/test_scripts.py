@@ -19,6 +19,8 @@ from trainyard.runner import Runner, get_runner
 from trainyard.schedulers.base import Stream
 from trainyard.specs import AppState, AppStatus, is_terminal
 
+from .conftest import linux_only
+
 PATIENCE = 60
 SHOW = """
 import json, os, sys
@@ -80,6 +82,7 @@ def test_a_script_runs_in_place_and_its_results_are_kept(runner: Runner, project
     assert not results.exists()
 
 
+@linux_only
 def test_its_streams_keep_their_order_and_nothing_else_is_said(runner: Runner, project: Path) -> None:
     (project / "train.py").write_text(
         "import sys\nfor i in range(100):\n    print('line', i, file=(sys.stdout, sys.stderr)[i % 2])\n"
@@ -189,7 +192,11 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    ("kind", "script"), [("mpi", RANKS), pytest.param("torchrun", RANKS + SUM, marks=pytest.mark.slow)]
+    ("kind", "script"),
+    [
+        pytest.param("mpi", RANKS, marks=linux_only),
+        pytest.param("torchrun", RANKS + SUM, marks=pytest.mark.slow),
+    ],
 )
 def test_replicas_are_the_hosts_of_a_distribution(
     runner: Runner, project: Path, tmp_path: Path, kind: str, script: str

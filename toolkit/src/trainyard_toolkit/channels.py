@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from . import log, store
+from . import kernel, log, store
 from .errors import ConfigError
 
 TYPE_CHECKING = False
@@ -122,7 +122,9 @@ def _download(origin: store.Store, items: list[store.Item], prefix: str, target:
 
     def fetch(item: store.Item) -> None:
         path = os.path.join(target, store.relative_key(item, prefix))
-        if not (os.path.isfile(path) and os.path.getsize(path) == item.size and _marked(path) == item.tag):
+        if not (
+            os.path.isfile(path) and os.path.getsize(path) == item.size and kernel.tag_of(path) == item.tag
+        ):
             origin.download(item.key, path)
             _mark(path, item.tag)
 
@@ -133,15 +135,8 @@ def _mark(path: str, tag: str) -> None:
     """Note on the file itself which content it is; where the file system cannot, it is fetched again next
     time.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        os.setxattr(path, "user.trainyard.tag", tag.encode())
-
-
-def _marked(path: str) -> str:
-    try:
-        return os.getxattr(path, "user.trainyard.tag").decode()
-    except (OSError, AttributeError):
-        return ""
+    with contextlib.suppress(OSError):
+        kernel.set_tag(path, tag)
 
 
 def _remove_link(target: str) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from . import errors, log
+from . import errors, kernel, log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Writer:
         try:
             os.makedirs(self.layout.output, exist_ok=True)
             with open(self._reserve, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, _RESERVE)
+                kernel.reserve_space(file.fileno(), _RESERVE)
         except OSError:
             _remove(self._reserve)
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from . import log
+from . import kernel, log
 from .errors import ClientError
 from .layout import DEFAULT_BASE
 
@@ -117,6 +117,8 @@ class HostView:
     def _warn_of_base(self, reason: str) -> None:
         self.refusal = reason
         self._began = time.time()
+        if not kernel.IS_LINUX:
+            return  # nobody expects one there; a script that uses it all the same fails or is reported later
         log.warning(
             f"{DEFAULT_BASE} is not this job's own here: {reason}. What the script writes to "
             f"{DEFAULT_BASE}/model, {DEFAULT_BASE}/output and {DEFAULT_BASE}/checkpoints by these names is "
@@ -125,6 +127,8 @@ class HostView:
         )
 
     def _warn_of_names(self, reason: str, names: Iterable[str]) -> None:
+        if not kernel.IS_LINUX and len(self.hosts) == 1:
+            return
         log.warning(
             f"The names of this job's hosts ({', '.join(names)}) do not resolve here: {reason}. "
             f"Use 127.0.0.1 in place of {self.current}."
@@ -273,7 +277,7 @@ def _read(path: str) -> str:
 
 def _is_mounted(path: str) -> bool:
     """Whether a file is mounted, as container runtimes mount their own over some of the image's."""
-    return any(line.split()[4] == path for line in _read("/proc/self/mountinfo").splitlines())
+    return any(line.split()[4] == path for line in _read(f"{kernel.PROC}/self/mountinfo").splitlines())
 
 
 def _may_mount() -> bool:
@@ -281,7 +285,7 @@ def _may_mount() -> bool:
 
 
 def _has_capabilities(wanted: int) -> bool:
-    for line in _read("/proc/self/status").splitlines():
+    for line in _read(f"{kernel.PROC}/self/status").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16) & wanted == wanted
     return False
@@ -340,7 +344,7 @@ class _System:
         import ctypes
 
         self._errno: Callable[[], int] = ctypes.get_errno
-        library = ctypes.CDLL(None, use_errno=True)
+        library = kernel.c_library()
         self._unshare, self._setns = library.unshare, library.setns
         self._mount, self._umount = library.mount, library.umount2
         self._mount.argtypes = (

@@ -8,6 +8,8 @@ import errno
 import os
 import struct
 
+from . import kernel
+
 MODIFY, CLOSE_WRITE, MOVED_TO, CREATE = 0x2, 0x8, 0x80, 0x100
 _ISDIR, _OVERFLOW, _ONLYDIR = 0x40000000, 0x4000, 0x01000000
 _EVENT = struct.Struct("iIII")
@@ -21,7 +23,7 @@ class Tree:
     """
 
     def __init__(self, root: str) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc = kernel.c_library()
         self._folders: dict[int, str] = {}
         self.descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._add(root)

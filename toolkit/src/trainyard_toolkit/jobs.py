@@ -10,7 +10,7 @@ import os
 import re
 import signal
 
-from . import config, log
+from . import config, kernel, log
 from .errors import ConfigError
 from .launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
@@ -223,7 +223,7 @@ class Job:
             "hosts": sorted(self.hosts)
             if "hosts" not in document and "host_count" not in document
             else self.hosts,
-            "network_interface_name": document.get("network_interface") or _interface(),
+            "network_interface_name": document.get("network_interface") or kernel.network_interface(),
         }
         if "instance_type" in document:
             resource["current_instance_type"] = document["instance_type"]
@@ -249,31 +249,6 @@ class Job:
         except OSError as error:
             log.warning(f"Cannot run the stop hook {self.stop_hook[0]}: {error.strerror}")
             return None
-
-
-def _interface() -> str:
-    """The first network interface that is not the loopback, by the kernel's numbering."""
-    try:
-        names = sorted(os.listdir("/sys/class/net"), key=_interface_number)
-    except OSError:
-        return "eth0"
-    usable = [
-        name for name in names if name != "lo" and _read_line(f"/sys/class/net/{name}/operstate") != "down"
-    ]
-    return (usable or ["lo" if "lo" in names else "eth0"])[0]
-
-
-def _interface_number(name: str) -> int:
-    text = _read_line(f"/sys/class/net/{name}/ifindex")
-    return int(text) if text.isdigit() else 1 << 30
-
-
-def _read_line(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
 
 
 def _metrics(definitions: list[Any]) -> list[Definition]:

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 
-from . import efa, muster, process, program, rank, resources, ssh, together
+from . import efa, kernel, muster, process, program, rank, resources, ssh, together
 from . import launch as launching
 from .errors import ClientError, ClusterError
 from .process import Outcome, Supervisor
@@ -144,7 +144,7 @@ def _model_parallel(launch: Launch) -> bool:
 
 def _parameters(launch: Launch, major: int, ssh_config: str | None) -> list[str]:
     interface = launch.environment.network_interface_name
-    known = os.path.isdir(f"/sys/class/net/{interface}")
+    known = kernel.has_interface(interface)
     flag, runtime = ("--mca", _RUNTIME_V4) if major < 5 else ("--prtemca", _RUNTIME_V5)
     line: list[str] = []
     for name, value in runtime.items():
@@ -173,7 +173,7 @@ def _default_exports(launch: Launch, kind: str, hosts: list[str]) -> dict[str, s
     environment = launch.environment
     interface = environment.network_interface_name
     exports: dict[str, str] = {}
-    if os.path.isdir(f"/sys/class/net/{interface}"):
+    if kernel.has_interface(interface):
         exports["NCCL_SOCKET_IFNAME"] = launch.env.get("NCCL_SOCKET_IFNAME", interface)
     if kind == launching.SMDDP:
         one = len(hosts) == 1

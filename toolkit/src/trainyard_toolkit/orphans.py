@@ -8,9 +8,11 @@ import select
 import signal
 import time
 
+from . import kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
     from .relay import Relay
 
@@ -26,9 +28,7 @@ def prepare() -> None:
     global _prctl
     if _prctl is None:
         try:
-            import ctypes
-
-            _prctl = ctypes.CDLL(None).prctl
+            _prctl = kernel.c_library().prctl
         except (ImportError, OSError, AttributeError):
             _prctl = _no_prctl
 
@@ -63,7 +63,7 @@ def die_with_launcher() -> None:
     """
     parent = os.getppid()
     try:
-        with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+        with open(f"{kernel.PROC}/{parent}/task/{parent}/children", encoding="ascii") as file:
             of_first_thread = str(os.getpid()) in file.read().split()
     except OSError:
         return
@@ -86,24 +86,12 @@ def children() -> set[int]:
     """The pids of our living or uncollected children, services left out."""
     found: set[int] = set()
     try:
-        for task in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
+        for task in os.listdir(f"{kernel.PROC}/self/task"):
+            with open(f"{kernel.PROC}/self/task/{task}/children", encoding="ascii") as file:
                 found.update(map(int, file.read().split()))
     except OSError:
-        found = set(_by_parent(os.getpid()))
+        found = set(kernel.children_of(os.getpid()))
     return found - _services
-
-
-def _by_parent(parent: int) -> Iterable[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                yield int(name)
 
 
 def end_group(

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from . import orphans
+from . import kernel, orphans
 
 SOCKET_VARIABLE = "TRAINYARD_RANK_SOCKET"
 EXPORTS_VARIABLE = "TRAINYARD_MPI_EXPORTS"
@@ -157,16 +157,13 @@ class Server:
 
     def serve(self) -> list[Rank]:
         """Answer the ranks that wait; returns them."""
-        import struct
-
         ranks: list[Rank] = []
         while True:
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 return ranks
-            who = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            pid, uid, _ = struct.unpack("3i", who)
+            pid, uid = kernel.peer_of(connection)
             if uid != os.geteuid():
                 connection.close()
                 continue

@@ -8,6 +8,8 @@ import fcntl
 import os
 import stat
 
+from . import kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,9 +145,8 @@ def _nonblocking_view(target: int) -> tuple[int, int]:
     if stat.S_ISREG(mode):
         return target, 1 << 30
     try:
-        return os.open(
-            f"/proc/self/fd/{target}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        ), 1 << 30
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(kernel.path_of(target), flags), 1 << 30
     except OSError:
         return target, _SAFE_WRITE
 
@@ -158,7 +159,8 @@ def _widen(pipe: int) -> None:
 def is_regular_file(descriptor: int) -> bool:
     """Whether a descriptor writes to a plain file, whose tail can be read back afterwards."""
     try:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+        is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return is_plain and os.access(kernel.path_of(descriptor), os.R_OK)
     except OSError:
         return False
 
@@ -166,7 +168,7 @@ def is_regular_file(descriptor: int) -> bool:
 def read_back(descriptor: int, since: int) -> bytes:
     """The last bytes of the plain file behind a descriptor, not reaching back before offset ``since``."""
     try:
-        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+        with open(kernel.path_of(descriptor), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(since, size - TAIL_BYTES))
             return file.read()

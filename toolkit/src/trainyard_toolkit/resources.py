@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
+from . import kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CGROUP = "/sys/fs/cgroup"
+_CGROUP = f"{kernel.SYS}/fs/cgroup"
 
 
 def which(name: str) -> str | None:
@@ -56,10 +58,7 @@ def load_site_packages() -> None:
 
 def num_cpus(root: str = _CGROUP) -> int:
     """CPUs that this process may use: its affinity, cut by the cgroup's quota (rounded up, at least 1)."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        count = os.cpu_count() or 1
+    count = kernel.usable_cpus()
     quota = _cpu_quota(root)
     return count if quota is None else max(1, min(count, -int(-quota // 1)))
 
@@ -89,7 +88,7 @@ def _quota_v1(folder: str) -> float | None:
 def _folders(root: str, controller: str) -> list[str]:
     """The cgroup's folder and its parents, for v2 (controller "") or one v1 controller."""
     own = ""
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in _read(f"{kernel.PROC}/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if names == controller or (controller and controller in names.split(",")):
             own = path.strip("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import efa, log, muster, process, program, resources
+from . import efa, kernel, log, muster, process, program, resources
 from . import launch as launching
 from .errors import ClientError
 
@@ -56,7 +56,7 @@ def network_variables(launch: Launch) -> dict[str, str]:
 
 def _interface_variables(launch: Launch) -> dict[str, str]:
     interface = launch.environment.network_interface_name
-    if not os.path.isdir(f"/sys/class/net/{interface}"):
+    if not kernel.has_interface(interface):
         log.warning(
             f"There is no network interface {interface} here; the communication libraries choose one."
         )

@@ -54,30 +54,24 @@ def run(args: Namespace) -> int:
 
 
 def _compare(runner: Runner, args: Namespace) -> Comparison:
-    from trainyard.runner.compare import Comparison, find_for_comparison
+    from trainyard.runner.compare import Comparison
+    from trainyard.runner.jobsearch import recorded
     from trainyard.workspace.code_store import Store
 
     named = runner.resolve_handle(args.handle)
-    other = runner.resolve_handle(args.other) if args.other else _predecessor(runner, named)
-    handles = [named, other] if args.other else [other, named]
-    if named == other:
-        raise UsageError(f"cannot compare {named} with itself")
-    first, second = find_for_comparison({handle: runner.history.find(handle) for handle in handles})
-    return Comparison(first, second, Store())
-
-
-def _predecessor(runner: Runner, handle: str) -> str:
-    """Return the previous job of the same name."""
-    from trainyard.runner.compare import find_for_comparison
-
-    (record,) = find_for_comparison({handle: runner.history.find(handle)})
+    record = recorded(runner.history, named, "compare")
+    if args.other:
+        other = runner.resolve_handle(args.other)
+        if named == other:
+            raise UsageError(f"cannot compare {named} with itself")
+        return Comparison(record, recorded(runner.history, other, "compare"), Store())
     earlier = runner.history.before(record)
     if earlier is None:
         raise UsageError(
-            f"no job named {record.name!r} was submitted before {handle}",
+            f"no job named {record.name!r} was submitted before {named}",
             hint="Name the job to compare with: trainyard diff JOB OTHER",
         )
-    return earlier.handle
+    return Comparison(earlier, record, Store())
 
 
 def _lines(comparison: Comparison, *, with_content: bool) -> Iterator[str]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from trainyard.runner import Runner
     from trainyard.schedulers.base import Leftover
-    from trainyard.workspace.code_store import Store
 
 # Their leftovers are on this machine.
 LOCAL_SCHEDULERS = ("local_cwd", "local_docker", "sagemaker_local")
@@ -49,25 +48,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     from trainyard.cli.units import parse_duration
     from trainyard.runner import get_runner
+    from trainyard.workspace.code_store import Store
 
     older_than = parse_duration(args.older_than)
+    schedulers = (args.scheduler,) if args.scheduler else LOCAL_SCHEDULERS
+    store = Store()
     with get_runner() as runner:
-        found = {name: _leftovers(runner, name, args, older_than) for name in _schedulers(args)}
+        found = {name: _leftovers(runner, name, args, older_than) for name in schedulers}
         needed = None if args.scheduler else runner.history.needed_code(older_than)
-        code = [] if needed is None else _store().garbage(needed, older_than)
+        code = [] if needed is None else store.garbage(needed, older_than)
         freed = 0
         if args.yes:
             freed = sum(_remove(runner, name, args, items) for name, items in found.items() if items)
-            freed += _store().collect(needed, older_than) if needed is not None else 0
+            freed += store.collect(needed, older_than) if needed is not None else 0
     if args.json:
         _print_json(found, code, freed if args.yes else None)
         return EXIT_OK
     _print(args, found, code, freed)
     return EXIT_OK
-
-
-def _schedulers(args: Namespace) -> tuple[str, ...]:
-    return (args.scheduler,) if args.scheduler else LOCAL_SCHEDULERS
 
 
 def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) -> list[Leftover]:
@@ -92,12 +90,6 @@ def _own(runner: Runner, name: str, found: list[Leftover]) -> list[Leftover]:
 def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -> int:
     runner.jobs(scheduler=name)  # so that the history has their final states
     return runner.scheduler(name).remove_leftovers(runner.cfg_from_str(name, *args.cfg), items)
-
-
-def _store() -> Store:
-    from trainyard.workspace.code_store import Store
-
-    return Store()
 
 
 def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | None) -> None:

@@ -13,7 +13,7 @@ from trainyard.cli.console import is_tty, note, out, print_json, table, terminal
 from trainyard.cli.parser import add_json_option, add_scheduler_options, number_between
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 from trainyard.runner.jobsearch import REFUSED_STATE
-from trainyard.runner.records import REFUSED
+from trainyard.runner.records import REFUSED, SUBMITTED
 from trainyard.specs.limits import MOST_LINES, whole_number
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.terminal import clean
@@ -185,48 +185,29 @@ def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:
 class Row:
     """One job of the list. Times are seconds since the epoch; None where they are not known."""
 
-    __slots__ = (
-        "app_id",
-        "component",
-        "created_at",
-        "ended_at",
-        "handle",
-        "msg",
-        "name",
-        "phase",
-        "scheduler",
-        "state",
-        "submitted_at",
-    )
+    app_id: str
+    component: str | None
+    created_at: float | None
+    ended_at: float | None
+    handle: str
+    msg: str
+    name: str
+    phase: str
+    scheduler: str
+    state: AppState
+    submitted_at: float | None
 
-    def __init__(self, handle: str, scheduler: str, app_id: str, name: str, state: AppState) -> None:
-        self.handle = handle
-        self.scheduler = scheduler
-        self.app_id = app_id
-        self.name = name
-        self.state = state
-        self.phase = "submitted"
-        self.component: str | None = None
-        self.msg = ""
-        self.created_at: float | None = None
-        self.submitted_at: float | None = None
-        self.ended_at: float | None = None
+    __slots__ = tuple(__annotations__)
 
-    @classmethod
-    def from_record(cls, record: JobRecord) -> Row:
-        """Return the row of a submission in the history."""
-        row = cls(record.handle, record.scheduler, record.app_id, record.name, record.state)
-        row.phase, row.component, row.msg = record.phase, record.component, record.msg
-        row.created_at, row.submitted_at = record.created_at, record.submitted_at
-        row.ended_at = record.ended_at
-        return row
+    def __init__(self, source: JobRecord | ListAppResponse, **fields: Any) -> None:
+        for name in self.__slots__:
+            setattr(self, name, fields[name] if name in fields else getattr(source, name, None))
 
     @classmethod
     def from_listed(cls, scheduler: str, job: ListAppResponse) -> Row:
         """Return the row of a job that a scheduler lists."""
-        row = cls(job.app_handle, scheduler, job.app_id, job.name or job.app_id, job.state)
-        row.submitted_at, row.ended_at = job.submitted_at, job.ended_at
-        return row
+        name = job.name or job.app_id
+        return cls(job, handle=job.app_handle, scheduler=scheduler, name=name, phase=SUBMITTED, msg="")
 
     @property
     def started_at(self) -> float | None:
@@ -255,16 +236,13 @@ def own_rows(
 
     ``cfg`` are options of the filter's scheduler, by which it may list only some jobs.
     """
-    if wanted.scheduler is None:
-        records, total = runner.search(wanted, limit)
-        return [Row.from_record(record) for record in records], total
-    lists = runner.scheduler(wanted.scheduler).lists
-    if not cfg:
-        records, total = runner.search(wanted, limit, by_time=True)
+    if wanted.scheduler is None or not cfg:
+        records, total = runner.search(wanted, limit, by_time=wanted.scheduler is not None)
     else:
+        lists = runner.scheduler(wanted.scheduler).lists
         records = [record for record in runner.search(wanted, by_time=True)[0] if lists(record.app_id, cfg)]
         total = len(records)
-    return [Row.from_record(record) for record in records], total
+    return [Row(record) for record in records], total
 
 
 def rows_of_others(runner: Runner, wanted: JobFilter, cfg: dict[str, Any] | None) -> list[Row]:

@@ -7,7 +7,7 @@ import time
 
 from trainyard.cli.console import is_tty, note, out, print_json
 from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from trainyard.cli.parser import add_handle_argument, add_json_option
+from trainyard.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
 from trainyard.errors import EXIT_INTERRUPTED
 
 TYPE_CHECKING = False
@@ -24,12 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="TIME",
         help=f"give up after this (90, 10m, 2h) and exit with {EXIT_TIMEOUT}",
     )
-    parser.add_argument(
-        "--exit-code-from",
-        "--exit_code_from",
-        metavar="ROLE/ID|any",
-        help="exit with this replica's code, or with the first that is not 0",
-    )
+    add_exit_code_option(parser)
     add_json_option(parser)
 
 

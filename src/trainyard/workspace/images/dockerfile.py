@@ -1,25 +1,38 @@
-"""A workspace's own Dockerfile: what it is made from, and what it needs to be built.
+"""A workspace's own Dockerfile: what it is made from, what it needs, and the context it is built with.
 
-Read here is only what has to be known before a build. Building, and finding errors, is Docker's.
+Only what has to be known before a build is read here. Docker builds (`docker_build`), and finds errors.
 https://docs.docker.com/reference/dockerfile/
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-#: Names at the workspace's root, the first that is there is taken.
+from trainyard.errors import ConfigError, WorkspaceChangedError
+from trainyard.regular_files import read_regular_file
+from trainyard.workspace.images.layer import PIECE, LayerContent, LayerEntry
+from trainyard.workspace.manifest import Entry
+
+if TYPE_CHECKING:
+    from trainyard.workspace.snapshot import Snapshot
+
+#: Names at the workspace's root; the first that is there is used.
 DOCKERFILES = ("Dockerfile.trainyard", "Dockerfile.torchx")
-#: What the build is told: the role's image, and the workspace.
+#: The build's arguments: the role's image, and the workspace.
 IMAGE_ARG, WORKSPACE_ARG = "IMAGE", "WORKSPACE"
 
 _DIRECTIVE = re.compile(r"^#\s*(?P<name>[a-z]+)\s*=\s*(?P<value>\S+)\s*$", re.I)
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::(?P<how>[-+])(?P<word>[^}]*))?\}|(?P<plain>\w+))")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(?P<word>\w+)[\"']?")
 _FLAG = re.compile(r"^--(?P<name>[a-z-]+)(?:=(?P<value>.*))?$")
+_WILDCARD = re.compile(r"[*?\[]")
 #: Flags and forms that only BuildKit knows.
 _NEW_FLAGS = {
     "RUN": {"mount", "network", "security"},
@@ -30,11 +43,11 @@ _NEW_FLAGS = {
 
 @dataclass
 class Dockerfile:
-    """What is to be known of a Dockerfile.
+    """What must be known of a Dockerfile.
 
     Attributes:
-        bases: images that it is built from, in order; stages of its own and ``scratch`` left out. One whose
-            name depends on what is not known here is left out too.
+        bases: images that it is built from, in order, without its own stages and ``scratch``. One whose name
+            depends on what is not known here is left out too.
         sources: paths and patterns that it copies from the context.
         buildkit: what in it only BuildKit can do, as the user wrote it; "" if nothing.
     """
@@ -52,13 +65,13 @@ def parse(text: str, build_args: Mapping[str, str]) -> Dockerfile:
         build_args: values of its ``ARG`` instructions that are given.
     """
     result = Dockerfile()
-    directives, escape = _directives(text)
+    directives = _directives(text)
     if "syntax" in directives:
         result.buildkit = f"# syntax={directives['syntax']}"
     variables: dict[str, str] = {}
     stages: set[str] = set()
     in_stage = False
-    for word, rest in _instructions(text, escape, result):
+    for word, rest in _instructions(text, directives.get("escape", "\\"), result):
         flags, words = _words(rest)
         if word == "ARG" and not in_stage:
             for name, given, default in (part.partition("=") for part in words):
@@ -82,14 +95,14 @@ def parse(text: str, build_args: Mapping[str, str]) -> Dockerfile:
     return result
 
 
-def _directives(text: str) -> tuple[dict[str, str], str]:
+def _directives(text: str) -> dict[str, str]:
     found = {}
     for line in text.lstrip("\ufeff").splitlines():
         match = _DIRECTIVE.match(line)
         if match is None:
             break
         found[match["name"].lower()] = match["value"]
-    return found, found.get("escape", "\\")
+    return found
 
 
 def _instructions(text: str, escape: str, result: Dockerfile) -> Iterator[tuple[str, str]]:
@@ -109,17 +122,13 @@ def _instructions(text: str, escape: str, result: Dockerfile) -> Iterator[tuple[
         if word in ("RUN", "COPY", "ADD"):
             for match in _HEREDOC.finditer(rest):
                 result.buildkit = result.buildkit or f"{word} <<{match['word']}"
-                _skip_until(lines, match["word"])
+                for skipped in lines:
+                    if skipped.lstrip("\t") == match["word"]:
+                        break
         yield word, rest.strip()
     if pending:
         word, _, rest = pending.partition(" ")
         yield word.upper(), rest.strip()
-
-
-def _skip_until(lines: Iterator[str], word: str) -> None:
-    for line in lines:
-        if line.lstrip("\t") == word:
-            return
 
 
 def _words(rest: str) -> tuple[dict[str, str], list[str]]:
@@ -137,7 +146,7 @@ def _words(rest: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _substitute(text: str, variables: Mapping[str, str]) -> str | None:
-    """Put variables in; None where one has no value."""
+    """Replace variables by their values; None where one has no value."""
     missing = False
 
     def value(match: re.Match[str]) -> str:
@@ -153,3 +162,126 @@ def _substitute(text: str, variables: Mapping[str, str]) -> str | None:
 
     replaced = _VARIABLE.sub(value, text)
     return None if missing else replaced
+
+
+# ---- the context
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What is sent to a build.
+
+    Attributes:
+        dockerfile: path of the Dockerfile in it.
+        text: the Dockerfile's content.
+        content: everything, with what reads it.
+    """
+
+    dockerfile: str
+    text: str
+    content: LayerContent
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all entries."""
+        rows = "\n".join(repr(tuple(entry)) for entry in self.content.entries)
+        return hashlib.sha256(rows.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def find_context(taken: Snapshot, projects: Mapping[str, str]) -> BuildContext | None:
+    """Return what a workspace's own Dockerfile is built with, or None.
+
+    The Dockerfile and what it names, file by file, are part of it even where an ignore file leaves them out.
+
+    Args:
+        taken: the workspace.
+        projects: its directories, and where they go.
+    """
+    roots = [source for source, to in projects.items() if not to]
+    entries = taken.manifest.by_path
+    added: dict[str, str] = {}
+    for name in DOCKERFILES:
+        path = next((path for root in roots if os.path.isfile(path := os.path.join(root, name))), "")
+        if name in entries or path:
+            break
+    else:
+        return None
+    if name in entries:
+        raw = b"".join(taken.read(entries[name]))
+    else:
+        added[name] = path
+        try:
+            raw = read_regular_file(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    text = raw.decode("utf-8", "replace")
+    for source in parse(text, {}).sources:
+        added |= _named_files(source, roots, entries)
+    # the files have been selected already; these files would select again
+    skipped = {".dockerignore", f"{name}.dockerignore"}
+    every = [entry for path, entry in entries.items() if path not in skipped]
+    every += [_entry(path, source) for path, source in added.items()]
+    by_path = {entry.path: entry for entry in every}
+
+    def read(item: LayerEntry) -> Iterable[bytes]:
+        if item.path in added:
+            return _same_chunks(added[item.path], item)
+        return taken.read(by_path[item.path])
+
+    items = (LayerEntry(e.path, e.kind, e.mode, 0, 0, e.size, e.digest, e.target) for e in every)
+    return BuildContext(name, text, LayerContent(tuple(sorted(items)), read))
+
+
+def _named_files(source: str, roots: list[str], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return files that a Dockerfile names and the workspace lacks: path in the context -> on disk."""
+    path = posixpath.normpath(source.lstrip("/") or ".")
+    if path in (".", "..") or path.startswith("../") or _WILDCARD.search(path):
+        return {}
+    if "$" in path or path in entries or any(known.startswith(f"{path}/") for known in entries):
+        return {}
+    for root in roots:
+        there = os.path.join(root, path)
+        if os.path.isfile(there):
+            return {path: there}
+        if os.path.isdir(there):
+            return {
+                posixpath.normpath(posixpath.join(path, os.path.relpath(folder, there), name)): file
+                for folder, _, names in os.walk(there)
+                for name in names
+                if os.path.isfile(file := os.path.join(folder, name))
+            }
+    return {}
+
+
+def _entry(path: str, source: str) -> Entry:
+    hasher, size = hashlib.sha256(), 0
+    for chunk in _chunks(source):
+        hasher.update(chunk)
+        size += len(chunk)
+    return Entry(path, "file", os.stat(source).st_mode & 0o7777, size, hasher.hexdigest())
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(PIECE):
+                yield chunk
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot read {path}, which the image is built with: {error.strerror}")
+
+
+def _same_chunks(path: str, item: LayerEntry) -> Iterator[bytes]:
+    """Yield a file's content if it is what was hashed; the last chunk only once that is certain."""
+    hasher, left = hashlib.sha256(), item.size
+    for chunk in _chunks(path):
+        hasher.update(chunk)
+        left -= len(chunk)
+        if left < 0 or (left == 0 and hasher.hexdigest() != item.digest):
+            raise WorkspaceChangedError(path)
+        yield chunk
+    if left:
+        raise WorkspaceChangedError(path)

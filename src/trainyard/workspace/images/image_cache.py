@@ -1,8 +1,8 @@
 """What has been shipped from this machine, so that the next time little has to be.
 
-Small JSON files in the state directory. They only save work: one that is missing, damaged or out of date
-leads to a whole layer being made, never to a wrong image, since what they name is addressed by content and
-is refused by daemon and registry where it is not there.
+Small JSON files in the state directory. They only save work: if one is missing, damaged or out of date, a
+whole layer is made, but never a wrong image: what they name is addressed by content, and daemon and registry
+refuse it where it is missing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ImageCache:
         self._directory = directory or os.path.join(state_dir(), "images")
 
     def recall(self, kind: str, *key: object) -> Any:
-        """Return the JSON value that was remembered under a key; None if there is none."""
+        """Return the JSON value that was remembered under a key, or None."""
         try:
             with open(self._path(kind, key), encoding="utf-8", errors="surrogateescape") as file:
                 document = json.load(file)
@@ -68,7 +68,7 @@ class ImageCache:
                 raise
 
     def anchor(self, *key: object) -> Anchor | None:
-        """Return the anchor of a key; None if there is none."""
+        """Return the anchor of a key, or None."""
         value = self.recall("anchor", *key)
         try:
             entries = tuple(LayerEntry(*fields) for fields in value["entries"])
@@ -76,8 +76,8 @@ class ImageCache:
         except (TypeError, KeyError):
             return None
 
-    def drop_anchor(self, entries: Sequence[LayerEntry], digests: LayerDigests, *key: object) -> None:
-        """Make a layer that was shipped whole the one that the next layers are told apart from."""
+    def set_anchor(self, entries: Sequence[LayerEntry], digests: LayerDigests, *key: object) -> None:
+        """Make a layer that was shipped whole the one that the next layers are compared with."""
         value = {"digests": asdict(digests), "entries": [list(entry) for entry in entries]}
         self.remember(value, "anchor", *key)
 

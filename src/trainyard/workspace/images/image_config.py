@@ -1,4 +1,4 @@
-"""What an image's configuration becomes when layers are put on top of it."""
+"""The configuration of an image: its working directory, its labels, and what it is with more layers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ LABEL_TOOLKIT = "trainyard.toolkit"
 LABEL_BASE_NAME = "org.opencontainers.image.base.name"
 LABEL_BASE_DIGEST = "org.opencontainers.image.base.digest"
 
+#: What made the layer of a workspace, and the one on top with its changes, in an image's history.
+HISTORY = ("trainyard: workspace", "trainyard: changes of the workspace")
+
 _KEPT = ("architecture", "author", "config", "created", "os", "os.features", "os.version", "variant")
 
 
 def working_dir(config: Mapping[str, Any]) -> str:
-    """Return where code goes: the image's working directory, or ``/workspace`` if it is none or ``/``."""
+    """Return where code goes: the image's working directory, or ``/workspace`` if that is unset or ``/``."""
     given = str((config.get("config") or {}).get("WorkingDir") or "")
     path = "/" + "/".join(part for part in given.split("/") if part not in ("", "."))
     return DEFAULT_WORKING_DIR if path == "/" else path
@@ -82,6 +85,6 @@ def config_of_inspected(inspected: Mapping[str, Any]) -> dict[str, Any]:
     config = {name: inspected[theirs] for name, theirs in names.items() if inspected.get(theirs)}
     diff_ids = list(inspected["RootFS"].get("Layers") or [])
     config["rootfs"] = {"type": "layers", "diff_ids": diff_ids}
-    # The daemon does not tell which steps made which layers; with a step for each, tools show what ours are.
+    # The daemon does not report which steps made which layers; with a step for each, tools show ours.
     config["history"] = [{"created_by": "the image below"} for _ in diff_ids]
     return config

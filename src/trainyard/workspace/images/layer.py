@@ -1,9 +1,10 @@
 """One layer of an image as a tar stream: the same entries give the same bytes on every machine.
 
-Written here and not with `tarfile`, which takes four times as long for thousands of small files. The
-format is POSIX ustar, with pax records for what does not fit (names over 100 bytes that cannot be split,
-link targets over 100 bytes, files of 8 GiB and more). Names are bytes as the file system has them; ones
-that are not UTF-8 are marked by the pax record ``hdrcharset=BINARY``.
+The headers are written here, not by `tarfile`: that takes three times as long for thousands of small files
+(120 ms instead of 35 ms for 5,000), and its bytes differ between versions of Python. The format is POSIX
+ustar, with pax records for what does not fit (names over 100 bytes that cannot be split, link targets over
+100 bytes, files of 8 GiB and more). Names are bytes as the file system has them; those that are not UTF-8 are
+marked by the pax record ``hdrcharset=BINARY``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -25,6 +26,8 @@ BLOCK = 512
 #: Size of the pieces that a stream is handed on in, and compressed in.
 PIECE = 1 << 20
 WHITEOUT = ".wh."
+#: A delta larger than this part of the whole layer is not worth a second layer.
+LARGEST_DELTA = 0.25
 
 _LARGEST_OCTAL_SIZE = 8 << 30
 _TYPES = {"file": b"0", "link": b"2", "dir": b"5", "gone": b"0"}
@@ -72,7 +75,7 @@ class LayerContent:
 
 @dataclass
 class LayerDigests:
-    """What is known of a layer once it has been streamed: digests as ``sha256:<hex>``, sizes in bytes."""
+    """Digests (``sha256:<hex>``) and sizes in bytes of a layer, known once it has been streamed."""
 
     diff_id: str = ""
     size: int = 0
@@ -117,8 +120,8 @@ def write_gzip(
     Args:
         content: what is in the layer.
         path: the file.
-        threads: how many compress; as many as there are processors by default, at most 8.
-        advance: is told how many bytes of the tar are through.
+        threads: how many compress; by default one for each processor, at most 8.
+        advance: receives how many bytes of the tar have been written.
 
     Raises:
         OSError: the file cannot be written.
@@ -140,7 +143,7 @@ def write_gzip(
 
 
 def _in_order(pool: ThreadPoolExecutor, pieces: Iterable[bytes], ahead: int) -> Iterator[bytes]:
-    """Compress pieces in several threads, at most ``ahead`` of what has been taken."""
+    """Compress pieces in several threads, at most ``ahead`` of them at a time, and keep their order."""
     waiting: list[Future[bytes]] = []
     for piece in pieces:
         waiting.append(pool.submit(_gzip_member, piece))
@@ -181,7 +184,7 @@ def _tar_parts(content: LayerContent) -> Iterator[bytes]:
 
 
 def _exactly(entry: LayerEntry, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Pass a file's content on. One byte more or less would garble all that follows in the tar."""
+    """Pass a file's content on. One byte more or less would damage all that follows in the tar."""
     left = entry.size
     for chunk in chunks:
         left -= len(chunk)
@@ -276,3 +279,46 @@ def _ustar(name: bytes, prefix: bytes, kind: bytes, entry: LayerEntry, size: int
     )
     checksum = sum(head) + sum(tail) + 8 * 32  # the sum itself counts as eight blanks
     return b"%s%06o\0 %s" % (head, checksum, tail)
+
+
+# ---- the difference of two layers
+
+
+class Delta(NamedTuple):
+    """Entries of the delta, sorted; and the paths that the base image must not have for it to hold."""
+
+    entries: tuple[LayerEntry, ...]
+    doubtful: tuple[str, ...]
+
+
+def difference(anchor: Sequence[LayerEntry], new: Sequence[LayerEntry]) -> Delta:
+    """Return what has to be put on the layer ``anchor`` to make it ``new``.
+
+    Three layers matter: the *base* image, the *anchor* (the last layer that was shipped whole), and the
+    *delta* on top. The content of base + anchor + delta must be that of base + the new layer. A removed file
+    is hidden by a whiteout, which also hides the base's file of that path; if there is one, a delta cannot be
+    used. The caller has to ask the base about such doubtful paths.
+
+    Both hold an entry for each directory above their files, and so does the delta: see `image_content`.
+    """
+    old = {entry.path: entry for entry in anchor}
+    now = {entry.path: entry for entry in new}
+    chosen = {path: entry for path, entry in now.items() if old.get(path) != entry}
+    # a directory in place of a file: the file hid what the base may have there, the directory does not
+    doubtful = [
+        path
+        for path, entry in chosen.items()
+        if entry.kind == "dir" and path in old and old[path].kind != "dir"
+    ]
+    for path in old.keys() - now.keys():
+        parent = path.rpartition("/")[0]
+        if parent and (parent not in now or now[parent].kind != "dir"):
+            continue  # goes with its parent, or is hidden by what took the parent's place
+        chosen[path] = LayerEntry(path, "gone", 0)
+        doubtful.append(path)
+    for path in list(chosen):
+        parts = path.split("/")
+        for count in range(1, len(parts)):
+            above = "/".join(parts[:count])
+            chosen.setdefault(above, now[above])
+    return Delta(tuple(sorted(chosen.values(), key=lambda entry: entry.path)), tuple(sorted(doubtful)))

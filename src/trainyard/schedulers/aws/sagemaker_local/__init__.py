@@ -1,1 +1,4 @@
-"""SageMaker training jobs on this machine: `CreateTrainingJob` requests, carried out here."""
+"""SageMaker training jobs on this machine: turns a `CreateTrainingJob` request into hosts, data and programs.
+
+How processes and containers are run is in `schedulers/exec`.
+"""

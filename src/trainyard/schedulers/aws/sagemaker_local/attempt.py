@@ -1,4 +1,4 @@
-"""One attempt at a job: hosts with fresh directories, from their data to the end of their programs."""
+"""One attempt at a job: hosts with new directories, from fetching their data to the end of their programs."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 127
 LAST_LINES = 10
-#: Between two attempts to have a network, while there is none.
+#: Pause between two attempts to get a network.
 SECONDS_BETWEEN_NETWORKS = 1.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attempt: ``completed``, ``failed``, ``internal`` (our fault) or ``ended``."""
+    """How an attempt ended: ``completed``, ``failed``, ``internal`` (our fault) or ``ended`` (stopped)."""
 
     kind: str
     reason: str = ""
 
 
 class TargetFailure(Exception):
-    """There is no place for the job's results."""
+    """The job's results cannot be stored where they should be."""
 
 
 class Attempt:
@@ -71,7 +71,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """For how long its hosts have run."""
+        """How long its hosts have run."""
         return (self.ended_at or time.time()) - self.started_at if self.started_at else 0.0
 
     def run(self) -> Outcome:
@@ -103,19 +103,19 @@ class Attempt:
     def _prepare(self) -> dict[str, dict[str, Shown]]:
         run, platform = self._run, self._run.platform
         platform.choose()
-        run.check()
+        run.raise_if_cancelled()
         self._connect()
         self._journal.move("Downloading")
         self._check_target()
         platform.prepare(self._hosts)
-        run.check()
+        run.raise_if_cancelled()
         channels = Channels(
             run.request, self._hosts, run.objects, platform.views(), run.settings.file_systems
         )
         shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
             tree = platform.tree(host)
-            run.objects.await_room(functools.partial(self._furnish, tree, host))
+            run.objects.await_room(functools.partial(self._fill_tree, tree, host))
             self.trees[host.name] = tree
             data = tree.part("input", "data")
             shown[host.name] = channels.prepare(host, data)
@@ -124,24 +124,24 @@ class Attempt:
         return shown
 
     def _connect(self) -> None:
-        """Have a network for the hosts; wait for one while all addresses are in use."""
-        told = ""
+        """Get a network for the hosts; wait while all addresses are in use."""
+        shown = ""
         while why := self._run.platform.connect(self._hosts):
-            if why != told:
-                told = why
+            if why != shown:
+                shown = why
                 self._journal.move("Starting", f"Waiting for a network: {why}")
-                self._note_of_hosts(f"waiting for a network: {why}")
+                self._set_reason_of_hosts(f"waiting for a network: {why}")
             self._run.cancelled.wait(SECONDS_BETWEEN_NETWORKS)
-            self._run.check()
-        if told:
+            self._run.raise_if_cancelled()
+        if shown:
             self._journal.move("Starting")
-            self._note_of_hosts("")
+            self._set_reason_of_hosts("")
 
-    def _note_of_hosts(self, reason: str) -> None:
+    def _set_reason_of_hosts(self, reason: str) -> None:
         for host in self._hosts:
             self._journal.host(host.name, reason=reason)
 
-    def _furnish(self, tree: Tree, host: Host) -> None:
+    def _fill_tree(self, tree: Tree, host: Host) -> None:
         run = self._run
         situation = Situation(
             self._hosts, host, run.arn, run.journal.state["restarts"] + 1, tree.base, tree.interface
@@ -152,7 +152,7 @@ class Attempt:
         tree.make(directories, documents(run.request, situation))
 
     def _check_target(self) -> None:
-        """Look whether the results have a place, before hours are spent on them."""
+        """Check that the results can be stored, before the job runs for hours."""
         uri = self._run.request["OutputDataConfig"]["S3OutputPath"]
         try:
             self._run.objects.check_target(Place.parse(uri))
@@ -185,7 +185,7 @@ class Attempt:
                 host, self._hosts, self.trees[host.name], path, shown[host.name]
             )
             self._running.append(running)
-        self._run.check()
+        self._run.raise_if_cancelled()
         for feeder in [*self._mirrors, *self._pipes]:
             feeder.start()
         now = time.time()
@@ -195,7 +195,7 @@ class Attempt:
         self._journal.move("Training")
         self._run.check_deadlines()
         in_parallel(self._start_host, self._running)
-        if self._run.cancelled.is_set():  # the wish may have come between two of them
+        if self._run.cancelled.is_set():  # the request to stop may have come while they started
             self.terminate()
 
     def _start_host(self, running: Running) -> None:
@@ -229,7 +229,7 @@ class Attempt:
             ended: Exit | PlatformFailure = running.wait()
         except PlatformFailure as error:
             ended = error
-        except Exception as error:  # a fault of ours must not leave the job waiting for ever
+        except Exception as error:  # an unexpected error must not leave the job waiting for ever
             ended = PlatformFailure(f"lost sight of {name}: {error}")
         failed = not (isinstance(ended, Exit) and ended.code == 0)
         with self._lock:
@@ -238,8 +238,8 @@ class Attempt:
                 self._first_failure = name
             first = self._first_failure
         if isinstance(ended, Exit):
-            is_told = self._run.cancelled.is_set() or self._is_given_up
-            was_stopped = failed and is_told and ended.by_signal
+            is_stopping = self._run.cancelled.is_set() or self._is_given_up
+            was_stopped = failed and is_stopping and ended.by_signal
             reason = ended.reason
             if failed and first not in ("", name):
                 reason = f"stopped, since {first} had failed" if was_stopped else f"after {first} had failed"
@@ -251,19 +251,19 @@ class Attempt:
             self._run.host_failed(self)
 
     def terminate(self) -> None:
-        """Ask all hosts to end."""
+        """Ask all hosts to stop (SIGTERM)."""
         for running in list(self._running):
             running.terminate()
 
     def kill(self) -> None:
-        """End all hosts."""
+        """Kill all hosts."""
         for running in list(self._running):
             running.kill()
 
     # ---- after
 
     def _finish(self) -> None:
-        """Stop what goes on beside the hosts, and the hosts themselves if they could not all be started."""
+        """Stop all threads of the attempt, and the hosts too if not all of them could be started."""
         self._is_given_up = True
         left = [running for running in self._started if running.plan.name not in self._exits]
         for running in left:
@@ -309,7 +309,7 @@ class Attempt:
         return Outcome("failed", head + text[: LONGEST_REASON - len(head) - len(tail)] + tail)
 
     def _last_line(self, name: str) -> str:
-        """Return the last line that a host has written: without a failure file the best there is."""
+        """Return the last line of a host's log, the failure reason of last resort."""
         stream = next(host for host in self._journal.state["hosts"] if host["name"] == name)["streams"][-1]
         log = Log(log_path(self._run.job, stream))
         lines = [
@@ -319,17 +319,16 @@ class Attempt:
         return next((text for text in reversed(texts) if text), "")
 
     def remove(self) -> None:
-        """Remove the hosts. Their files stay until the next attempt or the end of the job."""
+        """Remove the hosts, but not their files."""
         for running in self._running:
             running.remove()
 
 
 def read_failure(path: str) -> str:
-    """Return why a program says it failed; "" if it does not say."""
+    """Return the failure reason that a program has written, or ""."""
     try:
-        fd = os.open(
-            path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-        )  # the program may leave anything there
+        # the program may have left anything there, a FIFO too
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return ""
     with open(fd, encoding="utf-8", errors="replace") as file:

@@ -1,6 +1,6 @@
-"""The state of a training job, and the steps that it goes through.
+"""The state document of a training job, and its status ladder.
 
-The steps and their words are the service's:
+The steps and their messages are those of the service:
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_SecondaryStatusTransition.html
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 TERMINAL = frozenset({"Completed", "Failed", "Stopped"})
 LONGEST_REASON = 1024
 
-#: Of a host that has not been started.
+#: The fields of a host that has not been started.
 _FRESH = {"state": "pending", "exit_code": None, "reason": "", "started_at": None, "ended_at": None}
 
 MESSAGES = {
     "Starting": "Preparing the instances for training",
     "Downloading": "Downloading the training image and the input data",
     "Training": "Training image download completed. Training in progress.",
-    "Interrupted": "Training job interrupted: its spot instances were taken away",
+    "Interrupted": "Training job interrupted: its spot instances were reclaimed",
     "Restarting": "Restarting the training job after an internal error",
     "Uploading": "Uploading generated training model",
     "Stopping": "Stopping the training job",
@@ -42,7 +42,7 @@ MESSAGES = {
 
 
 def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
-    """Return the state of a job that has just been accepted.
+    """Return the state of a new job.
 
     Args:
         hosts: ``name``, ``group`` and ``index`` within the group of every host.
@@ -72,7 +72,7 @@ def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
 
 
 def advance(state: dict[str, Any], secondary: str, now: float, message: str = "") -> None:
-    """Go on to another step, in place."""
+    """Move a state to another step, in place."""
     text = message or MESSAGES.get(secondary, "")
     steps = state["transitions"]
     state["modified_at"] = now
@@ -94,7 +94,7 @@ def finish(
     reason: str = "",
     message: str = "",
 ) -> None:
-    """End the job, in place. Does nothing to one that has ended."""
+    """End the job, in place. Does nothing if it has ended."""
     if state["status"] in TERMINAL:
         return
     advance(state, secondary or status, now, message or (reason if status == "Failed" else ""))
@@ -110,12 +110,12 @@ def finish(
 class Journal:
     """The state of the job that this process runs. Every change is on disk when its method returns.
 
-    While the disk is full it is not, and the job goes on: `catch_up` writes it later. The end of the job
-    always is, in the room set aside for it.
+    While the disk is full the job continues, and `catch_up` writes the changes later. The end of the job is
+    always written, in the space reserved for it.
 
     Args:
         job: the job's directory.
-        guard: the process that ends the job should this one be killed.
+        guard: the process that ends the job if this one is killed.
         on_delay: called when a change could not be written.
 
     Raises:
@@ -129,7 +129,7 @@ class Journal:
         self._lock = threading.RLock()
         state = job.read_state()
         if state is None:
-            raise ValueError(f"there is no job in {job.path}")
+            raise ValueError(f"no job in {job.path}")
         self.state: dict[str, Any] = state
         self.state.update(runner=list(myself()), guard=list(guard), swept=False)
         self.job.write_state(self.state)
@@ -148,13 +148,13 @@ class Journal:
             self.is_behind = False
 
     def catch_up(self) -> None:
-        """Write what could not be written, if there is room for it now."""
+        """Write what could not be written, if the disk has space now."""
         with self._lock:
             if self.is_behind:
                 self._write()
 
     def move(self, secondary: str, message: str = "", *, status: str = "") -> None:
-        """Go on to another step."""
+        """Move to another step."""
         with self._lock:
             if status:
                 self.state["status"] = status
@@ -162,27 +162,27 @@ class Journal:
             self._write()
 
     def set(self, **fields: Any) -> None:
-        """Note facts of the job."""
+        """Set fields of the job."""
         with self._lock:
             self.state.update(fields, modified_at=time.time())
             self._write()
 
     def host(self, name: str, **fields: Any) -> None:
-        """Note facts of a host."""
+        """Set fields of a host."""
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)
             host.update(fields)
             self._write()
 
-    def await_machines(self) -> None:
-        """Note that the hosts are to start anew: how they ended before says nothing of what comes."""
+    def reset_hosts(self) -> None:
+        """Reset all hosts to "not started", before another attempt."""
         with self._lock:
             for host in self.state["hosts"]:
                 host.update(_FRESH)
             self._write()
 
     def stream(self, name: str, stream: str) -> None:
-        """Note the log of a host's new attempt."""
+        """Add the log of a host's new attempt."""
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)
             host["streams"].append(stream)
@@ -204,7 +204,7 @@ class Journal:
             secondary: its last step, if it is called otherwise.
             reason: why it failed.
             message: of its last step.
-            is_swept: whether nothing is left of its hosts.
+            is_swept: whether everything of its hosts has been removed.
         """
         with self._lock:
             finish(self.state, status, time.time(), secondary=secondary, reason=reason, message=message)

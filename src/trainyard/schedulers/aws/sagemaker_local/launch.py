@@ -1,4 +1,4 @@
-"""Starting a job: its directory first, then its runner, which takes it from there."""
+"""Starting a job: writing its directory, then starting its runner; and the settings for that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class Settings:
-    """How jobs are carried out on this machine.
+    """How jobs run on this machine.
 
     Attributes:
         docker: ``always``, ``never``, or ``auto``: containers where a daemon answers.
@@ -45,7 +45,7 @@ class Settings:
         ``..._FILE_SYSTEMS``.
 
         Raises:
-            ConfigError: one of them makes no sense.
+            ConfigError: one of them has an invalid value.
         """
         docker = os.environ.get("TRAINYARD_SAGEMAKER_DOCKER", cls.docker)
         if docker not in ("auto", "always", "never"):
@@ -84,13 +84,13 @@ def arn_of(name: str, region: str, role: str) -> str:
 def launch(
     request: dict[str, Any], *, region: str = "", settings: Settings | None = None, app: Any = None
 ) -> TrainingJob:
-    """Carry out a valid CreateTrainingJob request; the job is under way when this returns.
+    """Start a job for a valid CreateTrainingJob request; the job runs when this returns.
 
     Args:
         request: the request.
         region: region of the job's ARN; the environment's by default.
-        settings: how to carry it out; the environment's by default.
-        app: what it was made of, as JSON, where a scheduler made it.
+        settings: how it runs; the environment's by default.
+        app: the `AppDef` as JSON, if a scheduler made the request.
 
     Raises:
         FileExistsError: there is a job of this name.
@@ -133,7 +133,7 @@ def launch(
         job.remove()
         raise BackendError(
             f"the job {name} was not started: {problem}",
-            hint="Nothing of it runs. Mend the cause and submit it again.",
+            hint="Nothing of it runs. Fix the cause and submit it again.",
         )
     return job
 
@@ -142,7 +142,7 @@ def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
     from trainyard.schedulers.aws.sagemaker.container import without_secrets
 
     redacted = without_secrets(request)
-    # Redaction looks at texts too; what describes the job but is no secret stays as it is.
+    # Redaction also changes texts; fields that cannot hold secrets stay as they are.
     for key in request:
         if key not in ("Environment", "HyperParameters", "AlgorithmSpecification"):
             redacted[key] = request[key]

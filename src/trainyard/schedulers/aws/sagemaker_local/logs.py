@@ -1,4 +1,4 @@
-"""Logs of hosts: a file of lines as they were written, and beside it when they were.
+"""Logs of hosts: a file of lines, and an index of when they were written.
 
 A log is called what CloudWatch calls it: ``algo-1-1700000000000``, the host and the milliseconds at which its
 attempt began. ``NAME.log`` holds the bytes, ``NAME.times`` pairs of a length of the file and the time
@@ -39,7 +39,7 @@ LONGEST_EVENT = (256 << 10) - 26
 
 
 class Timekeeper:
-    """Notes how logs grow while they are written, whoever writes them."""
+    """Writes the times indexes of logs while programs write the logs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,18 +55,18 @@ class Timekeeper:
             self._logs[path] = 0
 
     def close(self) -> None:
-        """Note the last of it."""
+        """Record the last growth."""
         self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closing.wait(TICK_SECONDS):
-            self._note()
-        self._note()
+            self._record()
+        self._record()
 
-    def _note(self) -> None:
+    def _record(self) -> None:
         with self._lock:
-            # never back, though the clock be set: readers look times up by halving
+            # never back, even if the clock is set: readers bisect
             now = self._last = max(self._last, time.time_ns() // 1_000_000)
             for path, known in self._logs.items():
                 size = size_of(f"{path}.log")
@@ -75,14 +75,14 @@ class Timekeeper:
 
 
 def _append(path: str, pair: bytes) -> bool:
-    """Append a pair to a file, whole or not at all; returns whether there was room for it."""
+    """Append a pair to a file, whole or not at all; returns whether the disk had space for it."""
     try:
         with open(path, "ab", buffering=0) as file:
             end = file.tell()
             if file.write(pair) == len(pair):
                 return True
             file.truncate(end)
-    except OSError:  # a full disk: the next look tries again
+    except OSError:  # a full disk: it is tried again
         pass
     return False
 
@@ -140,7 +140,7 @@ class Log:
         return (_PAIR.unpack(first)[1], _PAIR.unpack(last)[1]) if count else None
 
     def blocks(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
-        """Yield whole lines from a place on, in blocks with their places; the last one may lack its end."""
+        """Yield whole lines from a place on, in blocks with their places; the last line may lack its end."""
         try:
             file = open(f"{self.path}.log", "rb", buffering=0)  # noqa: SIM115
         except FileNotFoundError:
@@ -209,10 +209,9 @@ class Log:
                 yield start, held
 
     def boundary(self, time_ms: int, is_complete: bool) -> int:
-        """Return the place before which all that was written is older than a time.
+        """Return the place before which everything was written before a time.
 
-        Of a log that still grows that is no later than where the times that are known end: what follows may
-        get any later time at any moment.
+        In a log that still grows it is at most the last place whose time is known.
         """
         times = self.times()
         index = times.first_at(time_ms)
@@ -221,7 +220,7 @@ class Log:
         return times.size(index - 1) if index else 0
 
     def line_start(self, place: int) -> int:
-        """Return where a line begins of which a place is in the midst, or at the end."""
+        """Return where the line begins that a place is within, or at the end of."""
         return self.start_of_last(1, place) if place else 0
 
     def start_of_last(self, count: int, end: int) -> int:
@@ -251,7 +250,7 @@ class Times:
     """How a log grew: sizes, and the times in milliseconds by which they had been reached. Neither goes back.
 
     Args:
-        data: the pairs. They are left as they are: there are twenty a second, for days.
+        data: the pairs, which are not copied: there may be twenty a second, for days.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -278,7 +277,7 @@ class Times:
 
 
 class _Clock:
-    """Tells when the byte at a place was written; places must not go back."""
+    """Tells when the byte at a place was written. Places must not decrease."""
 
     def __init__(self, times: Times, begun: int) -> None:
         self._times = times
@@ -287,10 +286,10 @@ class _Clock:
 
     def at(self, place: int) -> int:
         if place >= self._to:
-            self._look(place)
+            self._find(place)
         return self._time
 
-    def _look(self, place: int) -> None:
+    def _find(self, place: int) -> None:
         index = self._times.first_beyond(place)
         if index < len(self._times):
             self._to, self._time = self._times.size(index), self._times.time(index)
@@ -299,12 +298,12 @@ class _Clock:
             self._time = self._times.time(-1) if len(self._times) else self._begun
 
     def end(self) -> int:
-        """Return where the moment of the last place ends; a very large number where that is not known."""
+        """Return where the time of the last place ends; a very large number if that is not known."""
         return self._to
 
 
 def _cut(line: bytes) -> tuple[bytes, bytes]:
-    """Cut the longest possible event off a line, and no character of UTF-8 in two."""
+    """Cut the longest possible event off a line, between two characters of UTF-8."""
     end = LONGEST_EVENT
     for back in range(1, 4):
         if line[end] & 0xC0 != 0x80:
@@ -329,7 +328,7 @@ def log_path(job: TrainingJob, stream: str) -> str:
 
 
 def stream_name(host: str) -> str:
-    """Return the name of the log of an attempt that begins now."""
+    """Return the log name of a host's attempt that begins now."""
     return f"{host}-{time.time_ns() // 1_000_000}"
 
 

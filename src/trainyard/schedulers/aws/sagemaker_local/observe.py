@@ -1,4 +1,4 @@
-"""What is known of a job, as states of a job and its replicas."""
+"""The state of a training job as that of a job and its replicas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whether this machine can carry out a request, beyond what the request alone tells.
-
-Looked at before a job is accepted: what would fail after the data have been fetched is told at once.
-"""
+"""Whether this machine can carry out a valid request, checked before the job is accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
 from trainyard.system.identity import account_name
 
 MPI, TORCHRUN = "sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"
-#: What MPI on several hosts needs, and in which package Debian has it.
+#: The programs that MPI on several hosts needs, and their Debian packages.
 _MPI_PROGRAMS = {
     "mpirun": "openmpi-bin",
     "ssh": "openssh-client",
@@ -47,7 +44,7 @@ def check(request: dict[str, Any], docker: str, file_systems: dict[str, str]) ->
 
 
 def uses_containers(docker: str) -> bool:
-    """Tell whether hosts will be containers; asks the daemon if it depends on that."""
+    """Tell whether hosts will be containers; asks the daemon if that decides it."""
     if docker != "auto":
         return docker == "always"
     from trainyard.docker.engine import Engine
@@ -72,7 +69,7 @@ def _distribution_problem(request: dict[str, Any], docker: str) -> str:
         return ""
     missing = []
     if not namespaces.are_available():
-        missing.append("namespaces (unshare), by which each of them has a name and an address of its own")
+        missing.append("namespaces (unshare), which give each of them its name and address")
     path = os.pathsep.join(filter(None, [os.environ.get("PATH", os.defpath), _SYSTEM_PROGRAMS]))
     if kind == "MPI":
         missing += [

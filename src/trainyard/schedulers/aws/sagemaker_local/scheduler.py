@@ -81,7 +81,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         return self._make_request(app, cfg, None)
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
-        """Put the code where the job finds it: into a directory named by its content."""
+        """Put the code into a directory named by its content, where the job finds it."""
         from trainyard.progress import Silent
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
@@ -97,7 +97,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         submission.ship(info.request, info.shipment, told)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-        """Start the job's runner; the job is under way when this returns.
+        """Start the job's runner; the job runs when this returns.
 
         Raises:
             ConfigError: the request is not valid.
@@ -110,7 +110,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return what is known of a job: state, why, every host, results, times and final metrics."""
+        """Describe a job: state, reason, every host, results, times and final metrics."""
         from trainyard.schedulers.aws.sagemaker_local import observe
 
         job = TrainingJob.find(app_id)
@@ -175,13 +175,13 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     # ---- keeping house
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Look what hosts would be made of."""
+        """Check whether hosts would be containers or processes."""
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
         return housekeeping.doctor()
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return jobs, results, code and data of S3 that nobody has needed for so many seconds."""
+        """Return jobs, results, code and data of S3 that no job has needed for this many seconds."""
         from trainyard.schedulers.aws.sagemaker_local import housekeeping
 
         return housekeeping.leftovers(older_than)
@@ -222,5 +222,5 @@ def _has_ended(job: TrainingJob) -> bool:
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:
-    """Make the scheduler. Takes no options of its own."""
+    """Make the scheduler. It takes no arguments."""
     return SageMakerLocalScheduler(session_name)

@@ -1,4 +1,4 @@
-"""From a job and options to a training job of this machine: the request that AWS would get, and its code."""
+"""From a job and options to a training job of this machine: its request, its code, and starting it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ CODE_ATTEMPTS = 3
 
 
 def code_dir() -> str:
-    """Return the directory of code that jobs were given, by content."""
+    """Return the directory of the jobs' code, by content."""
     return os.path.join(state_dir(), "sagemaker-code")
 
 
 def default_output() -> str:
-    """Return the directory of results that nobody wanted elsewhere."""
+    """Return the directory of results of jobs without an output_path."""
     return os.path.join(state_dir(), "sagemaker-results")
 
 
@@ -54,7 +54,7 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
     """
     if opts.image_repo:
         raise ConfigError(
-            "image_repo is given, but code travels to jobs of this machine without an image of its own",
+            "image_repo is given, but code travels to jobs of this machine without an image",
             hint="Leave image_repo out.",
         )
     if not _uses_docker(app):

@@ -4,12 +4,12 @@
 
     STATE/sagemaker/NAME/
         request.json      the request, without secrets; changed by UpdateTrainingJob alone
-        state.json        what has become of it, see `job_status`; replaced whole at every change
-        state.reserve     room for its last change, should the disk be full then
+        state.json        its state, see `job_status`; replaced whole at every change
+        state.reserve     space for its last change, should the disk be full then
         tags.json         its tags
         stop.json         somebody asked for its end
-        interrupt.json    somebody asked for its machines (`trainyard drill spot`)
-        runner.log        what the runner itself had to say
+        interrupt.json    somebody asked for a spot interruption (`trainyard drill spot`)
+        runner.log        what the runner itself printed
         logs/             one log per host and attempt, see `logs`
         work/             the hosts' files while it runs; gone afterwards
 """

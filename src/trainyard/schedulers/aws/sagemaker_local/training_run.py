@@ -1,7 +1,7 @@
-"""The runner of one job: it takes the job through its steps, and keeps the state.
+"""The runner of one job: it moves the job along the status ladder, and writes its state.
 
-Two threads share the work. The main one waits for signals, deadlines and ends of hosts, and decides when the
-hosts have to end. The other one does what takes time: fetching, starting, waiting, sending.
+Two threads share the work. The main one waits for signals, deadlines and failed hosts, and stops the hosts.
+The other one does what takes time: fetching data, starting hosts, waiting for them, sending results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
 
-#: Why hosts are made to end. A later reason counts only if it is stronger.
+#: Why hosts are stopped. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
 LONGEST_WAIT = 3600.0
 #: Between two attempts to write the state while the disk is full.
@@ -34,7 +34,7 @@ SECONDS_BETWEEN_WRITES = 0.5
 
 
 @dataclass(frozen=True)
-class End:
+class Ending:
     """How a job ends."""
 
     status: str
@@ -49,7 +49,7 @@ class TrainingRun:
     Args:
         job: the job's directory.
         plan: ``request``, ``arn``, ``region``, ``settings``.
-        guard: the process that ends the job should this one be killed.
+        guard: the process that ends the job if this one is killed.
 
     Raises:
         OSError: the state cannot be written.
@@ -78,7 +78,7 @@ class TrainingRun:
         self._is_concluding = False
 
     def _post(self, event: str, attempt: Attempt | None = None) -> None:
-        """Let the main thread act on an event; an empty one makes it check the deadlines."""
+        """Send an event to the main thread. An empty one makes it check the deadlines."""
         self._events.append((event, attempt))
         self._wakeup.wake()
 
@@ -143,12 +143,12 @@ class TrainingRun:
                 attempt.kill()
 
     def _request_end(self, kind: str) -> None:
-        """Have the hosts end."""
+        """Stop the hosts, unless that is under way for a stronger reason."""
         with self._lock:
             if self._is_concluding or (self.ending and STRENGTH[kind] <= STRENGTH[self.ending]):
                 return
             if kind == "interrupt" and (self.attempt is None or self.attempt.ended_at is not None):
-                self.job.forget("interrupt")  # there is nothing that could be taken away
+                self.job.forget("interrupt")  # no instances run
                 return
             self.ending = kind
             self.cancelled.set()
@@ -161,7 +161,7 @@ class TrainingRun:
             attempt.terminate()
             self._kill_at = self._kill_at or time.time() + self.settings.grace
 
-    # ---- the thread that works
+    # ---- the working thread
 
     def _work(self) -> None:
         try:
@@ -170,13 +170,13 @@ class TrainingRun:
             except Exception:
                 log_exception()
                 last = traceback.format_exc().strip().splitlines()[-1]
-                end = End("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
+                end = Ending("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
             self._close(end)
         finally:
             self._post("done")
 
     def _attempts(self) -> Outcome:
-        """Make attempts until one of them counts."""
+        """Make attempts until one is not interrupted and does not fail for this machine's fault."""
         retries = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
         while True:
             with self._lock:
@@ -186,19 +186,19 @@ class TrainingRun:
             outcome = attempt.run()
             before = self.journal.state["training_seconds"]
             self.journal.set(training_seconds=before + attempt.seconds, attempt_start=None)
-            if self._begin_anew("interrupt"):
-                self._wait_for_machines(attempt)
-            elif outcome.kind == "internal" and retries > 0 and self._begin_anew("", "host_failed"):
+            if self._restart_after("interrupt"):
+                self._restart_after_interruption(attempt)
+            elif outcome.kind == "internal" and retries > 0 and self._restart_after("", "host_failed"):
                 retries -= 1
                 attempt.remove()
-                self.journal.await_machines()
+                self.journal.reset_hosts()
                 self.journal.move("Restarting", outcome.reason)
                 self.journal.set(restarts=self.journal.state["restarts"] + 1)
             else:
                 return outcome
 
-    def _begin_anew(self, *endings: str) -> bool:
-        """Forget why the hosts had to end, if it was for one of these reasons; returns whether it was."""
+    def _restart_after(self, *endings: str) -> bool:
+        """Prepare another attempt if the hosts were stopped for one of these reasons; return if they were."""
         with self._lock:
             if self.ending not in endings:
                 return False
@@ -206,45 +206,45 @@ class TrainingRun:
             self.cancelled.clear()
             return True
 
-    def _wait_for_machines(self, attempt: Attempt) -> None:
-        wish = self.job.asked("interrupt") or {}
+    def _restart_after_interruption(self, attempt: Attempt) -> None:
+        request = self.job.asked("interrupt") or {}
         self.job.forget("interrupt")
         attempt.remove()
-        self.journal.await_machines()
+        self.journal.reset_hosts()
         self.journal.set(restarts=self.journal.state["restarts"] + 1)
-        self.cancelled.wait(float(wish.get("absence") or 0.0))
+        self.cancelled.wait(float(request.get("absence") or 0.0))
         with self._lock:
             if not self.ending:
                 self.journal.move("Starting")
 
-    def _conclude(self, outcome: Outcome) -> End:
-        """Send what the job leaves behind, and decide how it ends."""
+    def _conclude(self, outcome: Outcome) -> Ending:
+        """Send the results, and decide how the job ends."""
         with self._lock:
             self._is_concluding = True
         if self.ending in ("stop", "max_run", "max_wait"):
             end = {
-                "stop": End("Stopped"),
-                "max_run": End("Stopped", "MaxRuntimeExceeded"),
-                "max_wait": End("Stopped", "MaxWaitTimeExceeded"),
+                "stop": Ending("Stopped"),
+                "max_run": Ending("Stopped", "MaxRuntimeExceeded"),
+                "max_wait": Ending("Stopped", "MaxWaitTimeExceeded"),
             }[self.ending]
         elif outcome.kind == "completed":
-            end = End("Completed")
+            end = Ending("Completed")
         else:
-            end = End("Failed", reason=outcome.reason)
+            end = Ending("Failed", reason=outcome.reason)
         attempt = self.attempt
         if attempt is None or not attempt.started_at:
             return end
         unsent = send_results(self, attempt.trees, with_model=end.status != "Failed")
         if unsent is None or end.status == "Failed":
             return end
-        if self.ending == "stop" and unsent.is_disk_full:  # which may be why it was stopped
-            return End(
+        if self.ending == "stop" and unsent.is_disk_full:  # perhaps the reason for the stop
+            return Ending(
                 "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
             )
-        return End("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
+        return Ending("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
 
-    def _close(self, end: End) -> None:
-        """Remove what was needed to run, and end the job."""
+    def _close(self, end: Ending) -> None:
+        """Remove the hosts and their files, and end the job."""
         attempt = self.attempt
         metrics: list[dict[str, Any]] = []
         try:
@@ -258,7 +258,7 @@ class TrainingRun:
         except Exception:
             log_exception()
             self.journal.set(metrics=metrics)
-            # whoever looks at the job next tries again
+            # the next reader of the state tries again
             self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)
             return
         self.journal.set(metrics=metrics)
@@ -267,14 +267,14 @@ class TrainingRun:
     # ---- for attempts
 
     def host_failed(self, attempt: Attempt) -> None:
-        """Have the other hosts end too."""
+        """Stop the other hosts."""
         self._post("host_failed", attempt)
 
     def check_deadlines(self) -> None:
-        """Have the deadlines looked at anew: there may be another one."""
+        """Let the main thread check the deadlines: there may be a new one."""
         self._post("")
 
-    def check(self) -> None:
-        """Raise `Cancelled` if the job is to end."""
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` if the hosts are to stop."""
         if self.cancelled.is_set():
             raise Cancelled

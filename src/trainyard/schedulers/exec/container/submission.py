@@ -13,7 +13,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
-from trainyard.docker.image_store import inspect_image
+from trainyard.docker.image_store import inspect_image, pull_image
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.schedulers.exec.container import inventory, labels, reasons
@@ -340,6 +340,5 @@ def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dic
             hint="Images named by their id cannot be pulled. Submit the job again.",
         )
     from trainyard.progress import Silent
-    from trainyard.workspace.images.transfer import pull_image
 
     return pull_image(engine, image, Silent(), platform)

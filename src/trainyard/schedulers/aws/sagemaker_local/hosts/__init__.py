@@ -1,1 +1,4 @@
-"""The hosts of a job: containers or processes, and what they find."""
+"""The hosts of a job: what each finds below /opt/ml, and its container or process.
+
+How containers and processes are started, followed and removed is in `schedulers/exec`.
+"""

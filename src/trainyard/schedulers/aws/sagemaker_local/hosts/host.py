@@ -1,4 +1,4 @@
-"""What a host is to the runner, and hosts that are processes of this machine."""
+"""What the runner needs of every host, and hosts that are processes of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
 from trainyard.schedulers.exec.process.process_group import ProcessGroup
 from trainyard.system.processes import JOB_VARIABLE, exit_code_of, find_program, group_lives, signal_name
 
-#: Seconds between two looks at what a stopped program has left running.
+#: Poll interval while processes of a stopped program still run.
 LEFTOVER_PAUSE = 0.05
 #: $1: a directory; then the command that runs in it.
 _IN_DIRECTORY = 'cd "$1" && shift && exec "$@"'
@@ -34,8 +34,8 @@ class Exit:
 
     Attributes:
         code: its exit code; 128 + N after signal N.
-        reason: what is known beyond that, in words; "" if nothing.
-        was_killed: whether a signal ended it, so that it may have left half-written files.
+        reason: what else is known; "" if nothing.
+        was_killed: whether a signal ended it, so that files may be half-written.
     """
 
     code: int
@@ -49,7 +49,7 @@ class Exit:
 
 
 class PlatformFailure(Exception):
-    """This machine failed, not the program: the service would say InternalServerError."""
+    """This machine failed, not the program: the service reports InternalServerError."""
 
 
 class StartFailure(Exception):
@@ -70,19 +70,19 @@ class Running(Protocol):
         ...
 
     def is_alive(self) -> bool:
-        """Tell whether its program runs, as far as can be seen at once; True before it has been started."""
+        """Tell whether its program runs, or may run; True before its start."""
         ...
 
     def terminate(self) -> None:
-        """Ask its program to end, if it runs."""
+        """Ask its program to stop, if it runs."""
         ...
 
     def kill(self) -> None:
-        """End its program, if it runs."""
+        """Kill its program, if it runs."""
         ...
 
     def remove(self) -> None:
-        """Remove what there is of it beside its files."""
+        """Remove the host, but not its files."""
         ...
 
 
@@ -97,9 +97,7 @@ def platform_variables(request: dict[str, Any], arn: str, region: str) -> dict[s
 
 
 class ProcessHost(ProcessGroup):
-    """A host that is a process of this machine, in a session of its own.
-
-    Its base directory is told by ``SAGEMAKER_BASE_DIR``.
+    """A host that is a process group of this machine. ``SAGEMAKER_BASE_DIR`` names its ``/opt/ml``.
 
     Args:
         plan: which host.
@@ -107,7 +105,7 @@ class ProcessHost(ProcessGroup):
         request: the request.
         environ: its environment.
         log_path: of its log, without the ending.
-        view: what it alone sees.
+        view: the directories and names that only this host sees.
         job_dir: the job's directory, by which its processes are marked.
     """
 
@@ -134,13 +132,13 @@ class ProcessHost(ProcessGroup):
             JOB_VARIABLE: job_dir,
         }
         self._has_ended = False
-        self._is_told = False
+        self._is_stopped = False
         self._is_killed = False
         self._link_checkpoints(tree, request)
 
     @staticmethod
     def _link_checkpoints(tree: Tree, request: dict[str, Any]) -> None:
-        """Let checkpoints be found where the request wants them, if that is below the base directory."""
+        """Link the checkpoints to the path of the request, if that is below the base directory."""
         wanted = checkpoint_path(request)
         if not wanted.startswith(f"{BASE}/"):
             return
@@ -160,18 +158,18 @@ class ProcessHost(ProcessGroup):
             raise StartFailure(f"cannot start {self._program}: {error.strerror}") from error
 
     def wait(self) -> Exit:
-        """Wait for its end, and end what it has left running, after a stop not before the grace is over."""
+        """Wait for its end, and kill what it left running, after a stop once the grace period is over."""
         if not self.pid:
             return Exit(127, "it was never started")
         system.wait_without_reaping(self.pid)
-        saved_later = False  # a shell ends at once, and the program that it had started saves its state
-        while self._is_told and not self._is_killed and group_lives(self.pid):
+        saved_later = False  # a shell may end at once while the program that it started saves its state
+        while self._is_stopped and not self._is_killed and group_lives(self.pid):
             saved_later = True
             time.sleep(LEFTOVER_PAUSE)
         saved_later = saved_later and not self._is_killed
         super().kill()
         self._has_ended = True
-        pid, self.pid = self.pid, 0  # from here on it may be another process's
+        pid, self.pid = self.pid, 0  # after this, another process may get the number
         code, signum = exit_code_of(os.waitpid(pid, 0)[1])
         was_killed = bool(signum) and not saved_later
         return Exit(code, f"ended by {signal_name(signum)}" if signum else "", was_killed)
@@ -182,7 +180,7 @@ class ProcessHost(ProcessGroup):
 
     def terminate(self) -> None:
         """Send SIGTERM to its process group."""
-        self._is_told = True
+        self._is_stopped = True
         super().terminate()
 
     def kill(self) -> None:
@@ -191,11 +189,11 @@ class ProcessHost(ProcessGroup):
         super().kill()
 
     def remove(self) -> None:
-        """Nothing is left of it."""
+        """Do nothing: a process leaves nothing to remove."""
 
 
 def _command(request: dict[str, Any], environ: dict[str, str]) -> list[str]:
-    """Return the command line; without an entry point that of the toolkit."""
+    """Return the command line; without an entry point, the toolkit's."""
     entrypoint, arguments = command_of(request)
     if entrypoint is not None:
         return [*entrypoint, *arguments]

@@ -1,4 +1,4 @@
-"""What only one process host sees: its own ``/opt/ml``, other hosts' names, its name, read-only directories.
+"""What only one process host sees: its ``/opt/ml``, its name, the hosts' names, read-only directories.
 
 All of it is done in namespaces of mounts and of names, which end with the host's last process. Root makes
 them as root; another user as root of a namespace of users, and is itself again in one within it.
@@ -17,8 +17,7 @@ from trainyard import system
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host
 
 HOSTS_PER_NETWORK = 250
-#: Directories that can be covered by one in memory, so that others can be added to them: nobody expects
-#: anything to appear in them while a job runs.
+#: Directories that can be covered by one in memory, to which others can be added.
 _COVERABLE = ("/", "/opt")
 #: $1: an /etc/hosts, or ""; $2: the host's name, or ""; $3: an empty directory; then steps of three words,
 #: up to "--"; then the command. A mount of a namespace of users keeps the flags that it has outside, and has

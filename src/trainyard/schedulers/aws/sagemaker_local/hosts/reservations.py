@@ -19,16 +19,16 @@ NETWORKS = range(256, 32768)
 
 
 class Reservations:
-    """What a job holds until it closes this, or its process ends."""
+    """Ports and networks that a job has until it closes this, or its process ends."""
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def port(self) -> int:
-        """Return a TCP port that nobody listens on, and that no other job is given.
+        """Return a TCP port that is free and that no other job has.
 
         Raises:
-            PlatformFailure: there is none.
+            PlatformFailure: all are in use.
         """
         start = int.from_bytes(os.urandom(2), "big") % len(PORTS)
         ports: list[int] = [*PORTS[start:], *PORTS[:start]]
@@ -38,10 +38,10 @@ class Reservations:
         raise PlatformFailure(f"no port of {PORTS.start} to {PORTS.stop - 1} is free on this machine")
 
     def network(self, count: int) -> int:
-        """Return the first of so many consecutive numbers of loopback networks that no other job is given.
+        """Return the first of ``count`` consecutive numbers of loopback networks that no other job has.
 
         Raises:
-            PlatformFailure: there are none.
+            PlatformFailure: all are in use.
         """
         for first in range(NETWORKS.start, NETWORKS.stop - count, count):
             held = len(self._held)
@@ -51,7 +51,7 @@ class Reservations:
         raise PlatformFailure("no loopback addresses are left on this machine")
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free all ports and networks."""
         self._release(0)
 
     def _hold(self, kind: str, number: int) -> bool:
