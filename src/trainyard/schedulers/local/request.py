@@ -284,9 +284,9 @@ def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
     if not script:
         return []
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
-        from trainyard.workspace.directory_shipment import script_problem
+        from trainyard.workspace.directory_shipment import program_problem
 
-        problem = script_problem(manifest, script)
+        problem = program_problem(manifest, script, is_executed=False)
         return [f"role {role.name!r}: {problem}"] if problem else []
     located = os.path.join(cwd, script)
     if os.path.isdir(located):
