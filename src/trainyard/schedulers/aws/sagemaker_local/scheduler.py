@@ -62,7 +62,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         """Plan how the code travels: as a channel of the job, from a directory of this machine."""
         from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 
-        return plan_code(app, workspace, self.opts_class(**cfg), local=True)
+        return plan_code(app, workspace, self.opts_class(**cfg))
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.channels import check_exists, local_path
 from trainyard.schedulers.aws.sagemaker.option_rules import check_options
-from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
+from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker_local import rules
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
@@ -137,7 +137,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     check_options(app, completed, region=region, local=True)
     app = _started_once(app) if completed.batch_queue else app
     job = make_job(app, _without_queue(completed), code=planned, region=region, local=True)
-    check_there(job.needs.uploads)
+    check_exists(job.needs.uploads)
     job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
