@@ -42,8 +42,8 @@ def test_show(cli: Cli, project: Path) -> None:
         "left out",
         "  1 by .trainyardignore: a.log",
     ]
-    assert "warning: pipe is a named pipe, which cannot travel\n" in shown.err
-    assert "looks like a secret: .env (name it in .trainyardignore to take it along: !/.env)" in shown.err
+    assert "warning: pipe is a named pipe, which cannot be shipped\n" in shown.err
+    assert "looks like a secret: .env (to ship it, name it in .trainyardignore: !/.env)" in shown.err
     assert data == {
         "projects": {"project": ""},
         "fingerprint": data["fingerprint"],
@@ -58,7 +58,7 @@ def test_show(cli: Cli, project: Path) -> None:
         ],
         "left_out": {".trainyardignore": ["a.log"]},
         "secrets": [".env"],
-        "problems": [{"path": "pipe", "problem": "is a named pipe, which cannot travel"}],
+        "problems": [{"path": "pipe", "problem": "is a named pipe, which cannot be shipped"}],
         "notes": [],
     }
 

@@ -41,7 +41,7 @@ def test_addresses(text, shown):
     "text", ["npipe:////./pipe/x", "tcp://", "tcp://h:x", "tcp://h:99999", "ssh://-oProxyCommand=x", "fd://"]
 )
 def test_what_is_no_address(text):
-    with pytest.raises(ConfigError, match="no address of a Docker daemon"):
+    with pytest.raises(ConfigError, match="is not the address of a Docker daemon"):
         find_daemon({"DOCKER_HOST": text})
 
 

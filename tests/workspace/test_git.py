@@ -46,7 +46,7 @@ def test_an_ignored_directory_counts_as_outside(checkout: Path) -> None:
     write(checkout, {"build/sub/x.log": ""})
     selection = select(str(checkout / "build"))
     assert files_of(selection) == {"c", "sub/x.log"}
-    assert selection.report.notes == [f"{checkout}/build is ignored by Git, so all of its files are taken"]
+    assert selection.report.notes == [f"{checkout}/build is ignored by Git, so all of its files are included"]
     assert chosen(checkout / "build/sub") == {"x.log"}
 
 
@@ -110,7 +110,7 @@ def test_special_files(checkout: Path) -> None:
     os.mkfifo(checkout / "pipe")
     os.mkfifo(checkout / "pipe.log")
     report = take(checkout).report
-    assert report.problems == [("pipe", "is a named pipe, which cannot travel")]
+    assert report.problems == [("pipe", "is a named pipe, which cannot be shipped")]
     assert "pipe.log" in report.left_out["git"]
 
 

@@ -146,8 +146,8 @@ def test_things_that_are_no_files(project: Path) -> None:
     assert taken.report.problems == [
         ("gone", "points to nowhere, which does not exist"),
         ("loop", "points to loop, which does not exist"),
-        ("pipe", "is a named pipe, which cannot travel"),
-        ("sock", "is a socket, which cannot travel"),
+        ("pipe", "is a named pipe, which cannot be shipped"),
+        ("sock", "is a socket, which cannot be shipped"),
     ]
 
 
@@ -158,7 +158,7 @@ def test_devices(project: Path) -> None:
         os.mknod(project / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
         pytest.skip("devices cannot be made here")
-    assert take(project).report.problems == [("null", "is a device, which cannot travel")]
+    assert take(project).report.problems == [("null", "is a device, which cannot be shipped")]
 
 
 def without_roots_powers() -> list[str]:

@@ -184,7 +184,7 @@ def test_an_empty_workspace_says_why(project: Path) -> None:
         take(project)
     write(project, {".trainyardignore": "*.log\n/.trainyardignore"})
     with pytest.raises(
-        WorkspaceError, match=r"2 left out by \.trainyardignore, 1 held back as likely secrets"
+        WorkspaceError, match=r"2 left out by \.trainyardignore, 1 left out as likely secrets"
     ):
         take(project)
 

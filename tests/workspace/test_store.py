@@ -17,12 +17,11 @@ import pytest
 from tests.backends import backend, need
 from tests.workspace.conftest import git, take, write
 from trainyard.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
-from trainyard.workspace import tree
-from trainyard.workspace.code_store import SPARED_SECONDS, Store
+from trainyard.workspace import code_store
+from trainyard.workspace.code_store import SMALLEST_LINK, SPARED_SECONDS, Store
 from trainyard.workspace.directory_shipment import is_intact, shared_copy
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.snapshot import Snapshot
-from trainyard.workspace.tree import SMALLEST_LINK
 
 BIG = b"x" * SMALLEST_LINK
 
@@ -181,7 +180,7 @@ def inode(path: str | Path) -> int:
 def test_large_files_are_shared_and_small_ones_are_not(
     store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree._Builder, "_clone", lambda *_: False)  # as on a file system that cannot
+    monkeypatch.setattr(code_store._TreeBuilder, "_clone", lambda *_: False)  # as on other file systems
     store.add(taken)
     store.materialize(taken.manifest, str(tmp_path / "made"))
     store.materialize(taken.manifest, str(tmp_path / "own"), private=True)
@@ -208,7 +207,7 @@ def test_what_a_job_writes_reaches_nobody(store: Store, taken: Snapshot, tmp_pat
 def test_tainted_content_is_replaced(
     store: Store, taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr(tree._Builder, "_clone", lambda *_: False)
+    monkeypatch.setattr(code_store._TreeBuilder, "_clone", lambda *_: False)
     store.add(taken)
     store.materialize(taken.manifest, str(tmp_path / "made"))
     blob = store.blob_path(taken.manifest.by_path["data/big"])
@@ -336,7 +335,7 @@ def test_many_processes_at_once(store: Store, taken: Snapshot, project: Path, tm
 
 
 KILLED = """
-import os, sys, trainyard.workspace.tree as tree, trainyard.workspace.code_store as stores
+import os, sys, trainyard.workspace.code_store as stores
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.snapshot import snapshot
 project, root, made, stage = sys.argv[1:]
@@ -348,7 +347,7 @@ if stage == "add":
     os.fchmod = die
 store.add(taken)
 if stage == "materialize":
-    tree._copy = die
+    stores._copy = die
 if stage == "rename":
     os.rename = die
 store.materialize(taken.manifest, made, private=True)

@@ -1,1 +1,4 @@
-"""Talking to a Docker daemon, with the standard library alone."""
+"""A client of the Docker daemon, by the standard library alone, and the credentials for registries.
+
+Not here: registries (`image_registry`); how jobs run in containers (`schedulers.exec.container`).
+"""

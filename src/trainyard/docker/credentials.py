@@ -1,7 +1,7 @@
-"""Who we are to a registry, by the rules of the ``docker`` command.
+"""Credentials for registries, by the rules of the ``docker`` command.
 
-The first that knows the host answers: the Docker client's ``config.json`` (``credHelpers``, ``auths``,
-``credsStore``), then Podman's ``auth.json``, and for Amazon ECR the AWS credentials, through boto3.
+The first source that has some for the host is used: the Docker client's ``config.json`` (``credHelpers``,
+``auths``, ``credsStore``), then Podman's ``auth.json``, and for ECR the AWS credentials, through boto3.
 https://docs.docker.com/reference/cli/docker/login/ and
 https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 HUB = "docker.io"
-#: Under this key the ``docker`` command keeps what it knows for Docker Hub.
+#: Under this key the ``docker`` command keeps its credentials for Docker Hub.
 HUB_KEY = "https://index.docker.io/v1/"
 _HUB_HOSTS = frozenset({HUB, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
 #: The user name by which helpers say that the secret is an identity token.
@@ -41,7 +41,7 @@ class CredentialsError(ConfigError):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a registry is told. Secrets are not in its ``repr``.
+    """A login for a registry. Secrets are not in its ``repr``.
 
     Attributes:
         username: name of the user; "" with tokens.
@@ -68,10 +68,10 @@ def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Cred
         environ: the environment; that of the process by default.
 
     Returns:
-        The credentials; None if there are none, which is right for public images.
+        The credentials, or None, which is fine for public images.
 
     Raises:
-        CredentialsError: a file, a helper or AWS's answer is faulty.
+        CredentialsError: a file, a helper or AWS's answer is not usable.
     """
     env = os.environ if environ is None else environ
     for path in _config_files(env):
@@ -79,7 +79,10 @@ def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Cred
         found = _from_config(config, host, path, env) if config else None
         if found is not None:
             return found
-    return _from_ecr(host, env)
+    from trainyard.docker.ecr import EcrHost, ecr_credentials
+
+    registry = EcrHost.parse(host)
+    return ecr_credentials(registry, env) if registry is not None else None
 
 
 def engine_auth_header(credentials: Credentials | None) -> str:
@@ -126,11 +129,11 @@ def _read_config(path: str) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:  # the text may hold secrets: it is not shown
         raise CredentialsError(
-            f"{path} is not JSON", hint="Mend the file, or log in again: docker login"
+            f"{path} is not JSON", hint="Correct the file, or log in again: docker login"
         ) from error
     if not isinstance(config, dict):
         raise CredentialsError(
-            f"{path} is not a JSON object", hint="Mend the file, or log in again: docker login"
+            f"{path} is not a JSON object", hint="Correct the file, or log in again: docker login"
         )
     return config
 
@@ -170,7 +173,7 @@ def _bare_host(key: str) -> str:
 
 
 def _from_entry(entry: Any, host: str, path: str) -> Credentials | None:
-    """Read an entry of ``auths``; None if there is nothing in it, as when a store holds the secret."""
+    """Read an entry of ``auths``; None if it is empty, as when a store holds the secret."""
     if not isinstance(entry, dict):
         return None
     identity, registry = str(entry.get("identitytoken") or ""), str(entry.get("registrytoken") or "")
@@ -210,7 +213,7 @@ def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, 
     if found is None:
         raise CredentialsError(
             f"{what}: it is not installed",
-            hint=f"Install {program}, or take it out of {path} and log in again.",
+            hint=f"Install {program}, or remove it from {path} and log in again.",
         )
     try:
         answer = subprocess.run(
@@ -235,12 +238,8 @@ def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, 
             + (f": {_short(said[-1])}" if said else ""),
             hint=f"Try it: echo {key} | {program} get",
         )
-    return _from_answer(answer.stdout, host, program, what)
-
-
-def _from_answer(text: str, host: str, program: str, what: str) -> Credentials | None:
     try:
-        document = json.loads(text)
+        document = json.loads(answer.stdout)
         username, secret = str(document["Username"]), str(document["Secret"])
     except (ValueError, KeyError, TypeError):  # the text may hold a secret: it is not shown
         raise CredentialsError(f"{what}: its answer has no Username and Secret") from None
@@ -256,10 +255,3 @@ def _short(text: str) -> str:
     from trainyard.terminal import clean
 
     return clean(redact_text(text))[:300]
-
-
-def _from_ecr(host: str, env: Mapping[str, str]) -> Credentials | None:
-    from trainyard.docker.ecr import EcrHost, ecr_credentials
-
-    registry = EcrHost.parse(host)
-    return ecr_credentials(registry, env) if registry is not None else None

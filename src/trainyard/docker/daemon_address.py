@@ -32,8 +32,8 @@ class DaemonAddress(
 ):
     """An address of a daemon.
 
-    ``scheme`` is ``unix``, ``tcp`` or ``ssh``; ``address`` a path or a host; ``port`` 0 where ssh's own
-    default counts; ``tls`` a `Tls`, or None; ``origin`` says what it was taken from.
+    ``scheme`` is ``unix``, ``tcp`` or ``ssh``; ``address`` a path or a host; ``port`` 0 for ssh's
+    default; ``tls`` a `Tls`, or None; ``origin`` says where it was found.
     """
 
     __slots__ = ()
@@ -94,7 +94,7 @@ def parse_address(text: str, tls: Tls | None = None, origin: str = "") -> Daemon
     """Read an address as ``DOCKER_HOST`` holds it.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not an address.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -103,23 +103,23 @@ def parse_address(text: str, tls: Tls | None = None, origin: str = "") -> Daemon
     if scheme == "unix":
         return DaemonAddress("unix", rest or SYSTEM_SOCKET, origin=origin)
     if scheme not in ("tcp", "http", "https", "ssh"):
-        raise ConfigError(f"{text!r}{where} is no address of a Docker daemon", hint=_EXAMPLES)
+        raise ConfigError(f"{text!r}{where} is not the address of a Docker daemon", hint=_EXAMPLES)
     if scheme == "https" and tls is None:
         tls = Tls("", True)
     authority = rest.partition("/")[0]
     user, _, place = authority.rpartition("@")
     host, port = _split_port(place)
     if not host or port is None:
-        raise ConfigError(f"{text!r}{where} is no address of a Docker daemon", hint=_EXAMPLES)
+        raise ConfigError(f"{text!r}{where} is not the address of a Docker daemon", hint=_EXAMPLES)
     if scheme == "ssh":
         if host.startswith("-") or user.startswith("-"):  # ssh would take it for an option
-            raise ConfigError(f"{text!r}{where} is no address of a Docker daemon", hint=_EXAMPLES)
+            raise ConfigError(f"{text!r}{where} is not the address of a Docker daemon", hint=_EXAMPLES)
         return DaemonAddress("ssh", host, port, user, None, origin)
     return DaemonAddress("tcp", host, port or (DEFAULT_TLS_PORT if tls else DEFAULT_PORT), "", tls, origin)
 
 
 def _split_port(place: str) -> tuple[str, int | None]:
-    """Split ``host:port``; the port is 0 where there is none, None where it is no number."""
+    """Split ``host:port``; the port is 0 if it is missing, None if it is not a number."""
     if place.startswith("["):
         host, _, rest = place[1:].partition("]")
         port = rest.removeprefix(":")
@@ -147,7 +147,7 @@ def _context(directory: str, name: str, origin: str) -> DaemonAddress:
     if not isinstance(host, str) or not host:
         raise ConfigError(
             f"{origin} names the Docker context {name!r}, which does not exist",
-            hint="`docker context ls` shows those that do. DOCKER_CONTEXT=default is this machine's.",
+            hint="`docker context ls` shows those that exist. DOCKER_CONTEXT=default is this machine's.",
         )
     certificates = os.path.join(directory, "contexts", "tls", digest, "docker")
     has_tls = os.path.isdir(certificates) or bool(docker.get("SkipTLSVerify"))
@@ -173,5 +173,5 @@ def _read_json(path: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint="Mend or remove it.") from None
+        raise ConfigError(f"cannot read {path}: {error}", hint="Correct or remove it.") from None
     return data if isinstance(data, dict) else {}

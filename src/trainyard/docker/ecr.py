@@ -20,7 +20,7 @@ _PRIVATE = re.compile(
     r"\.(?:amazonaws\.(?:com|com\.cn|eu)|on\.aws|on\.amazonwebservices\.com\.cn)"
 )
 PUBLIC_HOST = "public.ecr.aws"
-#: ECR Public hands out its tokens in this region only.
+#: ECR Public issues its tokens in this region only.
 PUBLIC_REGION = "us-east-1"
 
 
@@ -35,7 +35,7 @@ class EcrHost:
 
     @classmethod
     def parse(cls, host: str) -> EcrHost | None:
-        """Read a host; None if it is not of ECR."""
+        """Read a host; None if it is not one of ECR."""
         if host == PUBLIC_HOST:
             return cls(host, "", PUBLIC_REGION)
         match = _PRIVATE.fullmatch(host)
@@ -43,7 +43,7 @@ class EcrHost:
 
     @property
     def is_public(self) -> bool:
-        """Whether it is ECR Public, from which everybody may pull."""
+        """Whether it is ECR Public, from which anybody may pull."""
         return not self.account
 
 
@@ -51,7 +51,7 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
     """Return a token for a registry of ECR, good for some hours.
 
     Returns:
-        User ``AWS`` and the token; None for ECR Public if AWS gives none, since pulling from it needs none.
+        User ``AWS`` and the token; None for ECR Public without a token, since pulling from it needs none.
 
     Raises:
         CredentialsError: boto3 is missing, there are no AWS credentials, or AWS refuses.
@@ -73,7 +73,7 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
             hint=f"pip install 'trainyard[aws]', or: {login_line(registry)}",
         ) from None
     try:
-        # a profile that is handed over hides keys in the environment; one of the environment does not
+        # a profile that is passed hides keys in the environment; one of the environment does not
         profile = None if environ is os.environ else environ.get("AWS_PROFILE") or None
         session = boto3.session.Session(profile_name=profile)
         client: Any = session.client(
@@ -101,7 +101,7 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
 
 
 def _keys(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that an environment other than the process's own has for the client."""
+    """Return the client's settings from an environment other than that of the process."""
     if environ is os.environ:
         return {}
     names = {

@@ -29,12 +29,12 @@ _EXAMPLES = "Right: python:3.12, ghcr.io/me/train:v1, localhost:5000/train@sha25
 
 @dataclass(frozen=True)
 class Reference:
-    """An image's name, complete: nothing of it depends on defaults any more.
+    """An image's name, complete: no part depends on defaults any more.
 
     Attributes:
         registry: host as it is written, with the port if one is given; ``docker.io`` for Docker Hub.
         repository: path within the registry; official images of Docker Hub have their ``library/``.
-        tag: tag, or None. Only what is written: `selector` has the default.
+        tag: tag, or None, as written: `selector` has the default.
         digest: ``sha256:...``, or None.
     """
 
@@ -48,7 +48,7 @@ class Reference:
         """Read a name.
 
         Raises:
-            ConfigError: the text is no name of an image in a registry; the message says which part is wrong.
+            ConfigError: the text is not the name of an image in a registry; says which part is wrong.
         """
         if _IMAGE_ID.fullmatch(text):
             raise ConfigError(
@@ -72,7 +72,7 @@ class Reference:
 
     @property
     def selector(self) -> str:
-        """What the registry is asked for: the digest, else the tag, else ``latest``."""
+        """What is requested of the registry: the digest, else the tag, else ``latest``."""
         return self.digest or self.tag or "latest"
 
     def pinned(self, digest: str) -> Reference:

@@ -1,7 +1,7 @@
 """Networks of a daemon whose subnets we choose.
 
 Docker's own address pools hold some thirty networks, whatever their size. Ours are as small as their jobs, so
-that thousands fit, and keep away from what this machine and the daemon's other networks use.
+that thousands fit, and avoid what this machine and the daemon's other networks use.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     Subnet = ipaddress.IPv4Network
 
-#: Names the ranges that subnets are taken from, in place of those below, separated by commas.
+#: Names the ranges of the subnets, instead of those below, separated by commas.
 VARIABLE = "TRAINYARD_DOCKER_SUBNETS"
 #: Private ones (RFC 1918), each of another block; only the last is among Docker's own pools.
 RANGES = ("10.229.0.0/16", "172.16.0.0/16", "192.168.240.0/20")
 #: Longest prefix of a subnet: 16 addresses, of which three are not for containers.
 LONGEST_PREFIX = 28
 RESERVED_ADDRESSES = 3
-#: Of a network that many jobs are on, the first that fits. A bridge of Linux has no more than 1023 ports.
+#: Of a network that many jobs share, the first that fits. A bridge of Linux has no more than 1023 ports.
 SHARED_PREFIXES = (22, 24, 26, LONGEST_PREFIX)
 SHARED_LABEL = "trainyard.shared"
-#: Those who make networks at the same time choose one of so many free subnets, and rarely the same.
+#: Processes that make networks at the same time choose one of this many free subnets, and rarely the same.
 CHOICES = 64
 ATTEMPTS = 50
 SECONDS_BETWEEN_LOOKS = 0.1
-#: Routes to more than this say nothing of which addresses are used: a VPN takes everything by two halves.
+#: Wider routes do not tell which addresses are used: a VPN routes everything in two halves.
 SHORTEST_ROUTE = 8
 _TAKEN = re.compile(r"overlap|conflict", re.IGNORECASE)
 
@@ -50,7 +50,7 @@ class Network:
     Attributes:
         id: the daemon's.
         subnet: its addresses.
-        gateway: where this machine is found.
+        gateway: the address of this machine.
     """
 
     __slots__ = ("gateway", "id", "subnet")
@@ -71,12 +71,12 @@ def make_network(engine: Engine, body: dict[str, Any], containers: int) -> Netwo
     Args:
         engine: the daemon.
         body: of the request, without ``IPAM``.
-        containers: how many there are to be on it.
+        containers: how many will be on it.
 
     Raises:
         NoSubnetLeftError: no addresses are left for it.
         EngineError: the daemon refuses it for another reason.
-        ConfigError: the variable for the ranges makes no sense.
+        ConfigError: the variable for the ranges cannot be read.
     """
     bits = (containers + RESERVED_ADDRESSES - 1).bit_length()
     return _make(engine, body, [min(LONGEST_PREFIX, 32 - bits)], choices=CHOICES)
@@ -85,17 +85,17 @@ def make_network(engine: Engine, body: dict[str, Any], containers: int) -> Netwo
 def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> Network:
     """Return the network of this name, made if it is not there. Containers on it do not reach each other.
 
-    It is kept: whoever makes a container may rely on it, and an idle network costs nothing.
+    It is kept, since containers rely on it, and an idle network costs nothing.
 
     Args:
         engine: the daemon.
         name: the network's name.
-        is_internal: whether it leads nowhere.
+        is_internal: whether it has no way out.
 
     Raises:
         NoSubnetLeftError: no addresses are left for it.
         EngineError: the daemon refuses it for another reason.
-        ConfigError: the variable for the ranges makes no sense.
+        ConfigError: the variable for the ranges cannot be read.
     """
     body = {
         "Name": name,
@@ -110,12 +110,12 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
         if found is not None:
             return found
         try:
-            # all choose the same subnet, so that one alone can have it
+            # all choose the same subnet, so that only one gets it
             return _make(engine, body, SHARED_PREFIXES, choices=1, attempts=1)
         except EngineError as error:
             if error.status != 409 and not _TAKEN.search(error.message):
                 raise
-        time.sleep(SECONDS_BETWEEN_LOOKS)  # somebody is making it, or uses the subnet in a way unknown to us
+        time.sleep(SECONDS_BETWEEN_LOOKS)  # it is being made, or the subnet is used in a way unknown to us
     return _make(engine, body, SHARED_PREFIXES, choices=CHOICES)
 
 
@@ -146,14 +146,14 @@ def _make(
             names = ", ".join(map(str, ranges))
             raise NoSubnetLeftError(
                 f"all addresses for networks of containers are in use (of {names})",
-                hint=f"They become free with the ends of jobs. {VARIABLE} names other ranges.",
+                hint=f"They become free when jobs end. {VARIABLE} names other ranges.",
             )
         subnet = random.choice(free)
         ipam = {"Config": [{"Subnet": str(subnet), "Gateway": str(subnet[1])}]}
         try:
             made = engine.request("POST", "/networks/create", json={**body, "IPAM": ipam})
         except EngineError as error:
-            # somebody was quicker, or the daemon's machine uses it in a way that we do not see
+            # another process was quicker, or the daemon's machine uses it in a way that we do not see
             if attempt == attempts or error.status == 409 or not _TAKEN.search(error.message):
                 raise
             refused.append(subnet)
@@ -163,7 +163,7 @@ def _make(
 
 
 def _ranges(engine: Engine) -> list[Subnet]:
-    """Return where subnets are taken from: as the user says, or whoever set the daemon up, or as we think."""
+    """Return the ranges of subnets: the user's, or those of the daemon's configuration, or our own."""
     text = os.environ.get(VARIABLE, "")
     if text:
         try:
@@ -178,7 +178,7 @@ def _ranges(engine: Engine) -> list[Subnet]:
 
 
 def _free(ranges: list[Subnet], prefix: int, used: Iterable[Subnet], most: int) -> list[Subnet]:
-    """Return the first subnets that nobody uses, at most so many."""
+    """Return the first subnets that are not used, at most ``most``."""
     taken = sorted((int(subnet[0]), int(subnet[-1])) for subnet in used)
     size = 1 << (32 - prefix)
     free: list[Subnet] = []

@@ -1,4 +1,4 @@
-"""A new image in a registry: an existing one with more layers. Nothing of it is kept on this machine."""
+"""Pushing a new image: an existing one with more layers. Nothing of it is kept on this machine."""
 
 from __future__ import annotations
 
@@ -79,17 +79,17 @@ def append_layer(
         configure: gets the base's configuration and returns the new one, with ``rootfs.diff_ids`` of the
             new layers.
         platform: which of several images of the base; this machine's by default.
-        progress: is told how far it is.
+        progress: receives how far it is.
         environ: the environment, that of the process by default.
-        patience: seconds for which a registry may be away before we give up.
+        patience: seconds for which a registry may be away.
         clients: makes the client for a registry.
 
     Returns:
         The image, pinned: ``registry/repository@sha256:...``.
 
     Raises:
-        ConfigError: the base is not there or not usable, or is the target too.
-        RegistryError: a registry refuses, or stays away.
+        ConfigError: the base is missing or not usable, or is the target too.
+        RegistryError: a registry refuses, or cannot be reached.
     """
     if base.name == target.name and target.tag is not None and target.tag == base.selector:
         raise ConfigError(
@@ -136,7 +136,7 @@ class _Append:
         platform: str | None,
     ) -> str:
         self._progress.step(f"reading {self._base}")
-        # with the rights to pull only: whoever may not push shall hear that of the target
+        # with the rights to pull only, so that a missing right to push is reported of the target
         image = read_image(self._source, self._base, platform)
         config = configure(json.loads(json.dumps(image.config)))
         _check(image, layers, config)

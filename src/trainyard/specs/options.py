@@ -74,12 +74,16 @@ def option(
     factory: Any = MISSING,
     secret: bool = False,
     sends: str = "",
+    **metadata: Any,
 ) -> Any:
-    """Declare a field of an options dataclass; see `runopt`. Without a default the option is required."""
+    """Declare a field of an options dataclass; see `runopt`. Without a default the option is required.
+
+    A scheduler may keep more about the option in ``metadata``, such as the member of its request.
+    """
     return field(  # type: ignore[call-overload,unused-ignore]
         default=default,
         default_factory=factory,
-        metadata={"help": help, "secret": secret, "sends": sends},
+        metadata={"help": help, "secret": secret, "sends": sends, **metadata},
     )
 
 

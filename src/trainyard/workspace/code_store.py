@@ -1,4 +1,4 @@
-"""Keeps the content of workspaces on this machine, every file once whatever jobs have it.
+"""Keeps the content of workspaces on this machine, every file once however many jobs have it.
 
 ::
 
@@ -6,13 +6,13 @@
         blobs/AA/DIGEST.MODE        a file's content, with the mode it has in workspaces (octal)
         sources/AA/DIGEST           a small file's content, kept for comparisons only, compressed
         manifests/FINGERPRINT.json.z
-        index/                      digests of files that have not changed (`index`)
-        views/ID/                   the working directory of one local job (`directory`)
-        lock                        held by those who use it, and alone by who cleans up
+        index/                      digests of files that have not changed (`hashing`)
+        views/ID/                   the working directory of one local job (`directory_shipment`)
+        lock                        held by those who use it, and exclusively by who cleans up
 
-Every file comes into being beside its place and is renamed into it, so that nothing half-written is ever
-used. A blob has one fixed modification time: whoever wrote into it, through a hard link in a job's working
-directory, has thereby changed that time, and the blob is not used again.
+Every file is made beside its place and renamed into it, so that nothing incomplete is ever used. A blob has
+one fixed modification time: a job that writes into it, through a hard link in its working directory, changes
+that time, and the blob is not used again.
 """
 
 from __future__ import annotations
@@ -24,27 +24,39 @@ import hashlib
 import itertools
 import os
 import shutil
+import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from trainyard import system
 from trainyard.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.workspace.manifest import Entry, Manifest
-from trainyard.workspace.tree import BLOB_TIME_NS, build, write_sparsely
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.workspace.snapshot import Snapshot
 
-#: What was written so recently may belong to a job that is being submitted.
+#: What was written more recently may belong to a job that is being submitted.
 SPARED_SECONDS = 3600.0
 #: Larger files, and more than this in all, are not kept for comparisons.
 LARGEST_SOURCE = 256 * 1024
 MOST_SOURCES = 20 * 1024 * 1024
+#: Modification time of stored and of shared files: 2001-09-09, 01:46:40 UTC.
+BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
+#: Smaller files are copied: a link costs as much, and a job could write into it.
+SMALLEST_LINK = 64 * 1024
+#: Zeros of this length, on its boundaries, become holes.
+_HOLE = 64 * 1024
+_ZEROS = bytes(_HOLE)
+_NO_CLONE = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
+)
+_NO_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES})
 _NUMBERS = itertools.count(time.time_ns())
-FULL = "Free space, run `trainyard gc --yes`, or set TRAINYARD_HOME to a directory that has room."
+_FULL = "Free space, run `trainyard gc --yes`, or set TRAINYARD_HOME to a directory that has room."
 
 
 class Store:
@@ -82,7 +94,7 @@ class Store:
         return found if found.fingerprint == fingerprint else None
 
     def find(self, beginning: str) -> Manifest:
-        """Return the manifest whose fingerprint begins so.
+        """Return the manifest whose fingerprint begins with these digits.
 
         Raises:
             WorkspaceError: none does, or several do.
@@ -115,7 +127,7 @@ class Store:
         Args:
             snapshot: the workspace.
             entries: only these of its entries; all by default.
-            progress: told of the bytes, if there are any to be copied.
+            progress: receives the bytes that are copied.
 
         Returns:
             How many bytes were new.
@@ -127,13 +139,12 @@ class Store:
         wanted = snapshot.manifest.entries if entries is None else entries
         with self._locked():
             self.put_manifest(snapshot.manifest)
-            # of two files with the same content, one
-            lacking = {self.blob_path(e): e for e in wanted if e.kind == "file" and not self._is_sound(e)}
-            missing = list(lacking.values())
-            total, added = sum(entry.size for entry in missing), 0
+            # by path, so that of two files with the same content one is copied
+            missing = {self.blob_path(e): e for e in wanted if e.kind == "file" and not self._is_sound(e)}
+            total, added = sum(entry.size for entry in missing.values()), 0
             if missing and progress is not None:
                 progress.step("copying the workspace")
-            for entry in missing:
+            for entry in missing.values():
                 self._add_blob(snapshot, entry)
                 added += entry.size
                 if progress is not None:
@@ -203,7 +214,18 @@ class Store:
         """Return where the content of a file entry is kept, with its mode."""
         return os.path.join(self.root, "blobs", entry.digest[:2], f"{entry.digest}.{entry.mode:o}")
 
-    # ---- directories
+    def require(self, entry: Entry) -> str:
+        """Return the path of a file entry's content.
+
+        Raises:
+            StateStoreError: it is missing, or something wrote into it.
+        """
+        if not self._is_sound(entry):
+            raise StateStoreError(
+                f"the stored content of {entry.path} is missing or was changed: {self.blob_path(entry)}",
+                hint="Submit from the directory again, which repairs the store.",
+            )
+        return self.blob_path(entry)
 
     def materialize(self, manifest: Manifest, directory: str, *, private: bool = False) -> None:
         """Make a directory with the content of a workspace. It is there whole, or not at all.
@@ -214,29 +236,43 @@ class Store:
         Args:
             manifest: whose content `add` has kept.
             directory: must not exist; the directory above it is made.
-            private: whether somebody will write into it, so that nothing may be hard-linked but files that
-                nobody may write to.
+            private: whether a job will write into it, so that only files that nobody may write to are
+                hard-linked.
 
         Raises:
             StateStoreError: the disk is full, content is missing or was damaged, or the directory exists.
         """
+        partial = _beside(directory)
         with self._locked():
-            build(self, manifest, directory, private=private)
-
-    def require(self, entry: Entry) -> str:
-        """Return the path of a file entry's content.
-
-        Raises:
-            StateStoreError: it is missing, or somebody wrote into it.
-        """
-        if not self._is_sound(entry):
-            raise StateStoreError(
-                f"the stored content of {entry.path} is missing or was changed: {self.blob_path(entry)}",
-                hint="Submit from the directory again, which mends the store.",
-            )
-        return self.blob_path(entry)
+            if os.path.lexists(directory):
+                raise StateStoreError(
+                    f"the directory {directory} exists already", hint="Remove it, and try again."
+                )
+            try:
+                os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+                os.mkdir(partial, 0o700)
+                _TreeBuilder(self, partial, private=private).build(manifest)
+                os.rename(partial, directory)
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    remove_tree(partial)
+                if not isinstance(error, OSError):
+                    raise
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise StateStoreError(f"the directory {directory} exists already") from error
+                raise _store_error("make the directory", directory, error) from error
 
     # ---- cleaning up
+
+    def garbage(self, keep_fingerprints: Iterable[str], older_than: float = SPARED_SECONDS) -> list[str]:
+        """Return the fingerprints that `collect` would remove."""
+        keep, now = set(keep_fingerprints), time.time()
+        return [
+            fingerprint
+            for fingerprint in self.fingerprints()
+            if fingerprint not in keep
+            and _age(self._manifest_path(fingerprint), now) >= max(older_than, SPARED_SECONDS)
+        ]
 
     def collect(
         self, keep_fingerprints: Iterable[str], older_than: float = 0.0, *, spared: float = SPARED_SECONDS
@@ -245,7 +281,7 @@ class Store:
 
         Args:
             keep_fingerprints: of workspaces that are needed.
-            older_than: others are kept, too, if they were used within so many seconds.
+            older_than: others are kept, too, if they were used within this many seconds.
             spared: nothing that is younger than this, in seconds, is removed.
 
         Returns:
@@ -254,18 +290,41 @@ class Store:
         Raises:
             StateStoreError: something cannot be removed.
         """
-        from trainyard.workspace.collection import collect
-
         if not os.path.isdir(self.root):
             return 0
         with self._locked(alone=True):
-            return collect(self, set(keep_fingerprints), older_than, spared)
+            return self._collect(set(keep_fingerprints), max(older_than, spared), spared)
 
-    def garbage(self, keep_fingerprints: Iterable[str], older_than: float = 0.0) -> list[str]:
-        """Return the fingerprints that `collect` would remove."""
-        from trainyard.workspace.collection import unneeded
-
-        return unneeded(self, set(keep_fingerprints), max(older_than, SPARED_SECONDS))
+    def _collect(self, keep: set[str], older_than: float, spared: float) -> int:
+        now = time.time()
+        paths = [self._manifest_path(name) for name in self.fingerprints() if name not in keep]
+        freed = sum(_remove(path) for path in paths if _age(path, now) >= older_than)
+        files: set[str] = set()
+        digests: set[str] = set()
+        for fingerprint in self.fingerprints():
+            manifest = self.manifest(fingerprint)
+            for entry in manifest.entries if manifest is not None else ():
+                if entry.kind == "file":
+                    files.add(os.path.basename(self.blob_path(entry)))
+                    digests.add(entry.digest)
+        for folder, wanted in (("blobs", files), ("sources", digests), ("manifests", None)):
+            for path in _files(os.path.join(self.root, folder)):
+                name = os.path.basename(path)
+                needed = not name.startswith(".") if wanted is None else name in wanted
+                if not needed and _age(path, now, by_change=True) >= spared:
+                    freed += _remove(path)
+        # working directories whose making was interrupted
+        views = os.path.join(self.root, "views")
+        for name in os.listdir(views) if os.path.isdir(views) else ():
+            path = os.path.join(views, name)
+            if name.startswith(".") and _age(path, now, by_change=True) >= spared:
+                try:
+                    remove_tree(path)
+                except OSError as error:
+                    raise _store_error("remove", path, error) from error
+        # the digests of projects that nothing was submitted from for long
+        index = list(_files(os.path.join(self.root, "index")))
+        return freed + sum(_remove(path) for path in index if _age(path, now) >= older_than)
 
     # ---- within
 
@@ -290,7 +349,7 @@ class Store:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb", buffering=0):
                 for chunk in snapshot.read(entry):
-                    write_sparsely(descriptor, chunk)
+                    _write_sparsely(descriptor, chunk)
                 os.ftruncate(descriptor, entry.size)
                 os.fchmod(descriptor, entry.mode)
                 os.utime(descriptor, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
@@ -310,13 +369,15 @@ class Store:
     def _writing(self, path: str) -> Iterator[None]:
         """Make the directory of a file that is to be written, and remove the file if that fails."""
         try:
-            _make_directory(os.path.dirname(path), self.root)
+            directory = os.path.dirname(path)
+            if not os.path.isdir(directory):
+                make_private_dir(self.root)
+                os.makedirs(directory, mode=0o700, exist_ok=True)
             yield
-        except OSError as error:
+        except BaseException as error:
             _unlink(path)
-            raise store_error("write", path, error) from error
-        except BaseException:
-            _unlink(path)
+            if isinstance(error, OSError):
+                raise _store_error("write", path, error) from error
             raise
 
     @contextlib.contextmanager
@@ -327,7 +388,7 @@ class Store:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise store_error("open", path, error) from error
+            raise _store_error("open", path, error) from error
         try:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -336,28 +397,118 @@ class Store:
             os.close(descriptor)
 
 
-def store_error(attempt: str, path: str, error: OSError) -> StateStoreError:
-    """Describe a failure of the file system."""
+class _TreeBuilder:
+    """Builds a directory from stored content."""
+
+    def __init__(self, store: Store, root: str, *, private: bool) -> None:
+        self._store = store
+        self._root = root
+        self._private = private
+        self._clones = True
+
+    def build(self, manifest: Manifest) -> None:
+        directories = []
+        for entry in manifest.entries:  # sorted, so that a directory comes before what is in it
+            path = f"{self._root}/{entry.path}"
+            if entry.kind == "dir":
+                os.mkdir(path, 0o700)
+                directories.append((path, entry.mode))
+            elif entry.kind == "link":
+                os.symlink(entry.target, path)
+            else:
+                self._file(entry, path)
+        for path, mode in reversed(directories):
+            os.chmod(path, mode)
+
+    def _file(self, entry: Entry, path: str) -> None:
+        blob = self._store.require(entry)
+        source = os.open(blob, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if not (self._clones and entry.size and self._clone(source, path, entry.mode)):
+                if self._may_link(entry) and _link(blob, path):
+                    return
+                _copy(source, path, entry)
+            if not self._private:  # so that it shows when a job writes into what others share
+                os.utime(path, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
+        finally:
+            os.close(source)
+
+    def _may_link(self, entry: Entry) -> bool:
+        if entry.size < SMALLEST_LINK or entry.mode & 0o7000:
+            return False
+        return not self._private or not entry.mode & 0o222
+
+    def _clone(self, source: int, path: str, mode: int) -> bool:
+        target = _create(path, mode)
+        try:
+            system.share_blocks(source, target)
+        except OSError as error:
+            os.unlink(path)
+            if error.errno not in _NO_CLONE:
+                raise
+            self._clones = False
+            return False
+        finally:
+            os.close(target)
+        return True
+
+
+def _create(path: str, mode: int) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def _link(blob: str, path: str) -> bool:
+    try:
+        os.link(blob, path)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        return False
+    return True
+
+
+def _copy(source: int, path: str, entry: Entry) -> None:
+    target = _create(path, entry.mode)
+    try:
+        if os.fstat(source).st_size < entry.size:
+            raise StateStoreError(f"the stored content of {entry.path} is truncated")
+        for start, end in system.data_ranges(source, entry.size):
+            os.lseek(target, start, os.SEEK_SET)
+            while start < end:
+                sent = system.send_file(source, target, start, end - start)
+                if sent == 0:
+                    raise StateStoreError(f"the stored content of {entry.path} is truncated")
+                start += sent
+        os.ftruncate(target, entry.size)
+    finally:
+        os.close(target)
+
+
+def _write_sparsely(descriptor: int, content: bytes) -> None:
+    """Write to a new file, with holes for blocks of zeros. The caller sets the file's length at the end."""
+    view = memoryview(content)
+    for at in range(0, len(content), _HOLE):
+        block = view[at : at + _HOLE]
+        if content.startswith(_ZEROS[: len(block)], at):
+            os.lseek(descriptor, len(block), os.SEEK_CUR)
+            continue
+        while block:
+            block = block[os.write(descriptor, block) :]
+
+
+def _store_error(attempt: str, path: str, error: OSError) -> StateStoreError:
     described = state_error(attempt, path, error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        described.hint = FULL
+        described.hint = _FULL
     return described
 
 
-def beside(path: str) -> str:
-    """Return a name next to a path that nobody else uses."""
-    return _beside(path)
-
-
 def _beside(path: str) -> str:
+    """Return a name next to a path that nobody else uses."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name[:80]}.{os.getpid()}.{next(_NUMBERS)}.tmp")
-
-
-def _make_directory(path: str, root: str) -> None:
-    if not os.path.isdir(path):
-        make_private_dir(root)
-        os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 def _names(directory: str) -> list[str]:
@@ -365,6 +516,34 @@ def _names(directory: str) -> list[str]:
         return [name for name in os.listdir(directory) if not name.startswith(".")]
     except OSError:
         return []
+
+
+def _files(root: str) -> Iterator[str]:
+    for directory, _, names in os.walk(root):
+        for name in names:
+            yield os.path.join(directory, name)
+
+
+def _age(path: str, now: float, *, by_change: bool = False) -> float:
+    """Return for how many seconds a file has not been touched; blobs have only their change time."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return -1.0
+    return now - (info.st_ctime if by_change else info.st_mtime)
+
+
+def _remove(path: str) -> int:
+    """Remove a file; returns the bytes that this frees."""
+    try:
+        info = os.lstat(path)
+        os.unlink(path)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise _store_error("remove", path, error) from error
+    # what is still linked from a working directory stays on the disk
+    return info.st_blocks * 512 if info.st_nlink == 1 and stat.S_ISREG(info.st_mode) else 0
 
 
 def _unlink(path: str) -> None:
@@ -379,7 +558,7 @@ def remove_tree(path: str) -> None:
         OSError: it cannot be removed.
     """
 
-    def mend(function: object, name: str, _: object) -> None:
+    def make_writable(function: object, name: str, _: object) -> None:
         os.chmod(os.path.dirname(name), 0o700)
         if os.path.isdir(name) and not os.path.islink(name):
             os.chmod(name, 0o700)
@@ -388,4 +567,4 @@ def remove_tree(path: str) -> None:
             os.unlink(name)
 
     if os.path.lexists(path):
-        shutil.rmtree(path, onerror=mend)
+        shutil.rmtree(path, onerror=make_writable)

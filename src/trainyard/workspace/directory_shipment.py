@@ -1,8 +1,7 @@
-"""Workspaces as directories: for schedulers whose jobs run in a directory that both sides can reach.
+"""Code shipped as directories, for schedulers whose jobs run in a directory that both sides can reach.
 
-A local job gets a *view*: a directory of its own, so that what it writes reaches neither the store nor
-another job. Where a cluster shares a disk, all jobs with the same code share one *copy*, which is named by
-the code's fingerprint.
+A local job gets a *view*: its own directory, so that what it writes reaches neither the store nor another
+job. On a cluster's shared disk, all jobs with the same code share one *copy*, named by its fingerprint.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import StateStoreError, WorkspaceChangedError
 from trainyard.paths import view_dir
-from trainyard.workspace.code_store import Store, remove_tree
+from trainyard.workspace.code_store import BLOB_TIME_NS, Store, remove_tree
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.shipment import ATTEMPTS
 from trainyard.workspace.snapshot import snapshot, still_growing
-from trainyard.workspace.tree import BLOB_TIME_NS
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress
@@ -40,7 +38,8 @@ class DirectoryShipment:
 
     def __init__(self, workspace: Workspace, store: Store | None = None) -> None:
         self._workspace = workspace
-        self._store = store or Store()
+        #: Where it goes.
+        self.store = store or Store()
         self._snapshot = snapshot(workspace)
 
     @property
@@ -50,13 +49,8 @@ class DirectoryShipment:
 
     @property
     def report(self) -> Report:
-        """What is to be said of it."""
+        """What the user should know of it."""
         return self._snapshot.report
-
-    @property
-    def store(self) -> Store:
-        """Where it goes."""
-        return self._store
 
     def plan(self) -> dict[str, Any]:
         """Return what will be shipped, as JSON values."""
@@ -74,7 +68,7 @@ class DirectoryShipment:
         """Put the content into the store. There are no references to replace."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                self._store.add(self._snapshot, progress=progress)
+                self.store.add(self._snapshot, progress=progress)
             except WorkspaceChangedError as error:
                 if attempt == ATTEMPTS or self._workspace.frozen:
                     raise
@@ -110,7 +104,7 @@ def remove_view(name: str) -> None:
 
 
 def shared_copy(store: Store, manifest: Manifest, parent: str) -> str:
-    """Return a directory with this content that all jobs with the same code share; made if need be.
+    """Return a directory with this content that all jobs with the same code share; makes it if necessary.
 
     A copy that a job has written into is left to the jobs that run in it, and another one is made.
 
@@ -159,22 +153,14 @@ def is_intact(manifest: Manifest, directory: str) -> bool:
     return True
 
 
-def program_problem(manifest: Manifest, program: str) -> str:
-    """Return what is wrong with a program that a workspace is to have; "" if it can be started.
+def program_problem(manifest: Manifest, program: str, *, is_executed: bool = True) -> str:
+    """Return what is wrong with a program that a workspace must have, "" if nothing is.
 
     Args:
         manifest: of the workspace.
         program: its path, relative to the working directory.
+        is_executed: whether it is started itself, rather than given to another program.
     """
-    return _file_problem(manifest, program, is_executed=True)
-
-
-def script_problem(manifest: Manifest, script: str) -> str:
-    """Return what is wrong with a script that a workspace is to have for some program; "" if nothing is."""
-    return _file_problem(manifest, script, is_executed=False)
-
-
-def _file_problem(manifest: Manifest, program: str, *, is_executed: bool) -> str:
     path = posixpath.normpath(program)
     for _ in range(_MOST_LINKS):
         resolved = _resolve_parents(manifest, path)

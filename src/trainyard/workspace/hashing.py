@@ -1,13 +1,14 @@
-"""Remembers the digests of a project's files, so that files that have not changed are not read again.
+"""Digests of files, remembered so that files that have not changed are not read again.
 
-A file is taken for unchanged while its size, modification time, change time and inode are. That leaves one
-trap, known from Git: a file that is changed twice within one tick of the file system's clock, once before it
-is hashed and once after, looks the same. So a digest is remembered only of a file that had not been touched
-for a while when it was read.
+A file counts as unchanged while its size, modification time, change time and inode are. That leaves one trap,
+known from Git: a file that is changed twice within one tick of the file system's clock, once before it is
+hashed and once after, looks the same. So a digest is remembered only if the file had not been touched for a
+while when it was read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -44,7 +45,7 @@ def is_settled(info: os.stat_result, now_ns: int) -> bool:
 
 
 class Index:
-    """The digests of one project. Nothing that goes wrong with it is an error: files are read again.
+    """The digests of one project. Its failures are not errors: files are read again.
 
     Args:
         root: the project's directory.
@@ -60,11 +61,9 @@ class Index:
         self._changed = False
 
     def digest(self, path: str, info: os.stat_result) -> str | None:
-        """Return the digest of a file that has not changed; None if that is not known."""
+        """Return the digest of a file that has not changed, None if it is not known."""
         row = self._known.get(path)
-        if row is None or row[0] != info.st_size or row[1] != info.st_mtime_ns:
-            return None
-        if row[2] != info.st_ctime_ns or row[3] != info.st_ino:
+        if row is None or tuple(row[:4]) != key_of(info):
             return None
         self._used[path] = row
         digest: str = row[4]
@@ -95,7 +94,8 @@ class Index:
                 file.write(_HEADER + b"%08x\n" % zlib.crc32(body) + body)
             os.replace(temporary, self._path)
         except OSError:
-            _remove(temporary)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
 
 
 def _load(path: str) -> dict[str, list[Any]]:
@@ -110,13 +110,6 @@ def _load(path: str) -> dict[str, list[Any]]:
     return known if isinstance(known, dict) else {}
 
 
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
-
-
 class ChangingFileError(Exception):
     """A file was written to each time it was read. ``grew`` tells whether it only became longer."""
 
@@ -126,7 +119,7 @@ class ChangingFileError(Exception):
 
 
 class NotAFileError(Exception):
-    """What was a file a moment ago is none any more."""
+    """What was a file a moment ago is not a file any more."""
 
 
 def hash_file(path: str) -> tuple[str, os.stat_result, int]:
@@ -134,7 +127,7 @@ def hash_file(path: str) -> tuple[str, os.stat_result, int]:
 
     Raises:
         OSError: it cannot be read.
-        NotAFileError: it is no regular file.
+        NotAFileError: it is not a regular file.
         ChangingFileError: it is being written to all the time.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -156,7 +149,7 @@ def hash_file(path: str) -> tuple[str, os.stat_result, int]:
 
 
 def hash_beginning(path: str) -> tuple[str, os.stat_result]:
-    """Return the digest of what a growing file has now, and what the file was; its size is what was hashed.
+    """Return the digest of what a growing file has now, and its stat, whose size is what was hashed.
 
     Raises:
         OSError: it cannot be read.

@@ -1,10 +1,10 @@
 """Ignore files: ``.dockerignore`` with Docker's rules, the others with those of ``.gitignore``.
 
-`GitRules` answers for one path with a `Verdict`; its parent directories have been asked before and were
-not excluded.
+`GitRules` answers for one path with a `Decision`; its parent directories were asked before, and not excluded.
 
 Docker's rules: https://docs.docker.com/build/concepts/context/#dockerignore-files, and for what the page
-leaves open the package ``moby/patternmatcher``. Git's: https://git-scm.com/docs/gitignore.
+leaves open the package ``moby/patternmatcher``. Git's: https://git-scm.com/docs/gitignore, and in its sources
+``wildmatch.c`` and ``dir.c``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,39 @@ import fnmatch
 import os
 import posixpath
 import re
+import string
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from trainyard.errors import WorkspaceError
 from trainyard.regular_files import read_regular_file
-from trainyard.workspace.wildmatch import NeverMatchesError, as_bytes_text, compile_pattern
 
 DOCKERIGNORE, TORCHXIGNORE, TRAINYARDIGNORE = ".dockerignore", ".torchxignore", ".trainyardignore"
+#: Character classes as Git has them: ASCII only, and vertical tab and form feed are not white space.
+_CLASSES = {
+    "alnum": string.ascii_letters + string.digits,
+    "alpha": string.ascii_letters,
+    "blank": " \t",
+    "cntrl": "".join(map(chr, range(32))) + "\x7f",
+    "digit": string.digits,
+    "graph": "".join(map(chr, range(33, 127))),
+    "lower": string.ascii_lowercase,
+    "print": "".join(map(chr, range(32, 127))),
+    "punct": string.punctuation,
+    "space": " \t\n\r",
+    "upper": string.ascii_uppercase,
+    "xdigit": string.hexdigits,
+}
+_SPECIAL = re.compile(r"[*?\[\\]")
+_ALL = frozenset(map(chr, range(256)))
 
 
 def read_lines(path: str) -> list[str] | None:
-    """Return the lines of an ignore file; None if there is none.
+    """Return the lines of an ignore file, or None.
 
     Raises:
-        WorkspaceError: there is one that cannot be read. To go on without it could ship a secret.
+        WorkspaceError: there is one that cannot be read. Without it, a secret might be shipped.
     """
     try:
         text = read_regular_file(path).decode("utf-8", "surrogateescape")
@@ -42,8 +59,8 @@ def read_lines(path: str) -> list[str] | None:
     return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
-class Verdict(Enum):
-    """What the last pattern says that speaks of a path."""
+class Decision(Enum):
+    """What the last pattern that matches a path says."""
 
     OUT = "out"
     #: A ``!pattern`` of wildcards only: it undoes patterns of its own file.
@@ -54,7 +71,7 @@ class Verdict(Enum):
 
 class _Matcher(NamedTuple):
     matches: Callable[[str], object]
-    verdict: Verdict
+    decision: Decision
     directories_only: bool
 
 
@@ -66,7 +83,7 @@ class GitRules:
         origin: its path, for messages.
 
     Attributes:
-        notes: patterns that Git takes but that match nothing, each with its place and the reason.
+        notes: patterns that Git accepts but that match nothing, each with its place and the reason.
     """
 
     def __init__(self, lines: Sequence[str], origin: str) -> None:
@@ -82,18 +99,18 @@ class GitRules:
             if matcher is None:
                 continue
             matchers.append(matcher)
-            if matcher.verdict is Verdict.NAMED:
+            if matcher.decision is Decision.NAMED:
                 self._named.append(line.removeprefix("!").strip())
-        self._for_directories = [(m.matches, m.verdict) for m in reversed(matchers)]
-        self._for_files = [(m.matches, m.verdict) for m in reversed(matchers) if not m.directories_only]
+        self._for_directories = [(m.matches, m.decision) for m in reversed(matchers)]
+        self._for_files = [(m.matches, m.decision) for m in reversed(matchers) if not m.directories_only]
 
-    def file(self, path: str) -> Verdict | None:
+    def file(self, path: str) -> Decision | None:
         """Judge a file or link by the patterns that match it; None if none does."""
-        return _last_verdict(self._for_files, path)
+        return _last_decision(self._for_files, path)
 
-    def directory(self, path: str) -> Verdict | None:
+    def directory(self, path: str) -> Decision | None:
         """Judge a directory by the patterns that match it; None if none does."""
-        return _last_verdict(self._for_directories, path)
+        return _last_decision(self._for_directories, path)
 
     @property
     def names_something(self) -> bool:
@@ -136,9 +153,11 @@ class DockerRules:
         return next((excludes for matches, excludes in self._patterns if matches(path)), False)
 
 
-def _last_verdict(matchers: Sequence[tuple[Callable[[str], object], Verdict]], path: str) -> Verdict | None:
-    path = as_bytes_text(path)
-    return next((verdict for matches, verdict in matchers if matches(path)), None)
+def _last_decision(
+    matchers: Sequence[tuple[Callable[[str], object], Decision]], path: str
+) -> Decision | None:
+    path = _as_bytes_text(path)
+    return next((decision for matches, decision in matchers if matches(path)), None)
 
 
 def _git_matcher(line: str) -> _Matcher | None:
@@ -156,10 +175,10 @@ def _git_matcher(line: str) -> _Matcher | None:
     text = text[:-1] if directories_only else text
     if not text:
         raise NeverMatchesError("it names nothing")
-    verdict = Verdict.OUT
+    decision = Decision.OUT
     if negated:
-        verdict = Verdict.NAMED if text.strip("*/") else Verdict.BACK
-    return _Matcher(compile_pattern(as_bytes_text(text)).fullmatch, verdict, directories_only)
+        decision = Decision.NAMED if text.strip("*/") else Decision.BACK
+    return _Matcher(_compile(_as_bytes_text(text)).fullmatch, decision, directories_only)
 
 
 def _without_trailing_spaces(line: str) -> str:
@@ -197,7 +216,7 @@ def _docker_regex(pattern: str, place: str) -> re.Pattern[str] | None:
     except (re.error, ValueError) as error:
         raise WorkspaceError(
             f"{place}: {pattern!r} is not a pattern of a .dockerignore: {error}",
-            hint="Special are * ? [a-z] ** and a backslash, which takes the meaning from the next character.",
+            hint="Special characters are * ? [a-z] ** and a backslash, which escapes the next character.",
         ) from error
 
 
@@ -242,6 +261,115 @@ def _docker_class(pattern: str, at: int) -> tuple[str, int]:
     return f"[{'^/' if negated else ''}{''.join(items)}]", at + 1
 
 
-def ignore_file(root: str, name: str) -> list[str] | None:
-    """Return the lines of an ignore file of a project; None if it has none."""
-    return read_lines(os.path.join(root, name))
+# ---- Git's wildcards as regular expressions
+
+
+class NeverMatchesError(ValueError):
+    """Git accepts the pattern, but it matches no path; the message says why."""
+
+
+def _as_bytes_text(path: str) -> str:
+    """Return a path as text with one character per byte: Git matches bytes, so ``?`` is half of an ``é``."""
+    return path if path.isascii() else os.fsencode(path).decode("latin-1")
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression whose ``fullmatch`` tells whether a path is what a pattern names.
+
+    Args:
+        pattern: without ``!`` before and ``/`` behind it, and with one character per byte.
+
+    Raises:
+        NeverMatchesError: no path can match.
+    """
+    if "/" not in pattern:  # the last part of a path, wherever it is
+        return re.compile("(?:.*/)?" + _translate(pattern), re.DOTALL)
+    pattern = pattern.removeprefix("/")
+    special = _SPECIAL.search(pattern)
+    # What comes before the first special character is compared as it is, and the rest separately. That is why
+    # the ** of "a**/b" spans directories in Git.
+    start = special.start() if special else len(pattern)
+    return re.compile(re.escape(pattern[:start]) + _translate(pattern[start:]), re.DOTALL)
+
+
+def _translate(pattern: str) -> str:
+    parts: list[str] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "*":
+            text, at = _stars(pattern, at)
+        elif char == "[":
+            text, at = _set(pattern, at + 1)
+        elif char == "?":
+            text, at = "[^/]", at + 1
+        elif char == "\\":
+            if at + 1 == len(pattern):
+                raise NeverMatchesError("it ends in a backslash")
+            text, at = re.escape(pattern[at + 1]), at + 2
+        else:
+            text, at = re.escape(char), at + 1
+        parts.append(text)
+    return "".join(parts)
+
+
+def _stars(pattern: str, at: int) -> tuple[str, int]:
+    """Return what ``*`` or ``**`` at a place means, and where the pattern goes on."""
+    end = at
+    while pattern[end : end + 1] == "*":
+        end += 1
+    rest = pattern[end:]
+    starts_part = at == 0 or pattern[at - 1] == "/"
+    if end - at > 1 and starts_part and (not rest or rest.startswith(("/", "\\/"))):
+        # "**/" stands for nothing, too
+        return ("(?:.*/)?", end + 1) if rest.startswith("/") else (".*", end)
+    return "[^/]*", end
+
+
+def _set(pattern: str, at: int) -> tuple[str, int]:
+    """Return ``[...]``, of which ``at`` is the first character within, and where the pattern goes on."""
+    negated = pattern[at : at + 1] in ("!", "^")
+    at += negated
+    members: set[str] = set()
+    previous = ""
+    first = True
+    while first or pattern[at : at + 1] != "]":
+        first = False
+        char = _member(pattern, at)
+        if char == "\\":
+            at += 1
+            previous = _member(pattern, at)
+            members.add(previous)
+        elif char == "-" and previous and pattern[at + 1 : at + 2] not in ("", "]"):
+            at += 1
+            if pattern[at] == "\\":
+                at += 1
+            members.update(map(chr, range(ord(previous), ord(_member(pattern, at)) + 1)))
+            previous = ""
+        elif char == "[" and pattern[at + 1 : at + 2] == ":":
+            end = pattern.find("]", at + 2)
+            if end < 0:
+                raise NeverMatchesError("its [ is not closed")
+            if end > at + 2 and pattern[end - 1] == ":":
+                name = pattern[at + 2 : end - 1]
+                if name not in _CLASSES:
+                    raise NeverMatchesError(f"there is no class [:{name}:]")
+                members.update(_CLASSES[name])
+                previous, at = "", end
+            else:
+                members.add(char)
+                previous = char
+        else:
+            members.add(char)
+            previous = char
+        at += 1
+    found = (_ALL - members if negated else members) - {"/"}
+    if not found:
+        raise NeverMatchesError("its [] has no character that a name can have")
+    return "[" + "".join(f"\\x{ord(char):02x}" for char in sorted(found)) + "]", at + 1
+
+
+def _member(pattern: str, at: int) -> str:
+    if at >= len(pattern):
+        raise NeverMatchesError("its [ is not closed")
+    return pattern[at]

@@ -1,7 +1,7 @@
 """The list of what a workspace consists of, and its fingerprint.
 
-The fingerprint is the SHA-256 over path, kind, mode and content of every entry. Times and owners are no part
-of it: a fresh clone of the same commit has the same fingerprint.
+The fingerprint is the SHA-256 over path, kind, mode and content of every entry. Times and owners do not
+count: a fresh clone of the same commit has the same fingerprint.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Manifest:
                 raise ValueError(f"the manifest's format is {data['format']!r}")
             manifest = cls(Entry(*row) for row in data["entries"])
             if manifest.fingerprint != data["fingerprint"]:
-                raise ValueError("the manifest does not fit its fingerprint")
+                raise ValueError("the manifest does not have its fingerprint")
         except (KeyError, TypeError) as error:
-            raise ValueError(f"this is no manifest: {error!r}") from error
+            raise ValueError(f"this is not a manifest: {error!r}") from error
         return manifest
 
     def dumps(self) -> bytes:

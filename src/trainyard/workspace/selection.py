@@ -1,8 +1,8 @@
-"""Which files of a directory are part of the workspace. One law for all backends.
+"""Which files of a directory are part of the workspace, by the same rules for all backends.
 
 Inside a Git checkout: what Git tracks or does not ignore. Elsewhere: everything. Then minus what
 ``.dockerignore``, ``.torchxignore`` and ``.trainyardignore`` at the root leave out, caches, version control
-metadata, and likely secrets. A ``!pattern`` in ``.trainyardignore`` brings back whatever it names.
+metadata, and likely secrets. A ``!pattern`` in ``.trainyardignore`` brings back what it names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from trainyard.workspace.ignore import (
     DOCKERIGNORE,
     TORCHXIGNORE,
     TRAINYARDIGNORE,
+    Decision,
     DockerRules,
     GitRules,
-    Verdict,
-    ignore_file,
+    read_lines,
 )
-from trainyard.workspace.layers import GitignoreLayer, GitLayer, is_ignored_directory
 from trainyard.workspace.secret_files import is_secret
 
 GIT, DEFAULT = "git", "default"
@@ -42,10 +41,10 @@ _KINDS = {
 
 @dataclass
 class Report:
-    """What is to be said of a workspace besides its files.
+    """What the user should know of a workspace besides its files.
 
     Attributes:
-        problems: paths and what is wrong with them. None of it stops anything.
+        problems: paths and what is wrong with them. They stop nothing.
         secrets: files that were left out since they most likely hold a secret.
         left_out: by rule (``git``, an ignore file's name, ``default``) what it left out. A directory stands
             for all that is in it.
@@ -65,19 +64,19 @@ class Report:
         return sum(len(paths) for paths in self.left_out.values())
 
     def warnings(self) -> list[str]:
-        """Return in words what whoever submits a job should know."""
+        """Return in words what the user should know."""
         lines = list(self.notes)
         if self.secrets:
             more = f" and {len(self.secrets) - 5} more" if len(self.secrets) > 5 else ""
             lines.append(
                 f"left out, since it looks like a secret: {', '.join(self.secrets[:5])}{more}"
-                f" (name it in {TRAINYARDIGNORE} to take it along: !/{self.secret_example})"
+                f" (to ship it, name it in {TRAINYARDIGNORE}: !/{self.secret_example})"
             )
-        # links are as they were, and a job may find at home what they point to
+        # links stay as they are, and a job may find what they point to
         lost = [problem for problem in self.problems if not problem[1].startswith("points to ")]
         lines += [f"left out: {path} {what}" for path, what in lost[:5]]
         if len(lost) > 5:
-            lines.append(f"{len(lost) - 5} more could not be taken along (`trainyard workspace show`)")
+            lines.append(f"{len(lost) - 5} more could not be shipped (`trainyard workspace show`)")
         return lines
 
     def leave(self, reason: str, path: str) -> None:
@@ -105,22 +104,96 @@ class Selection:
     report: Report = field(default_factory=Report)
 
 
+class GitCheckout:
+    """What Git lists in a checkout, or in the part of one below a directory.
+
+    Args:
+        directory: where it is.
+        prefix: the directory's path in the project with a slash at its end; "" for the project itself.
+
+    Raises:
+        git.GitFailed: Git cannot say.
+    """
+
+    def __init__(self, directory: str, prefix: str) -> None:
+        self.directory = directory
+        self.prefix = prefix
+        listed = git.list_files(directory)
+        self.files = {prefix + path.rstrip("/") for path in listed}
+        self.directories: set[str] = set()
+        for parent in {posixpath.dirname(path) for path in self.files}:
+            while parent not in self.directories and parent:
+                self.directories.add(parent)
+                parent = posixpath.dirname(parent)
+
+    def ignored(self, paths: list[str]) -> set[str]:
+        """Return those of the paths, which are the project's, that Git ignores."""
+        own = [path[len(self.prefix) :] for path in paths]
+        return {self.prefix + path for path in git.ignored_paths(self.directory, own)}
+
+
+class GitignoreFiles:
+    """The ignore files of a checkout, for where Git cannot be asked: tracked files may be left out.
+
+    Args:
+        checkout: the checkout's root.
+        directory: the checkout, or a directory in it.
+        prefix: the directory's path in the project, as with `GitCheckout`.
+    """
+
+    def __init__(self, checkout: str, directory: str, prefix: str) -> None:
+        self._prefix = prefix
+        relative = os.path.relpath(os.path.realpath(directory), checkout)
+        parts = [] if relative == "." else relative.split(os.sep)
+        #: The directory as the checkout knows it, with a slash at its end.
+        self._above = "".join(part + "/" for part in parts)
+        self._rules: list[tuple[str, GitRules]] = []
+        self._add("", os.path.join(checkout, ".git", "info", "exclude"))
+        for depth in range(len(parts)):
+            base = "".join(part + "/" for part in parts[:depth])
+            self._add(base, os.path.join(checkout, *parts[:depth], ".gitignore"))
+
+    def enter(self, directory: str, path: str) -> None:
+        """Read the ignore file of a directory, before anything in it is asked for."""
+        self._add(self._own(path + "/") if path else self._above, os.path.join(directory, ".gitignore"))
+
+    def ignores(self, path: str, *, directory: bool) -> bool:
+        """Tell whether a path of the project is ignored."""
+        own = self._own(path)
+        for base, rules in reversed(self._rules):
+            if own.startswith(base):
+                inner = own[len(base) :]
+                decision = rules.directory(inner) if directory else rules.file(inner)
+                if decision is not None:
+                    return decision is Decision.OUT
+        return False
+
+    def _own(self, path: str) -> str:
+        return self._above + path[len(self._prefix) :]
+
+    def _add(self, base: str, path: str) -> None:
+        lines = read_lines(path)
+        if lines:
+            self._rules.append((base, GitRules(lines, path)))
+            self._rules.sort(key=lambda pair: pair[0].count("/"))
+
+
 class _Task(NamedTuple):
     """A directory to be read."""
 
     absolute: str
     path: str
-    layer: GitLayer | GitignoreLayer | None
-    #: Which rule left the directory out; only what is named is taken then.
+    git: GitCheckout | GitignoreFiles | None
+    #: Which rule left the directory out; then only what is named is included.
     out: str = ""
-    #: It was named, so that Git and the other ignore files have no say in it.
+    #: It was named, so that Git and the other ignore files do not count in it.
     free: bool = False
     #: Whether it is part of the workspace even if nothing in it is.
     listed: bool = True
 
 
 class _Candidate(NamedTuple):
-    """Something that Git did not list, which it may ignore or not care for."""
+    """Something that Git did not list: it ignores it, or it cannot track it."""
 
     task: _Task
     entry: os.DirEntry[str]
@@ -131,7 +204,7 @@ def select(root: str) -> Selection:
     """Choose the files of a project.
 
     Raises:
-        WorkspaceError: it is no directory that can be read, or an ignore file does not parse.
+        WorkspaceError: it is not a readable directory, or an ignore file does not parse.
     """
     return _Selector(root).run()
 
@@ -148,28 +221,28 @@ class _Selector:
         self._report = self._selection.report
         self._own = self._git_rules(TRAINYARDIGNORE)
         self._torchx = self._git_rules(TORCHXIGNORE)
-        lines = ignore_file(self._root, DOCKERIGNORE)
+        lines = read_lines(os.path.join(self._root, DOCKERIGNORE))
         self._docker = DockerRules(lines, os.path.join(root, DOCKERIGNORE)) if lines else None
         self._tasks: list[_Task] = []
         self._candidates: list[_Candidate] = []
         self._state = os.path.realpath(state_dir())
 
     def _git_rules(self, name: str) -> GitRules | None:
-        lines = ignore_file(self._root, name)
+        path = os.path.join(self._root, name)
+        lines = read_lines(path)
         if not lines:
             return None
-        path = os.path.join(self._root, name)
         reason = why_not_trusted(path, self._root)
         if reason and any(line.startswith("!") for line in lines):
-            # it may keep files back, but brings none along that would stay here otherwise
+            # it may exclude files, but not include any that would be left out otherwise
             lines = ["" if line.startswith("!") else line for line in lines]
-            self._report.notes.append(f"the patterns with ! of {path} do not count: {reason}")
+            self._report.notes.append(f"the patterns with ! in {path} do not count: {reason}")
         rules = GitRules(lines, path)
         self._report.notes += rules.notes
         return rules
 
     def run(self) -> Selection:
-        self._tasks.append(_Task(self._root, "", self._first_layer()))
+        self._tasks.append(_Task(self._root, "", self._first_rules()))
         while self._tasks or self._candidates:
             while self._tasks:
                 self._read(self._tasks.pop())
@@ -179,29 +252,29 @@ class _Selector:
         self._report.secret_example = next(iter(self._report.secrets), "")
         return self._selection
 
-    # ---- layers
+    # ---- what Git says
 
-    def _first_layer(self) -> GitLayer | GitignoreLayer | None:
+    def _first_rules(self) -> GitCheckout | GitignoreFiles | None:
         checkout = git.checkout_of(self._root)
         if checkout is None:
             return None
-        layer = self._layer(self._root, "", checkout)
+        rules = self._rules_of(self._root, "", checkout)
         below = os.path.realpath(self._root) != checkout
-        if below and isinstance(layer, GitLayer) and not layer.files and is_ignored_directory(self._root):
-            self._report.notes.append(f"{self._root} is ignored by Git, so all of its files are taken")
+        if below and isinstance(rules, GitCheckout) and not rules.files and _is_ignored_directory(self._root):
+            self._report.notes.append(f"{self._root} is ignored by Git, so all of its files are included")
             return None
-        return layer
+        return rules
 
-    def _layer(self, directory: str, path: str, checkout: str) -> GitLayer | GitignoreLayer:
+    def _rules_of(self, directory: str, path: str, checkout: str) -> GitCheckout | GitignoreFiles:
         prefix = f"{path}/" if path else ""
         try:
-            return GitLayer(directory, prefix)
+            return GitCheckout(directory, prefix)
         except git.GitFailed as error:
             where = path or self._root
             self._report.notes.append(
                 f"git could not be asked about {where} ({error}); .gitignore files were read instead"
             )
-            return GitignoreLayer(checkout, directory, prefix)
+            return GitignoreFiles(checkout, directory, prefix)
 
     # ---- directories
 
@@ -213,15 +286,15 @@ class _Selector:
             if task.path == "":
                 raise WorkspaceError(
                     f"the workspace {self._root} cannot be read: {error.strerror}",
-                    hint="Mend its permissions, or name another directory: --workspace DIR",
+                    hint="Correct its permissions, or name another directory: --workspace DIR",
                 ) from error
             self._problem(task.path, f"cannot be read: {error.strerror}")
             return
-        layer = task.layer
-        if layer is None and task.path and not task.free and not task.out and _has_git(entries):
-            task = task._replace(layer=self._layer(task.absolute, task.path, task.absolute))
-        elif isinstance(layer, GitignoreLayer):
-            layer.enter(task.absolute, task.path)
+        rules = task.git
+        if rules is None and task.path and not task.free and not task.out and _has_git(entries):
+            task = task._replace(git=self._rules_of(task.absolute, task.path, task.absolute))
+        elif isinstance(rules, GitignoreFiles):
+            rules.enter(task.absolute, task.path)
         prefix = f"{task.path}/" if task.path else ""
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -230,19 +303,19 @@ class _Selector:
                 self._file(task, entry, prefix + entry.name)
 
     def _directory(self, task: _Task, entry: os.DirEntry[str], path: str) -> None:
-        verdict = self._own.directory(path) if self._own else None
-        if verdict is Verdict.OUT:
+        decision = self._own.directory(path) if self._own else None
+        if decision is Decision.OUT:
             self._shut(task, entry, path, TRAINYARDIGNORE)
             return
         reason = task.out or self._directory_reason(task, entry, path)
-        if verdict is Verdict.NAMED and reason != "":
-            self._open(entry, path, _Task(entry.path, path, None, free=True))
+        if decision is Decision.NAMED and reason != "":
+            self._open(path, _Task(entry.path, path, None, free=True))
         elif reason is None:
             self._candidates.append(_Candidate(task, entry, path))
         elif reason:
             self._shut(task, entry, path, reason)
         else:
-            self._open(entry, path, self._subtask(task, entry, path))
+            self._open(path, self._subtask(task, entry, path))
 
     def _directory_reason(self, task: _Task, entry: os.DirEntry[str], path: str) -> str | None:
         """Return which rule leaves a directory out: "" for none, None when Git must be asked."""
@@ -252,12 +325,12 @@ class _Selector:
             return ""
         if self._docker is not None and self._docker.excludes(path):
             return DOCKERIGNORE
-        if self._torchx is not None and self._torchx.directory(path) is Verdict.OUT:
+        if self._torchx is not None and self._torchx.directory(path) is Decision.OUT:
             return TORCHXIGNORE
-        layer = task.layer
-        if isinstance(layer, GitLayer) and path not in layer.directories and path not in layer.files:
+        rules = task.git
+        if isinstance(rules, GitCheckout) and path not in rules.directories and path not in rules.files:
             return None
-        if isinstance(layer, GitignoreLayer) and layer.ignores(path, directory=True):
+        if isinstance(rules, GitignoreFiles) and rules.ignores(path, directory=True):
             return GIT
         return ""
 
@@ -265,17 +338,17 @@ class _Selector:
         return self._state.endswith(entry.name) and os.path.realpath(entry.path) == self._state
 
     def _subtask(self, task: _Task, entry: os.DirEntry[str], path: str) -> _Task:
-        layer = task.layer
-        if isinstance(layer, GitLayer) and path in layer.files:
+        rules = task.git
+        if isinstance(rules, GitCheckout) and path in rules.files:
             if os.path.lexists(os.path.join(entry.path, ".git")):
-                layer = self._layer(entry.path, path, entry.path)
+                rules = self._rules_of(entry.path, path, entry.path)
             else:
                 self._problem(path, "is a Git submodule that is not checked out")
-                layer = None
-        return _Task(entry.path, path, layer, free=task.free)
+                rules = None
+        return _Task(entry.path, path, rules, free=task.free)
 
-    def _open(self, entry: os.DirEntry[str], path: str, task: _Task) -> None:
-        """Take a directory, and go into it."""
+    def _open(self, path: str, task: _Task) -> None:
+        """Include a directory, and go into it."""
         self._list(path)
         self._tasks.append(task)
 
@@ -284,8 +357,8 @@ class _Selector:
         if not task.out and entry.name not in _METADATA:
             self._report.leave(reason, path)
         if reason == DOCKERIGNORE and self._docker is not None and self._docker.has_exceptions:
-            layer = self._subtask(task, entry, path).layer
-            self._tasks.append(_Task(entry.path, path, layer, listed=False))
+            rules = self._subtask(task, entry, path).git
+            self._tasks.append(_Task(entry.path, path, rules, listed=False))
         elif self._own is not None and self._own.may_name_below(path):
             self._tasks.append(_Task(entry.path, path, None, out=reason, listed=False))
 
@@ -302,10 +375,10 @@ class _Selector:
     # ---- files
 
     def _file(self, task: _Task, entry: os.DirEntry[str], path: str) -> None:
-        verdict = self._own.file(path) if self._own else None
-        if verdict is Verdict.NAMED:
-            self._take(task, entry, path, named=True)
-        elif verdict is Verdict.OUT:
+        decision = self._own.file(path) if self._own else None
+        if decision is Decision.NAMED:
+            self._include(task, entry, path, named=True)
+        elif decision is Decision.OUT:
             if not task.out:
                 self._report.leave(TRAINYARDIGNORE, path)
         elif not task.out:
@@ -313,7 +386,7 @@ class _Selector:
             if reason and entry.name not in _METADATA:
                 self._report.leave(reason, path)
             elif reason == "":
-                self._take(task, entry, path, named=False)
+                self._include(task, entry, path, named=False)
 
     def _file_reason(self, task: _Task, entry: os.DirEntry[str], path: str) -> str | None:
         if entry.name in _METADATA:  # a file in worktrees and submodules
@@ -322,19 +395,19 @@ class _Selector:
             return ""
         if self._docker is not None and self._docker.excludes(path):
             return DOCKERIGNORE
-        if self._torchx is not None and self._torchx.file(path) is Verdict.OUT:
+        if self._torchx is not None and self._torchx.file(path) is Decision.OUT:
             return TORCHXIGNORE
-        layer = task.layer
-        if isinstance(layer, GitLayer) and path not in layer.files:
+        rules = task.git
+        if isinstance(rules, GitCheckout) and path not in rules.files:
             if entry.is_file(follow_symlinks=False) or entry.is_symlink():
                 return GIT
             self._candidates.append(_Candidate(task, entry, path))
             return None
-        if isinstance(layer, GitignoreLayer) and layer.ignores(path, directory=False):
+        if isinstance(rules, GitignoreFiles) and rules.ignores(path, directory=False):
             return GIT
         return ""
 
-    def _take(self, task: _Task, entry: os.DirEntry[str], path: str, *, named: bool) -> None:
+    def _include(self, task: _Task, entry: os.DirEntry[str], path: str, *, named: bool) -> None:
         try:
             info = entry.stat(follow_symlinks=False)
         except OSError as error:
@@ -349,7 +422,7 @@ class _Selector:
         elif kind == stat.S_IFLNK:
             self._selection.links.append((path, info))
         else:
-            self._problem(path, f"is {_KINDS.get(kind, 'no file')}, which cannot travel")
+            self._problem(path, f"is {_KINDS.get(kind, 'not a file')}, which cannot be shipped")
             return
         if not task.listed:
             self._list(task.path)
@@ -360,22 +433,22 @@ class _Selector:
     # ---- what Git did not list
 
     def _settle(self) -> None:
-        """Ask Git about what it did not list: ignored, or empty, or nothing that it can track."""
-        by_layer: dict[int, list[_Candidate]] = {}
+        """Ask Git about what it did not list: it is ignored, or empty, or cannot be tracked."""
+        by_rules: dict[int, list[_Candidate]] = {}
         for candidate in self._candidates:
-            by_layer.setdefault(id(candidate.task.layer), []).append(candidate)
+            by_rules.setdefault(id(candidate.task.git), []).append(candidate)
         self._candidates = []
-        for candidates in by_layer.values():
+        for candidates in by_rules.values():
             ignored = self._ignored(candidates)
             for candidate in candidates:
                 self._settle_one(candidate, is_ignored=candidate.path in ignored)
 
     def _ignored(self, candidates: list[_Candidate]) -> set[str]:
-        layer = candidates[0].task.layer
+        rules = candidates[0].task.git
         paths = [candidate.path for candidate in candidates]
-        assert isinstance(layer, GitLayer)
+        assert isinstance(rules, GitCheckout)
         try:
-            return layer.ignored(paths)
+            return rules.ignored(paths)
         except git.GitFailed as error:
             self._report.notes.append(f"git could not be asked about empty directories ({error})")
             return set(paths)
@@ -386,12 +459,20 @@ class _Selector:
             if is_ignored:
                 self._report.leave(GIT, path)
             else:
-                self._take(task, entry, path, named=False)
+                self._include(task, entry, path, named=False)
         elif is_ignored:
             self._shut(task, entry, path, GIT)
         else:
-            self._open(entry, path, _Task(entry.path, path, task.layer))
+            self._open(path, _Task(entry.path, path, task.git))
 
 
 def _has_git(entries: list[os.DirEntry[str]]) -> bool:
     return any(entry.name == ".git" for entry in entries)
+
+
+def _is_ignored_directory(directory: str) -> bool:
+    """Tell whether Git ignores a directory as a whole, so that it is not part of the checkout around it."""
+    try:
+        return bool(git.ignored_paths(directory, ["."]))
+    except git.GitFailed:
+        return False

@@ -32,8 +32,8 @@ class Snapshot:
 
     Attributes:
         manifest: its entries and fingerprint.
-        report: what is to be said of it.
-        growing: absolute paths of files that are being appended to. They travel with what they had.
+        report: what the user should know of it.
+        growing: absolute paths of files that are being appended to. Jobs get what they had.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Snapshot:
         return self._sources[entry.path]
 
     def read(self, entry: Entry) -> Iterator[bytes]:
-        """Yield a file's content. Content that has been changed is never yielded to the end.
+        """Yield a file's content. Content that was changed is never yielded to the end.
 
         Raises:
             WorkspaceChangedError: the file no longer has the content that was hashed.
@@ -86,9 +86,9 @@ def snapshot(
     """Select and hash the files of a workspace; of a frozen one, find what was kept of it.
 
     Args:
-        workspace: its projects. If nobody asked for it (``implicit``) it must look like a project.
+        workspace: its projects. One that was not asked for (``implicit``) must look like a project.
         cache: whether to trust digests of files that have not changed since they were last read.
-        progress: told of the steps, if given (`trainyard.progress`).
+        progress: receives the steps.
         growing: absolute paths of files that are known to be appended to all the time.
 
     Raises:
@@ -108,7 +108,7 @@ def snapshot(
     selections = {source: select(source) for source in places}
     if workspace.implicit:
         _check_implicit_size(selections)
-    return _taken(selections, places, growing, cache=cache)
+    return _snapshot_of(selections, places, growing, cache=cache)
 
 
 def _places(workspace: Workspace) -> dict[str, str]:
@@ -125,7 +125,7 @@ def _places(workspace: Workspace) -> dict[str, str]:
 
 
 def check_implicit(root: str) -> None:
-    """Refuse a directory that nobody named and that is surely no project: ``/`` or the home directory.
+    """Refuse a directory that was not named and is surely not a project: ``/`` or the home directory.
 
     Raises:
         WorkspaceError: it is one of these.
@@ -154,7 +154,7 @@ def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
     )
 
 
-def _taken(
+def _snapshot_of(
     selections: Mapping[str, Selection], places: Mapping[str, str], known: Iterable[str], *, cache: bool
 ) -> Snapshot:
     report, merged, growing = Report(), _Merged(), set(known)
@@ -165,7 +165,7 @@ def _taken(
     report.problems.sort()
     manifest = Manifest(merged.entries.values())
     if manifest.files == 0:
-        raise _nothing(list(places), report)
+        raise _no_files(list(places), report)
     return Snapshot(manifest, report, merged.sources, frozenset(growing))
 
 
@@ -233,7 +233,7 @@ def _hash(
         digest, info, began = outcome
         if began is None:
             growing.add(os.path.join(selection.root, path))
-            selection.report.notes.append(growth_note(prefix + path))
+            selection.report.notes.append(_growth_note(prefix + path))
         else:
             index.remember(path, info, digest, began)
         entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
@@ -241,9 +241,10 @@ def _hash(
 
 
 def _hashed(root: str, paths: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield each path with its digest, stat result and start time (None if it grows), or what is wrong."""
     batches = [paths[at : at + _BATCH] for at in range(0, len(paths), _BATCH)]
     if len(batches) <= 1:
-        yield from (pair for batch in batches for pair in _hash_batch(root, batch))
+        yield from _hash_batch(root, paths)
         return
     from concurrent.futures import ThreadPoolExecutor
 
@@ -260,17 +261,15 @@ def still_growing(taken: Snapshot, error: WorkspaceChangedError, progress: Progr
     """Return what is known to grow, after a file of a snapshot was found changed while it was shipped."""
     if not error.grew:
         return taken.growing
-    progress.done(growth_note(error.path))
+    progress.done(_growth_note(error.path))
     return taken.growing | {error.path}
 
 
-def growth_note(path: str) -> str:
-    """Say what becomes of a file that is being appended to."""
+def _growth_note(path: str) -> str:
     return f"{path} is being written to: the job gets what it has now"
 
 
 def _hash_one(path: str) -> Any:
-    """Return digest, stat result and start time (None if the file grows), or what is wrong with it."""
     try:
         try:
             return hash_file(path)
@@ -307,9 +306,9 @@ def _links(selection: Selection, prefix: str, places: Mapping[str, str]) -> list
 
 
 def _link_target(target: str, absolute: str, path: str, places: Mapping[str, str]) -> tuple[str, bool]:
-    """Return what a link is to point to, and whether that is in the workspace.
+    """Return what a link should point to, and whether that is in the workspace.
 
-    A link that reaches the workspace from outside, as an absolute one does, would lead a frozen copy
+    A link that reaches the workspace from outside, as an absolute one does, would lead from a frozen copy
     back to the live files, or nowhere.
     """
     pointed = os.path.normpath(os.path.join(os.path.dirname(absolute), target))
@@ -326,7 +325,7 @@ def _link_target(target: str, absolute: str, path: str, places: Mapping[str, str
 
 
 def _place_of(absolute: str, places: Mapping[str, str]) -> str | None:
-    """Return where a path of this machine is in the workspace; None if it is in none of its projects."""
+    """Return where a path of this machine is in the workspace, or None."""
     for source in sorted(places, key=len, reverse=True):
         for root in dict.fromkeys([source, os.path.realpath(source)]):
             if absolute == root or absolute.startswith(root.rstrip("/") + "/"):
@@ -334,16 +333,16 @@ def _place_of(absolute: str, places: Mapping[str, str]) -> str | None:
     return None
 
 
-def _nothing(sources: list[str], report: Report) -> WorkspaceError:
+def _no_files(sources: list[str], report: Report) -> WorkspaceError:
     where = " and ".join(sources)
     reasons = [
         f"{len(paths)} left out by {'Git' if reason == 'git' else reason}"
         for reason, paths in report.left_out.items()
     ]
     if report.secrets:
-        reasons.append(f"{len(report.secrets)} held back as likely secrets")
+        reasons.append(f"{len(report.secrets)} left out as likely secrets")
     if report.problems:
-        reasons.append(f"{len(report.problems)} cannot travel ({': '.join(report.problems[0])})")
+        reasons.append(f"{len(report.problems)} cannot be shipped ({': '.join(report.problems[0])})")
     why = ", ".join(reasons) or "the directory is empty"
     return WorkspaceError(
         f"the workspace {where} has no files: {why}",

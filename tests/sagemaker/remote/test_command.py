@@ -20,8 +20,8 @@ from trainyard.schedulers.aws.sagemaker.container import (
     LONGEST_ITEM,
     MOST_ITEMS,
     REPLICA,
-    Code,
-    Program,
+    CodeInContainer,
+    RoleCommand,
     container_command,
     without_secrets,
 )
@@ -37,17 +37,17 @@ SHOW = (
 HOSTS = ["algo-1", "algo-10", "algo-11", "algo-2", "algo-3"]
 
 
-def program(*arguments: str, **env: str) -> Program:
-    return Program([sys.executable, "-c", SHOW, *arguments], env)
+def program(*arguments: str, **env: str) -> RoleCommand:
+    return RoleCommand([sys.executable, "-c", SHOW, *arguments], env)
 
 
 def run(
     shell: list[str],
     base: Path,
     config: object,
-    programs: dict[str, Program],
+    programs: dict[str, RoleCommand],
     *,
-    code: Code | None = None,
+    code: CodeInContainer | None = None,
     several: bool = True,
     indent: int | None = None,
 ) -> list[object]:
@@ -165,14 +165,16 @@ def test_code_is_unpacked_and_entered(shell: list[str], tmp_path: Path) -> None:
     (tmp_path / "hello.txt").write_text("hello")
     with tarfile.open(channel / "sourcedir.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "hello.txt", "sub/hello.txt")
-    seen = run(shell, tmp_path, homogeneous("algo-1"), {"r": program()}, code=Code(), several=False)
+    seen = run(
+        shell, tmp_path, homogeneous("algo-1"), {"r": program()}, code=CodeInContainer(), several=False
+    )
     assert seen[1:3] == ["0", "localhost"]
     assert seen[4] == str(tmp_path / "code")
     assert (tmp_path / "code/sub/hello.txt").read_text() == "hello"
 
 
 def test_a_plain_command_is_sent_as_it_is() -> None:
-    assert container_command({"r": Program(["echo", "a b", ""])}, None, several=False) == (
+    assert container_command({"r": RoleCommand(["echo", "a b", ""])}, None, several=False) == (
         ["echo"],
         ["a b", ""],
     )
@@ -180,12 +182,12 @@ def test_a_plain_command_is_sent_as_it_is() -> None:
 
 def test_commands_of_all_lengths_fit_or_are_refused() -> None:
     for size in range(24_000, 52_000, 7_001):
-        entrypoint, arguments = container_command({"r": Program(["x" * size])}, None, several=True)
+        entrypoint, arguments = container_command({"r": RoleCommand(["x" * size])}, None, several=True)
         assert len(entrypoint) <= MOST_ITEMS
         assert len(arguments) <= MOST_ITEMS
         assert "x" * size in "".join([*entrypoint, *arguments])
-    with pytest.raises(ConfigError, match="SageMaker takes 50176"):
-        container_command({"r": Program(["x" * 51_000])}, None, several=True)
+    with pytest.raises(ConfigError, match="SageMaker accepts 50176"):
+        container_command({"r": RoleCommand(["x" * 51_000])}, None, several=True)
 
 
 JSON = st.recursive(
@@ -205,7 +207,7 @@ def test_hyperparameters_become_the_arguments_that_the_toolkit_makes_of_them(val
 @pytest.mark.parametrize("before", range(0, LONGEST_ITEM, 24))
 def test_secrets_are_hidden_wherever_the_script_is_cut(before: int) -> None:
     words = ["t.py", "x" * before, "--password", "hunter2 it's " + "hunter2" * 9, "--lr", "0.1"]
-    entrypoint, arguments = container_command({"a": Program(words)}, Code(), several=False)
+    entrypoint, arguments = container_command({"a": RoleCommand(words)}, CodeInContainer(), several=False)
     algorithm = {"ContainerEntrypoint": entrypoint, "ContainerArguments": arguments}
     shown = without_secrets({"AlgorithmSpecification": algorithm})["AlgorithmSpecification"]
     assert shown["ContainerEntrypoint"] == entrypoint

@@ -161,9 +161,11 @@ def test_the_callers_policy_holds_every_call_of_a_jobs_life(
 @pytest.mark.slow
 def test_the_roles_policy_holds_what_aws_documents() -> None:
     """The table of CreateTrainingJob in the developer guide."""
-    from trainyard.schedulers.aws.sagemaker.permissions import Places, role_grants
+    from trainyard.schedulers.aws.sagemaker.permissions import UsedResources, role_grants
 
-    places = Places("us-east-1", "1", uploads=["b/c"], results=["b/r"], checkpoints=["b/k"], in_vpc=True)
+    places = UsedResources(
+        "us-east-1", "1", uploads=["b/c"], results=["b/r"], checkpoints=["b/k"], in_vpc=True
+    )
     actions = {action for grant in role_grants(places) for action in grant.actions}
     documented = {
         *("cloudwatch:PutMetricData", "logs:CreateLogStream", "logs:PutLogEvents", "logs:CreateLogGroup"),
@@ -180,7 +182,7 @@ def test_the_roles_policy_holds_what_aws_documents() -> None:
 @pytest.mark.slow
 def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-    from trainyard.schedulers.aws.sagemaker.permissions import caller_grants, places_of, policy, role_grants
+    from trainyard.schedulers.aws.sagemaker.permissions import caller_grants, policy, role_grants, used_by
 
     page = (Path(__file__).parents[3] / "docs/schedulers/aws_sagemaker.md").read_text()
     shown = [json.loads(block.partition("```")[0]) for block in page.split("```json\n")[1:]]
@@ -191,7 +193,7 @@ def test_the_policies_of_the_documentation_are_those_that_are_printed() -> None:
         channels={"training": "s3://BUCKET/data"},
     )
     role = "arn:aws:iam::ACCOUNT:role/Training"
-    places = places_of(opts, "REGION", "arn:aws:iam::ACCOUNT:user/me", role)
+    places = used_by(opts, "REGION", "arn:aws:iam::ACCOUNT:user/me", role)
     assert shown[:2] == [policy(caller_grants(places)), policy(role_grants(places))]
     assert trust_problem({"Arn": role, "AssumeRolePolicyDocument": shown[2]}, CHAINING) is None
 

@@ -14,9 +14,9 @@ from trainyard.components.dist import ddp
 from trainyard.components.train import script
 from trainyard.components.utils import echo
 from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
-from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
+from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -21,6 +21,7 @@ from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.schedulers.aws.sagemaker.submission import extend_plan
+from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
 
@@ -175,7 +176,7 @@ def _model_without_queues(known: Any) -> Any:
 # ---- training plans
 
 
-class Plans:
+class Plans(AwsSession):
     """SageMaker's answers about one plan; an answer may get lost."""
 
     def __init__(self, *bought: str, is_lost: bool = False, is_refused: bool = False) -> None:
@@ -206,7 +207,7 @@ def test_an_extension_is_bought_once(plans: Any) -> None:
 
 def test_an_extension_that_is_refused_stops_the_job() -> None:
     with pytest.raises(AwsError):
-        extend_plan(Plans(is_refused=True), PLAN, "tpeo-1", Silent())  # type: ignore[arg-type]
+        extend_plan(Plans(is_refused=True), PLAN, "tpeo-1", Silent())
 
 
 def test_an_extension_is_announced() -> None:

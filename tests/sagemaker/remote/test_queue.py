@@ -18,7 +18,7 @@ from trainyard.components.utils import sh
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws.errors import AwsError
-from trainyard.schedulers.aws.sagemaker import names, queued_jobs
+from trainyard.schedulers.aws.sagemaker import names, submission
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
@@ -82,7 +82,7 @@ def queue(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     with FakeAws() as aws:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", aws.url)
         monkeypatch.setenv("AWS_DEFAULT_REGION", wire.REGION)
-        monkeypatch.setattr(queued_jobs, "FIRST_DELAY", 0.05)
+        monkeypatch.setattr(submission, "FIRST_DELAY", 0.05)
         yield Queue(aws, cloud)
     assert aws.defects == []
 
@@ -381,17 +381,17 @@ ANY = AppDef("job", [Role("any", "image:1", entrypoint="ls")])
 BASE = {"role": "arn:aws:iam::123456789012:role/R", "instance_type": "ml.m5.large"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_priority": 1}, "batch_priority is given without batch_queue"),
-    ({"batch_queue": "a b"}, "neither the name nor the ARN"),
+    ({"batch_queue": "a b"}, "must be the name or the ARN"),
     (
         {"batch_queue": "arn:aws:batch:eu-west-1:123456789012:job-queue/q"},
-        "in eu-west-1, and the job is for us",
+        "in eu-west-1, but the job runs in us",
     ),
     ({"batch_queue": "q", "batch_priority": 10000}, "from 0 to 9999"),
-    ({"batch_queue": "q", "batch_attempts": 11}, "11 attempts, AWS Batch makes from 1 to 10"),
+    ({"batch_queue": "q", "batch_attempts": 11}, "11 attempts, but AWS Batch makes from 1 to 10"),
     ({"batch_queue": "q", "batch_retry_rules": ["*:final"]}, "one attempt"),
     ({"batch_queue": "q", "batch_attempts": 2, "batch_retry_rules": ["x:again"]}, "cannot read 'x:again'"),
-    ({"batch_queue": "q", "batch_attempts": 2, "batch_retry_rules": ["a*b:retry"]}, "at the end only"),
-    ({"batch_queue": "q", "batch_attempts": 2, "batch_retry_rules": ["a:retry"] * 6}, "takes 5"),
+    ({"batch_queue": "q", "batch_attempts": 2, "batch_retry_rules": ["a*b:retry"]}, "at its end only"),
+    ({"batch_queue": "q", "batch_attempts": 2, "batch_retry_rules": ["a:retry"] * 6}, "accepts 5"),
     ({"batch_queue": "q", "batch_timeout": 59}, "at least 60"),
     ({"batch_queue": "q", "batch_share_identifier": "a", "batch_quota_share": "b"}, "both given"),
     ({"batch_queue": "q", "batch_share_identifier": "a-b"}, "letters and digits"),

@@ -14,9 +14,8 @@ from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.schedulers.aws.sagemaker.container import (
     REPLICA,
-    Code,
-    Program,
-    Recovered,
+    CodeInContainer,
+    RoleCommand,
     container_command,
     read_command,
 )
@@ -29,33 +28,35 @@ texts = st.text(
 ).map(lambda text: text.replace("\0", ""))
 names = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
 variables = st.dictionaries(st.from_regex(r"OWN_[A-Z]{1,4}", fullmatch=True), texts, max_size=3)
-codes = st.sampled_from([None, Code(), Code("my code.tar.gz")])
+codes = st.sampled_from([None, CodeInContainer(), CodeInContainer("my code.tar.gz")])
 
 
 @given(st.lists(texts, min_size=1, max_size=6), variables, codes)
-def test_a_program(words: list[str], env: dict[str, str], code: Code | None) -> None:
-    entrypoint, arguments = container_command({"role": Program(words, env)}, code, several=True)
-    assert read_command([*entrypoint, *arguments]) == {"": Recovered(words, env)}
+def test_a_program(words: list[str], env: dict[str, str], code: CodeInContainer | None) -> None:
+    entrypoint, arguments = container_command({"role": RoleCommand(words, env)}, code, several=True)
+    assert read_command([*entrypoint, *arguments]) == {"": RoleCommand(words, env)}
 
 
 @given(st.lists(texts, max_size=6), variables)
 def test_a_script(words: list[str], env: dict[str, str]) -> None:
-    entrypoint, arguments = container_command({"role": Program(words, env, True)}, Code(), several=True)
-    assert read_command([*entrypoint, *arguments]) == {"": Recovered(words, env, True)}
+    entrypoint, arguments = container_command(
+        {"role": RoleCommand(words, env, True)}, CodeInContainer(), several=True
+    )
+    assert read_command([*entrypoint, *arguments]) == {"": RoleCommand(words, env, True)}
 
 
 @pytest.mark.slow
 @given(st.dictionaries(names, st.lists(texts, min_size=1, max_size=4), min_size=2, max_size=4), variables)
 def test_several_roles(roles: dict[str, list[str]], env: dict[str, str]) -> None:
-    programs = {name: Program(words, env) for name, words in roles.items()}
+    programs = {name: RoleCommand(words, env) for name, words in roles.items()}
     entrypoint, arguments = container_command(programs, None, several=True)
-    wanted = {name: Recovered(words, env) for name, words in roles.items()}
+    wanted = {name: RoleCommand(words, env) for name, words in roles.items()}
     assert read_command([*entrypoint, *arguments]) == wanted
 
 
 def test_the_replica_is_shown_by_its_macro() -> None:
     entrypoint, arguments = container_command(
-        {"role": Program(["echo", f"I am {REPLICA}"])}, None, several=True
+        {"role": RoleCommand(["echo", f"I am {REPLICA}"])}, None, several=True
     )
     assert read_command([*entrypoint, *arguments])[""].words == ["echo", f"I am {macros.replica_id}"]
 

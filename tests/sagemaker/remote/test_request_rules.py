@@ -10,10 +10,11 @@ import pytest
 from tests import backends
 from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker import request_rules
+from trainyard.schedulers.aws.sagemaker.container import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
+from trainyard.schedulers.aws.sagemaker_local import request_validation
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
 from trainyard.specs.app import AppDef, Role
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
@@ -30,14 +31,14 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "28 days",
         {"max_run": 2419201},
-        "max_run is 2419201, more than the most, 28 days (2419200)",
-        "MaxRuntimeInSeconds is 2419201, more than the most, 28 days (2419200)",
+        "max_run is 2419201, more than 28 days (2419200)",
+        "MaxRuntimeInSeconds is 2419201, more than 28 days (2419200)",
     ),
     (
         "no volume, no key",
         {"instance_type": "ml.g5.xlarge", "volume_kms_key": "k"},
-        "volume_kms_key is given, but ml.g5.xlarge has disks of its own",
-        "VolumeKmsKeyId is given, but ml.g5.xlarge has disks of its own",
+        "volume_kms_key is given, but ml.g5.xlarge has its own disks",
+        "VolumeKmsKeyId is given, but ml.g5.xlarge has its own disks",
     ),
     (
         "no volume in any group",
@@ -46,8 +47,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
             "volume_kms_key": "k",
             "instance_groups": [{**GROUPS[0], "type": "ml.g4dn.xlarge"}, GROUPS[1]],
         },
-        "volume_kms_key is given, but ml.g4dn.xlarge, ml.g5.xlarge has disks of its own",
-        "VolumeKmsKeyId is given, but ml.g4dn.xlarge, ml.g5.xlarge has disks of its own",
+        "volume_kms_key is given, but ml.g4dn.xlarge, ml.g5.xlarge has its own disks",
+        "VolumeKmsKeyId is given, but ml.g4dn.xlarge, ml.g5.xlarge has its own disks",
     ),
     (
         "file systems are no streams",
@@ -100,14 +101,14 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "unknown groups",
         {"instance_type": None, "instance_groups": GROUPS, "channels": {"data": "s3://b/d?groups=c"}},
-        "the channel 'data' has groups 'c', which is no group; known: a, b",
-        "the channel 'data' has InstanceGroupNames 'c', which is no group; known: a, b",
+        "the channel 'data' has groups 'c', which is not a group; known: a, b",
+        "the channel 'data' has InstanceGroupNames 'c', which is not a group; known: a, b",
     ),
     (
         "groups without groups",
         {"channels": {"data": "s3://b/d?groups=a"}},
-        "the channel 'data' has groups 'a', which is no group; the job has no instance groups",
-        "the channel 'data' has InstanceGroupNames 'a', which is no group; the job has no instance groups",
+        "the channel 'data' has groups 'a', which is not a group; the job has no instance groups",
+        "the channel 'data' has InstanceGroupNames 'a', which is not a group; the job has no instance groups",
     ),
     (
         "Express One Zone has no keys",
@@ -119,34 +120,34 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
         (
             f"checkpoints in {path}",
             {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": path},
-            f"checkpoint_local_path is {path}, where the platform puts the job's own input",
-            f"LocalPath is {path}, where the platform puts the job's own input",
+            f"checkpoint_local_path is {path}, where the platform puts the job's input",
+            f"LocalPath is {path}, where the platform puts the job's input",
         )
         for path in ("/opt/ml/input", "/opt/ml/./input/data/c", "/opt/ml/", "//opt", "/")
     ),
     (
         "checkpoints outside",
         {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "/opt/ml/../../x"},
-        "checkpoint_local_path is '/opt/ml/../../x', it must not hold '..'",
-        "LocalPath is '/opt/ml/../../x', it must not hold '..'",
+        "checkpoint_local_path must not contain '..', but it is '/opt/ml/../../x'",
+        "LocalPath must not contain '..', but it is '/opt/ml/../../x'",
     ),
     (
         "channels outside",
         {"channels": {"..": "s3://b/d"}},
-        "a channel cannot be named '..': its name is that of a directory",
-        "a channel cannot be named '..': its name is that of a directory",
+        "a channel cannot be named '..': its name becomes a directory",
+        "a channel cannot be named '..': its name becomes a directory",
     ),
     (
         "checkpoints nowhere",
         {"checkpoint_s3_uri": "s3://b/c", "checkpoint_local_path": "ckpt"},
-        "checkpoint_local_path is 'ckpt', it must be absolute",
-        "LocalPath is 'ckpt', it must be absolute",
+        "checkpoint_local_path must be absolute, such as /opt/ml/checkpoints, not 'ckpt'",
+        "LocalPath must be absolute, such as /opt/ml/checkpoints, not 'ckpt'",
     ),
     (
         "AWS's own tags",
         {"tags": [{"Key": "aws:team", "Value": "x"}]},
-        "the tag 'aws:team' begins with aws:, which is AWS's own",
-        "the tag 'aws:team' begins with aws:, which is AWS's own",
+        "the tag 'aws:team' begins with aws:, which is reserved for AWS",
+        "the tag 'aws:team' begins with aws:, which is reserved for AWS",
     ),
     *(
         (
@@ -204,8 +205,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "intervals of the profiler",
         {"profiler_config": {"profiling_interval_in_milliseconds": 300}},
-        "profiler_config: the interval is 300 ms, it must be one of 100, 200, 500, 1000, 5000, 60000",
-        "ProfilerConfig: the interval is 300 ms, it must be one of 100, 200, 500, 1000, 5000, 60000",
+        "profiler_config: the interval must be one of 100, 200, 500, 1000, 5000, 60000 ms, not 300",
+        "ProfilerConfig: the interval must be one of 100, 200, 500, 1000, 5000, 60000 ms, not 300",
     ),
     (
         "rules of one name",
@@ -240,7 +241,7 @@ def test_rules(options: dict[str, Any], said: str, answered: str, monkeypatch: p
         return
     monkeypatch.setattr("trainyard.schedulers.aws.sagemaker.request.refuse", lambda app, problems: None)
     with pytest.raises(ApiError) as answer:
-        validation.check_request(settle(made(options), {"<account>": "123456789012"}))
+        request_validation.check_request(settle(made(options), {"<account>": "123456789012"}))
     assert answer.value.code == "ValidationException"
     assert answered in answer.value.message
 
@@ -282,7 +283,7 @@ def test_what_is_beside_a_rule_is_let_through(options: dict[str, Any]) -> None:
 def test_no_directory_of_a_feature_leaves_the_jobs_own(member: str) -> None:
     request = {**made({}), member: {"S3OutputPath": "s3://b/o", "LocalPath": "/opt/ml/../x"}}
     assert request_rules.problems_of(request) == [
-        f"LocalPath of {member} is '/opt/ml/../x', it must not hold '..'"
+        f"LocalPath of {member} must not contain '..', but it is '/opt/ml/../x'"
     ]
 
 
@@ -300,7 +301,7 @@ def test_the_launchers_own_channels_go_to_all_groups_where_others_name_theirs() 
     mixed = copy.deepcopy(request)
     del mixed["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
     with pytest.raises(ApiError, match=r"some channels have InstanceGroupNames \(left, trainyard_code\)"):
-        validation.check_request(mixed)
+        request_validation.check_request(mixed)
 
 
 def _request(**changes: Any) -> dict[str, Any]:
@@ -321,7 +322,7 @@ def _request(**changes: Any) -> dict[str, Any]:
                 "EnableManagedSpotTraining": True,
                 "StoppingCondition": {"MaxRuntimeInSeconds": 60, "MaxWaitTimeInSeconds": 60},
             },
-            "KeepAlivePeriodInSeconds keeps no spot instances",
+            "KeepAlivePeriodInSeconds cannot keep spot instances",
         ),
         (
             {
@@ -333,7 +334,7 @@ def _request(**changes: Any) -> dict[str, Any]:
                     "KeepAlivePeriodInSeconds": 60,
                 },
             },
-            "KeepAlivePeriodInSeconds keeps no instance groups",
+            "KeepAlivePeriodInSeconds cannot keep instance groups",
         ),
         (
             {
@@ -375,7 +376,7 @@ def _request(**changes: Any) -> dict[str, Any]:
 def test_what_options_cannot_even_say_is_refused_by_the_endpoint(changes: dict[str, Any], said: str) -> None:
     backends.need("botocore")
     with pytest.raises(ApiError, match=said):
-        validation.check_request(_request(**changes))
+        request_validation.check_request(_request(**changes))
 
 
 def test_a_scripts_own_time_limit_counts_against_max_wait() -> None:

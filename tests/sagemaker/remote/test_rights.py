@@ -288,7 +288,7 @@ def test_a_bucket_with_a_policy_of_its_own_is_left_to_it(
     (warning,) = told.warnings
     assert warning == (
         f"warning: the policies of {cloud.role_arn} do not allow {READ}, {WRITE}, {LIST} on "
-        f"s3://{cloud.bucket}/checkpoints; the bucket {cloud.bucket} has a policy of its own, which may"
+        f"s3://{cloud.bucket}/checkpoints; the bucket {cloud.bucket} has its own policy, which may"
     )
 
 

@@ -13,9 +13,9 @@ import pytest
 from tests import backends
 from tests.sagemaker.remote.cases import CASES, ROLE, Case
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
-from trainyard.schedulers.aws.sagemaker.request import PlannedCode, check_request, make_job, settle
+from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
+from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role
 
 ACCOUNT = "123456789012"

@@ -246,8 +246,8 @@ def test_what_is_told_meanwhile(project: Path) -> None:
     scheduler.ship(scheduler.submit_dryrun(app, {}, workspace), notes)
     assert notes.steps == ["copying the workspace"]
     assert notes.results == [
-        "left out, since it looks like a secret: .env (name it in .trainyardignore to take it along: !/.env)",
-        "left out: pipe is a named pipe, which cannot travel",
+        "left out, since it looks like a secret: .env (to ship it, name it in .trainyardignore: !/.env)",
+        "left out: pipe is a named pipe, which cannot be shipped",
     ]
     again = Notes()
     directory_shipment.DirectoryShipment(workspace).ship(again)

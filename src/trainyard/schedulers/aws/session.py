@@ -123,10 +123,11 @@ class AwsSession:
         """
         seen: set[str] = set()
         token, repeated = None, 0
+        token_name = "NextToken" if service == "sagemaker" else "nextToken"
         while True:
-            page = self.call(service, operation, **params, **({"nextToken": token} if token else {}))
+            page = self.call(service, operation, **params, **({token_name: token} if token else {}))
             yield page.get(items) or []
-            token = page.get("nextToken")
+            token = page.get(token_name)
             if not token:
                 return
             repeated = repeated + 1 if token in seen else 0

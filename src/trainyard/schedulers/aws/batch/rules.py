@@ -264,8 +264,8 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):
-            from trainyard.workspace.directory_shipment import script_problem
+            from trainyard.workspace.directory_shipment import program_problem
 
-            problem = script_problem(manifest, script)
+            problem = program_problem(manifest, script, is_executed=False)
             if problem:
                 yield f"role {role.name!r}: {problem}; the job fails unless the image has it"

@@ -1,4 +1,4 @@
-"""Input data: a URI with settings becomes an entry of ``InputDataConfig``."""
+"""Input channels: a URI with settings becomes an entry of ``InputDataConfig``."""
 
 from __future__ import annotations
 
@@ -13,23 +13,30 @@ from trainyard.errors import ConfigError, did_you_mean
 S3_SCHEMES = ("s3://", "https://")
 FILE_SYSTEMS = {"fsx": "FSxLustre", "efs": "EFS"}
 MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
-RESERVED = "trainyard_"
 
-#: Setting -> member of the channel, or of its source in S3.
+#: Setting -> member of the channel.
 _OF_CHANNEL = {
     "mode": "InputMode",
     "content_type": "ContentType",
     "compression": "CompressionType",
     "record_wrapper": "RecordWrapperType",
 }
-_OF_S3 = {"distribution": "S3DataDistributionType", "data_type": "S3DataType"}
-_LISTS = {"attributes": "AttributeNames", "groups": "InstanceGroupNames"}
-_SETTINGS = {*_OF_CHANNEL, *_OF_S3, *_LISTS, "shuffle_seed"}
+#: Setting -> member of the channel's source in S3; the values of the last two are lists.
+_OF_S3 = {
+    "distribution": "S3DataDistributionType",
+    "data_type": "S3DataType",
+    "attributes": "AttributeNames",
+    "groups": "InstanceGroupNames",
+}
+_LISTS = {"attributes", "groups"}
+_SETTINGS = {*_OF_CHANNEL, *_OF_S3, "shuffle_seed"}
 _FILE_SYSTEM_SETTINGS = {"access", "content_type", "mode"}
+#: Which setting a member of the request comes from, for messages.
+SETTING_OF_MEMBER = {member: name for table in (_OF_CHANNEL, _OF_S3) for name, member in table.items()}
 
 
 @dataclass
-class Upload:
+class LocalInput:
     """A path of this machine that has to be in S3 before the job is created.
 
     Attributes:
@@ -42,11 +49,11 @@ class Upload:
 
 
 @dataclass
-class Channels:
+class InputChannels:
     """The channels of a job, as the request has them, and what has to be uploaded for them."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
-    uploads: list[Upload] = field(default_factory=list)
+    uploads: list[LocalInput] = field(default_factory=list)
 
     def add(self, name: str, given: Any, **members: Any) -> None:
         """Add a channel.
@@ -57,36 +64,47 @@ class Channels:
             members: further members of the entry.
 
         Raises:
-            ConfigError: there is one of this name, or the URI or a setting cannot be read.
+            ConfigError: another channel has this name, or the URI or a setting cannot be read.
         """
         if any(entry["ChannelName"] == name for entry in self.entries):
             raise ConfigError(f"the channel {name!r} is given twice")
         uri, settings = _split(name, given)
-        scheme = uri.partition("://")[0] if "://" in uri else ""
-        entry: dict[str, Any] = {"ChannelName": name}
-        if scheme in FILE_SYSTEMS:
-            entry["DataSource"] = {"FileSystemDataSource": _file_system(name, uri, scheme, settings)}
-        elif scheme in ("s3", "https"):
-            entry["DataSource"] = {"S3DataSource": _s3(uri, settings)}
-        elif scheme in ("", "file"):
-            upload = local_path(uri)
-            self.uploads.append(upload)
-            entry["DataSource"] = {"S3DataSource": _s3(upload.uri, settings)}
-        else:
-            raise ConfigError(
-                f"channel {name!r}: SageMaker reads no {scheme}:// URIs",
-                hint="Give s3://bucket/prefix, fsx://fs-ID/path, efs://fs-ID/path or a path of this machine.",
-            )
+        entry: dict[str, Any] = {"ChannelName": name, "DataSource": self._source(name, uri, settings)}
         entry |= {_OF_CHANNEL[key]: value for key, value in settings.items() if key in _OF_CHANNEL}
         if "shuffle_seed" in settings:
             entry["ShuffleConfig"] = {"Seed": _number(name, settings["shuffle_seed"])}
         self.entries.append(entry | members)
 
-    def assign(self, groups: list[str]) -> None:
-        """Name all instance groups for the channels that say none, if some say which they are for.
+    def _source(self, name: str, uri: str, settings: Mapping[str, str]) -> dict[str, Any]:
+        """Return the ``DataSource`` of a URI: every kind of channel is made here."""
+        scheme = uri.partition("://")[0] if "://" in uri else "file"
+        if scheme in FILE_SYSTEMS:
+            return {"FileSystemDataSource": _file_system(name, uri, scheme, settings)}
+        if scheme == "file":
+            upload = local_path(uri)
+            self.uploads.append(upload)
+            uri = upload.uri
+        elif scheme not in ("s3", "https"):
+            raise ConfigError(
+                f"channel {name!r}: SageMaker cannot read {scheme}:// URIs",
+                hint="Give s3://bucket/prefix, fsx://fs-ID/path, efs://fs-ID/path or a path of this machine.",
+            )
+        source: dict[str, Any] = {
+            "S3DataType": "S3Prefix",
+            "S3Uri": uri,
+            "S3DataDistributionType": "FullyReplicated",
+        }
+        for key, value in settings.items():
+            if key in _OF_S3:
+                items = [item for item in value.split(",") if item]
+                source[_OF_S3[key]] = items if key in _LISTS else value
+        return {"S3DataSource": source}
 
-        The service refuses requests in which some channels have groups and others do not; the launcher's
-        own, which bring the code, have none to begin with.
+    def assign(self, groups: list[str]) -> None:
+        """Give all instance groups to the channels that name none, if some channels name their groups.
+
+        The service refuses requests in which some channels have groups and others have not; the launcher's
+        own channels, which bring the code, have none at first.
         """
         sources = [entry["DataSource"].get("S3DataSource", {}) for entry in self.entries]
         if groups and any("InstanceGroupNames" in source for source in sources):
@@ -94,14 +112,14 @@ class Channels:
                 source.setdefault("InstanceGroupNames", list(groups))
 
 
-def local_path(uri: str) -> Upload:
+def local_path(uri: str) -> LocalInput:
     """Return a path of this machine, given as such or as a ``file://`` URI, as something to upload."""
     given = unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
     path = os.path.abspath(os.path.expanduser(given))
-    return Upload(path, "file://" + path.replace("%", "%25"))
+    return LocalInput(path, "file://" + path.replace("%", "%25"))
 
 
-def check_there(uploads: Iterable[Upload]) -> None:
+def check_exists(uploads: Iterable[LocalInput]) -> None:
     """Refuse paths of this machine that do not exist, before anything is packed, uploaded or started.
 
     Raises:
@@ -110,20 +128,20 @@ def check_there(uploads: Iterable[Upload]) -> None:
     for upload in uploads:
         if not os.path.exists(upload.path):
             raise ConfigError(
-                f"there is no file or directory {upload.path}, which the job's data is to come from",
+                f"there is no file or directory {upload.path}, from which the job's data should come",
                 hint="Correct the path of the channel or model, or give an s3:// URI.",
             )
 
 
 def is_s3(uri: str) -> bool:
-    """Tell whether a URI is one of S3."""
+    """Tell whether a URI is in S3."""
     return uri.startswith(S3_SCHEMES)
 
 
 def _split(name: str, given: Any) -> tuple[str, dict[str, str]]:
     if isinstance(given, Mapping):
         settings = {str(key): str(value) for key, value in given.items() if key != "uri"}
-        if settings.get("mode") in ("link", "copy"):  # the toolkit's own ways; here data is always copied
+        if settings.get("mode") in ("link", "copy"):  # for the toolkit alone; SageMaker always copies
             del settings["mode"]
         uri = str(given.get("uri", ""))
     else:
@@ -143,34 +161,19 @@ def _split_text(name: str, text: str) -> tuple[str, dict[str, str]]:
     if not mark or "=" not in query.partition("/")[0]:
         return text, {}
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+        return uri, dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True))
     except ValueError:
         raise ConfigError(
             f"channel {name!r}: cannot read the settings {query!r}",
             hint="Settings are written as s3://bucket/prefix?mode=FastFile&distribution=ShardedByS3Key.",
         ) from None
-    return uri, dict(pairs)
-
-
-def _s3(uri: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    source: dict[str, Any] = {
-        "S3DataType": "S3Prefix",
-        "S3Uri": uri,
-        "S3DataDistributionType": "FullyReplicated",
-    }
-    source |= {_OF_S3[key]: value for key, value in settings.items() if key in _OF_S3}
-    return source | {
-        _LISTS[key]: [item for item in value.split(",") if item]
-        for key, value in settings.items()
-        if key in _LISTS
-    }
 
 
 def _file_system(name: str, uri: str, scheme: str, settings: Mapping[str, str]) -> dict[str, Any]:
     identity, _, path = uri.partition("://")[2].partition("/")
     if not identity:
         raise ConfigError(
-            f"channel {name!r}: {uri} names no file system", hint=f"{scheme}://fs-0123456789/path"
+            f"channel {name!r}: {uri} does not name a file system", hint=f"{scheme}://fs-0123456789/path"
         )
     return {
         "FileSystemId": identity,
@@ -184,4 +187,4 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"channel {name!r}: the shuffle_seed {text!r} is no whole number") from None
+        raise ConfigError(f"channel {name!r}: shuffle_seed must be a whole number, not {text!r}") from None

@@ -1,7 +1,7 @@
-"""The code of a job: chosen by the workspace law, packed into a reproducible archive, named by its content.
+"""The code of a job: where it comes from, packed into a reproducible archive, named by its content.
 
 What is uploaded is a "directory" of S3 whose name is made from its content: ``sourcedir.tar.gz``, and the
-toolkit where scripts are started by it. Code that is there already is not sent again.
+toolkit where it starts the script. Code that is there already is not sent again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from trainyard.git import REPOSITORY_VARIABLES
 from trainyard.redaction import SHORTEST_URL_TOKEN
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
-from trainyard.schedulers.aws.sagemaker.container import ARCHIVE_FILE, TOOLKIT_FILE
+from trainyard.schedulers.aws.sagemaker.container import ARCHIVE_FILE, TOOLKIT_FILE, PlannedCode
 from trainyard.schedulers.aws.sagemaker.network_isolation import Isolation
-from trainyard.schedulers.aws.sagemaker.request import PlannedCode
 from trainyard.schedulers.aws.sagemaker.training_script import is_in_image, script_of
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
@@ -46,19 +45,105 @@ if TYPE_CHECKING:
 
 #: Changed whenever the same files would be packed in another way.
 LAYOUT = 1
-#: How many scripts a message shows, those at the top first.
+#: How many scripts a message names, those nearest to the top first.
 LIKELY_SCRIPTS = 12
 
 
+def goes_into_image(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> bool:
+    """Tell whether the workspace is put into the image. A script's code never is."""
+    if not opts.image_repo or not workspace or opts.source_dir is not None or opts.git_config is not None:
+        return False
+    return len(app.roles) > 1 or script_of(app.roles[0]) is None
+
+
+def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> CodePackage | None:
+    """Decide what code travels with a job, and read it; None if none does.
+
+    ``source_dir``, ``git_config`` and an explicit workspace exclude each other. Without any of them a script
+    gets the current directory.
+
+    Raises:
+        ConfigError: several of them are given, the script is not in the code, or the code needs a network
+            that the job does not have.
+        WorkspaceError: the code cannot be read.
+    """
+    script = script_of(app.roles[0]) if len(app.roles) == 1 else None
+    with_toolkit = script is not None and opts.toolkit
+    program = script.program if script is not None else ""
+    isolation: Isolation | None = None
+    if opts.enable_network_isolation and program:
+        environment = {**(opts.environment or {}), **app.roles[0].env}
+        isolation = Isolation(program, opts.toolkit, environment)
+    source = opts.source_dir
+    if workspace and not workspace.implicit and (source or opts.git_config):
+        which = "source_dir" if source else "git_config"
+        raise ConfigError(
+            f"the workspace {workspace} and {which} are both given: the code can come from one only",
+            hint=f"Leave {which} out, or the workspace (--workspace '').",
+        )
+    if opts.git_config is not None:
+        clone = GitClone(opts, program)
+        return CodePackage(None, with_toolkit=with_toolkit, clone=clone, isolation=isolation)
+    if source and is_s3(source):
+        if not source.endswith((".tar.gz", ".tgz")):
+            raise ConfigError(f"source_dir {source} must be an archive, with a name that ends in .tar.gz")
+        return CodePackage(None, with_toolkit=with_toolkit, archive=source)
+    if source is not None:
+        if source and not os.path.isdir(os.path.expanduser(source)):
+            raise ConfigError(
+                f"source_dir {source} is not a directory of this machine",
+                hint="Name the directory of the code, or an archive in S3: s3://.../sourcedir.tar.gz.",
+            )
+        chosen = Workspace({source: ""}) if source else Workspace()
+    elif workspace:
+        chosen = workspace
+    elif script is not None and not is_in_image(program):
+        chosen = Workspace({".": ""}, implicit=True)
+    else:
+        chosen = Workspace()
+    if not chosen and not opts.dependencies:
+        if isolation is not None:
+            isolation.check_directory()
+        return CodePackage(None, with_toolkit=True) if with_toolkit else None
+    sources = add_dependencies(chosen, opts.dependencies or [], program)
+    return CodePackage(sources, with_toolkit=with_toolkit, isolation=isolation)
+
+
+def add_dependencies(
+    workspace: Workspace, dependencies: list[str], program: str, base: str = ""
+) -> CodeSources:
+    """Return a workspace with further directories and files beside it, by their last names.
+
+    Raises:
+        ConfigError: one does not exist, or two have the same name.
+    """
+    projects, files = dict(workspace.projects), {}
+    for given in dependencies:
+        path = os.path.join(base, os.path.expanduser(given))
+        name = posixpath.basename(os.path.abspath(path))
+        if name in files or name in projects.values():
+            raise ConfigError(f"dependencies: two of them are named {name}")
+        if os.path.isdir(path):
+            projects[path] = name
+        elif os.path.isfile(path):
+            files[name] = os.path.abspath(path)
+        else:
+            raise ConfigError(f"dependencies: there is no file or directory {given}")
+    if dependencies and workspace.frozen:
+        raise ConfigError("dependencies cannot be put into the code of an earlier job")
+    chosen = workspace if workspace.frozen else Workspace(projects, implicit=workspace.implicit)
+    return CodeSources(chosen, files, program)
+
+
 @dataclass
-class Sources:
+class CodeSources:
     """Where code comes from on this machine.
 
     Attributes:
         workspace: its directories, and where each goes.
         files: further files: name in the archive -> path.
         program: the script that must be in it; "" for none.
-        growing: absolute paths of files that are known to be appended to all the time.
+        growing: absolute paths of files that are known to grow all the time.
     """
 
     workspace: Workspace
@@ -70,11 +155,11 @@ class Sources:
         """Select and hash everything.
 
         Raises:
-            WorkspaceError: a directory cannot be read, or there is nothing in it.
+            WorkspaceError: a directory cannot be read, or is empty.
             ConfigError: the script is not in it, or two things have the same name.
         """
         if self.workspace.frozen:
-            taken = _earlier(self.workspace.frozen)
+            taken = _of_earlier_job(self.workspace.frozen)
         else:
             taken = snapshot(self.workspace, growing=self.growing)
         if self.files:
@@ -94,22 +179,21 @@ class Sources:
         return Snapshot(Manifest(entries), taken.report, paths, taken.growing)
 
 
-class _Elsewhere(Snapshot):
-    """Code of an earlier job that this machine no longer has; it may well be in S3 still."""
+class _LostSnapshot(Snapshot):
+    """Code of an earlier job that this machine no longer has; it may still be in S3."""
 
     def source(self, entry: Entry) -> str:
         """Refuse: there is nothing to read."""
         raise WorkspaceError(
-            f"the code @{self.manifest.fingerprint[:12]} is neither in S3 any more nor kept on this machine",
+            f"the code @{self.manifest.fingerprint[:12]} is neither in S3 nor on this machine any more",
             hint="Submit from a directory instead: --workspace DIR",
         )
 
 
-def _earlier(beginning: str) -> Snapshot:
-    """Return the code that an earlier job ran with; its content may be in S3 alone."""
+def _of_earlier_job(beginning: str) -> Snapshot:
     store = Store()
     manifest = store.find(beginning)
-    return store.snapshot(beginning) if store.has_all(manifest) else _Elsewhere(manifest, Report(), {})
+    return store.snapshot(beginning) if store.has_all(manifest) else _LostSnapshot(manifest, Report(), {})
 
 
 def _check_program(program: str, manifest: Manifest) -> None:
@@ -131,18 +215,18 @@ class CodePackage:
     Args:
         sources: directories and files of this machine; None where the code comes from elsewhere.
         with_toolkit: whether the toolkit travels too.
-        archive: ``s3://`` URI of an archive that is there already.
-        clone: clones a repository and returns its sources; None if there is none.
-        isolation: how the code is started, if it is without network; None if it has one.
+        archive: ``s3://`` URI of an archive that exists already.
+        clone: the repository that the code comes from, if it comes from one.
+        isolation: how the code is started, if the job has no network.
     """
 
     def __init__(
         self,
-        sources: Sources | None,
+        sources: CodeSources | None,
         *,
         with_toolkit: bool = False,
         archive: str = "",
-        clone: Any = None,
+        clone: GitClone | None = None,
         isolation: Isolation | None = None,
     ) -> None:
         self._sources = sources
@@ -152,7 +236,7 @@ class CodePackage:
         self.toolkit = toolkit_archive() if with_toolkit else None
         self.snapshot = self._read(sources) if sources is not None else None
 
-    def _read(self, sources: Sources) -> Snapshot:
+    def _read(self, sources: CodeSources) -> Snapshot:
         taken = sources.read()
         if self._isolation is not None:
             self._isolation.check(taken)
@@ -160,17 +244,17 @@ class CodePackage:
 
     @property
     def manifest(self) -> Manifest | None:
-        """What is shipped; None if it is nothing but the toolkit, or not known yet."""
+        """The files that are shipped; None if only the toolkit is, or they are not known yet."""
         return self.snapshot.manifest if self.snapshot is not None else None
 
     @property
     def report(self) -> Report:
-        """What is to be said of it."""
+        """Remarks about the files."""
         return self.snapshot.report if self.snapshot is not None else Report()
 
     @property
     def planned(self) -> PlannedCode:
-        """What the request has to know of it."""
+        """What the request needs to know of it."""
         if self._clone is not None and self.snapshot is None:
             return PlannedCode(names.CONTENT)
         uploads = self.snapshot is not None or self.toolkit is not None
@@ -209,18 +293,23 @@ class CodePackage:
         """Clone the repository, if the code comes from one.
 
         Raises:
-            ConfigError: it cannot be cloned, the script is not in it, or it could not run without network.
+            ConfigError: it cannot be cloned, the script is not in it, or the code needs a network.
         """
         if self._clone is not None and self.snapshot is None:
             self.snapshot = self._read(self._clone.sources(progress))
 
     def reread(self, changed: WorkspaceChangedError, progress: Progress) -> bool:
-        """Read the files again, since one has been changed; tells whether that can be."""
+        """Read the files again, since one has changed; returns False if that is not possible."""
         if self._sources is None or self._sources.workspace.frozen or self.snapshot is None:
             return False
         self._sources.growing = still_growing(self.snapshot, changed, progress)
         self.snapshot = self._read(self._sources)
         return True
+
+    def file_names(self) -> list[str]:
+        """Return the names of the files that are shipped: archive and toolkit."""
+        contents = {ARCHIVE_FILE: self.snapshot, TOOLKIT_FILE: self.toolkit}
+        return [name for name, content in contents.items() if content is not None]
 
     def write(self, directory: str | os.PathLike[str]) -> None:
         """Write archive and toolkit into a directory.
@@ -232,26 +321,21 @@ class CodePackage:
             self.write_file(name, Path(directory, name))
 
     def write_file(self, name: str, path: Path) -> None:
-        """Write one of the files that there are, by its name; see `write`."""
+        """Write one of `file_names`; see `write`."""
         if name == ARCHIVE_FILE and self.snapshot is not None:
             write_gzip(_content(self.snapshot), path)
         elif name == TOOLKIT_FILE and self.toolkit is not None:
             path.write_bytes(self.toolkit)
 
-    def file_names(self) -> list[str]:
-        """Return the names of the files that there are: archive and toolkit."""
-        wanted = {ARCHIVE_FILE: self.snapshot, TOOLKIT_FILE: self.toolkit}
-        return [name for name, content in wanted.items() if content is not None]
-
     def keep(self) -> None:
         """Keep the manifest, and the small files for comparisons, on this machine."""
-        if self.snapshot is not None and not isinstance(self.snapshot, _Elsewhere):
+        if self.snapshot is not None and not isinstance(self.snapshot, _LostSnapshot):
             store = Store()
             store.put_manifest(self.snapshot.manifest)
             store.keep_sources(self.snapshot)
 
     def close(self) -> None:
-        """Remove what was cloned."""
+        """Remove the clone."""
         if self._clone is not None:
             self._clone.close()
 
@@ -268,98 +352,19 @@ def _content(taken: Snapshot) -> LayerContent:
     return LayerContent(entries, read)
 
 
-def plan_code(
-    app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts, *, local: bool = False
-) -> CodePackage | None:
-    """Decide what code travels with a job, and read it. None if none does.
+# ---- code of a Git repository
+#
+# It is cloned into a temporary directory, packed, and removed again. Credentials reach Git through its
+# environment, as a header for the repository's host alone. They are neither in a command line nor in the
+# clone's configuration, and are removed from Git's messages.
 
-    ``source_dir``, ``git_config`` and a workspace that somebody asked for exclude each other. Without any of
-    them a script gets the current directory.
-
-    Raises:
-        ConfigError: several of them are given, the script is not in the code, or the code could not run
-            without network, which it is not to have.
-        WorkspaceError: the code cannot be read.
-    """
-    script = script_of(app.roles[0]) if len(app.roles) == 1 else None
-    with_toolkit = script is not None and opts.toolkit
-    program = script.program if script is not None else ""
-    isolation = _isolation(app, opts, program)
-    source = opts.source_dir
-    if workspace and not workspace.implicit and (source or opts.git_config):
-        which = "source_dir" if source else "git_config"
-        raise ConfigError(
-            f"the workspace {workspace} and {which} are both given: the code can come from one only",
-            hint=f"Leave {which} out, or the workspace (--workspace '').",
-        )
-    if opts.git_config is not None:
-        return CodePackage(None, with_toolkit=with_toolkit, clone=Clone(opts, program), isolation=isolation)
-    if source and is_s3(source):
-        if not source.endswith((".tar.gz", ".tgz")):
-            raise ConfigError(f"source_dir {source} is no archive: it must be a .tar.gz")
-        return CodePackage(None, with_toolkit=with_toolkit, archive=source)
-    if source is not None:
-        if source and not os.path.isdir(os.path.expanduser(source)):
-            raise ConfigError(
-                f"source_dir {source} is not a directory of this machine",
-                hint="Name the directory of the code, or an archive in S3: s3://.../sourcedir.tar.gz.",
-            )
-        chosen = Workspace({source: ""}) if source else Workspace()
-    elif workspace:
-        chosen = workspace
-    elif script is not None and not is_in_image(program):
-        chosen = Workspace({".": ""}, implicit=True)
-    else:
-        chosen = Workspace()
-    if not chosen and not opts.dependencies:
-        if isolation is not None:
-            isolation.check_directory()
-        return CodePackage(None, with_toolkit=True) if with_toolkit else None
-    sources = add_dependencies(chosen, opts.dependencies or [], program)
-    return CodePackage(sources, with_toolkit=with_toolkit, isolation=isolation)
-
-
-def _isolation(app: AppDef, opts: AWSSageMakerOpts, program: str) -> Isolation | None:
-    """Return how a script is started without network; None with one, and where nothing is installed."""
-    if not opts.enable_network_isolation or not program:
-        return None
-    return Isolation(program, opts.toolkit, {**(opts.environment or {}), **app.roles[0].env})
-
-
-def add_dependencies(workspace: Workspace, dependencies: list[str], program: str, base: str = "") -> Sources:
-    """Return a workspace with further directories and files beside it, by their last names.
-
-    Raises:
-        ConfigError: one does not exist, or two have the same name.
-    """
-    projects, files = dict(workspace.projects), {}
-    for given in dependencies:
-        path = os.path.join(base, os.path.expanduser(given))
-        name = posixpath.basename(os.path.abspath(path))
-        if name in files or name in projects.values():
-            raise ConfigError(f"dependencies: two of them are named {name}")
-        if os.path.isdir(path):
-            projects[path] = name
-        elif os.path.isfile(path):
-            files[name] = os.path.abspath(path)
-        else:
-            raise ConfigError(f"dependencies: there is no file or directory {given}")
-    if dependencies and workspace.frozen:
-        raise ConfigError("dependencies cannot be put into code that an earlier job ran with")
-    chosen = workspace if workspace.frozen else Workspace(projects, implicit=workspace.implicit)
-    return Sources(chosen, files, program)
-
-
-# ---- Code from a Git repository: cloned beside everything else, packed, and removed again
-
-
-TIMEOUT_SECONDS = 600
+GIT_SECONDS = 600
 #: Variables that a token or password is taken from, if the option has none.
 TOKEN_VARIABLES = ("GIT_TOKEN", "GITHUB_TOKEN")
 PASSWORD_VARIABLE = "GIT_PASSWORD"
 
 
-class Clone:
+class GitClone:
     """A repository, cloned when it is needed.
 
     Args:
@@ -369,7 +374,7 @@ class Clone:
 
     def __init__(self, opts: AWSSageMakerOpts, program: str) -> None:
         self._config = dict(opts.git_config or {})
-        # A login in the URL goes the same way as any other: it would stand in Git's command line there.
+        # a login in the URL is treated as any other: else it would be in Git's command line
         self._repo, self._url_login = _split_login(self._config.get("repo", ""))
         self._source = opts.source_dir or ""
         self._dependencies = list(opts.dependencies or [])
@@ -378,11 +383,11 @@ class Clone:
         #: The commit that was checked out.
         self.commit = ""
 
-    def sources(self, progress: Any) -> Sources:
+    def sources(self, progress: Any) -> CodeSources:
         """Clone the repository, and return what of it travels.
 
         Raises:
-            ConfigError: Git is not there or refuses, or the directory is not in the repository.
+            ConfigError: Git is missing or refuses, or the directory is not in the repository.
         """
         progress.step(f"cloning {self._repo}")
         self._directory = tempfile.mkdtemp(prefix="trainyard-clone-")
@@ -392,13 +397,16 @@ class Clone:
             self.close()
             raise
 
-    def _sources(self) -> Sources:
+    def _sources(self) -> CodeSources:
         root = os.path.join(self._directory, "code")
         branch, commit = self._config.get("branch"), self._config.get("commit")
         # a commit may be anywhere in the history, a branch's head is enough
         depth = [] if commit else ["--depth", "1"]
         on_branch = ["--branch", branch] if branch else []
-        self._git("clone", "--quiet", *depth, *on_branch, "--", _absolute(self._repo), root)
+        repo = self._repo
+        if "://" not in repo and os.path.exists(repo):
+            repo = os.path.abspath(repo)
+        self._git("clone", "--quiet", *depth, *on_branch, "--", repo, root)
         if commit:
             self._git("-C", root, "checkout", "--quiet", "--detach", self._known_commit(root, commit))
         self.commit = self._git("-C", root, "rev-parse", "HEAD").strip()
@@ -437,13 +445,13 @@ class Clone:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=TIMEOUT_SECONDS,
+                timeout=GIT_SECONDS,
                 check=False,
             )
         except FileNotFoundError:
             raise ConfigError("git_config needs Git, which is not installed") from None
         except subprocess.TimeoutExpired:
-            raise ConfigError(f"git {words[0]} of {self._repo} took more than {TIMEOUT_SECONDS} s") from None
+            raise ConfigError(f"git {words[0]} of {self._repo} took more than {GIT_SECONDS} s") from None
         if done.returncode == 0:
             return done.stdout
         said = done.stderr.strip() or f"exit code {done.returncode}"
@@ -452,7 +460,7 @@ class Clone:
         from trainyard.redaction import redact_text
 
         raise ConfigError(
-            f"the code cannot be had from {self._repo}: {redact_text(said)}",
+            f"cannot get the code from {self._repo}: {redact_text(said)}",
             hint="Check repo, branch and commit of git_config, and the token (GIT_TOKEN) or password.",
         )
 
@@ -485,11 +493,6 @@ class Clone:
         return f"{user or 'x-access-token'}:{token}" if token else self._url_login
 
 
-def _absolute(repo: str) -> str:
-    """Return a repository of this machine by its whole path; any other as it is."""
-    return os.path.abspath(repo) if "://" not in repo and os.path.exists(repo) else repo
-
-
 def _split_login(repo: str) -> tuple[str, str]:
     """Return a repository's URL without the login in it, and the login as ``user:password``."""
     parts = urlsplit(repo)
@@ -498,5 +501,5 @@ def _split_login(repo: str) -> tuple[str, str]:
     login, _, host = parts.netloc.rpartition("@")
     user, colon, password = login.partition(":")
     if not colon and len(user) < SHORTEST_URL_TOKEN:
-        return repo, ""  # a mere name, to which a helper of Git's may know the password
+        return repo, ""  # only a name, whose password Git's credential helper may know
     return urlunsplit(parts._replace(netloc=host)), f"{unquote(user)}:{unquote(password)}"

@@ -1,22 +1,30 @@
-"""What the containers of a job run: commands, hyperparameters, variables, and the channels of the code."""
+"""What the containers of a job run: their command, hyperparameters and variables, and how they get the code.
+
+All instances of a training job get the same command and variables. Only ``resourceconfig.json``, in the
+container, tells which replica one is and where the first one is. So a small shell script is put before the
+program: it reads the file, sets ``TORCHX_REPLICA_IDX`` and ``TORCHX_RANK0_HOST``, unpacks the code, and
+becomes the program.
+
+The script travels in ``ContainerArguments``, cut into pieces of 256 characters that `BOOTSTRAP` puts together
+again. It needs ``sh``, and ``tar`` with gzip where there is code. Line ends, which the service's pattern
+``.*`` may not accept, are made in the container.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.sagemaker import training_script
-from trainyard.schedulers.aws.sagemaker.instances import Instances
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.training_script import (
-    Script,
+    TrainingScript,
     as_arguments,
     as_hyperparameters,
-    distribution_hyperparameters,
     encode,
     script_of,
 )
@@ -27,90 +35,133 @@ from trainyard.specs.training import METADATA_KEY
 LONGEST_VARIABLE = 512
 LOG_LEVEL = "sagemaker_container_log_level"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
-#: What says the values of reserved hyperparameters; those that are not here come of the distribution.
-_SAID_BY = {
+DEFAULT_LOG_LEVEL = 20
+#: Who sets reserved hyperparameters; those that are missing here are the distribution's.
+_SET_BY = {
     "sagemaker_program": "the job's script",
     LOG_LEVEL: "the option container_log_level",
     "sagemaker_job_name": "the option base_job_name",
     "sagemaker_region": "the option region",
     SUBMIT_DIRECTORY: "the option source_dir",
 }
-DEFAULT_LOG_LEVEL = 20
 ROLE_NAME = "TORCHX_ROLE_NAME"
+RANK0 = "TORCHX_RANK0_HOST"
+REPLICA_INDEX = "TORCHX_REPLICA_IDX"
+#: Stands for the replica's index in texts, until the container knows it. No text of a user can contain it.
+REPLICA = "\0"
+
+CODE_CHANNEL = "trainyard_code"
+TOOLKIT_CHANNEL = "trainyard_toolkit"
 #: The SDK's channel for the code of a job without network.
 ISOLATED_CHANNEL = "code"
+TOOLKIT_FILE = "trainyard-toolkit.pyz"
+ARCHIVE_FILE = "sourcedir.tar.gz"
 
 
-class Planned(Protocol):
-    """What is known of the code; see `request.PlannedCode`."""
+@dataclass(frozen=True)
+class PlannedCode:
+    """What the request needs to know of the code that travels with the job.
 
-    @property
-    def key(self) -> str: ...  # noqa: D102
-    @property
-    def archive(self) -> str: ...  # noqa: D102
-    @property
-    def has_code(self) -> bool: ...  # noqa: D102
+    Attributes:
+        key: names its content; `names.CONTENT` where that is not known yet, "" if nothing is uploaded.
+        archive: ``s3://`` URI of an archive that exists already; "" if the code is uploaded.
+        has_code: False if the toolkit alone travels.
+    """
 
-
-class Building(Protocol):
-    """The request that is being made; see `request`."""
-
-    app: AppDef
-    opts: AWSSageMakerOpts
-    job_name: str
-    app_id: str
-    region: str
-    script: Script | None
-    instances: Instances
-
-    @property
-    def needs(self) -> Any: ...  # noqa: D102
+    key: str = ""
+    archive: str = ""
+    has_code: bool = True
 
 
-class Programs:
-    """What the containers run.
+@dataclass
+class RoleCommand:
+    """What the replicas of one role run.
+
+    Attributes:
+        words: the program and its arguments, with `REPLICA` for the replica's index.
+        env: variables that the request cannot hold: with `REPLICA`, too long, or for this role alone.
+        toolkit: whether the toolkit runs it; ``words`` are the script's arguments then, or None where the
+            toolkit makes them from the hyperparameters.
+    """
+
+    words: Sequence[str] | None
+    env: dict[str, str] = field(default_factory=dict)
+    toolkit: bool = False
+
+
+@dataclass
+class CodeInContainer:
+    """Where a container finds the code.
+
+    Attributes:
+        archive: name of the archive in the channel `CODE_CHANNEL`; "" if the code is in the image.
+        toolkit_channel: the channel with the toolkit.
+    """
+
+    archive: str = ARCHIVE_FILE
+    toolkit_channel: str = CODE_CHANNEL
+
+
+class Containers:
+    """What the containers of a job run.
+
+    Args:
+        app: the job.
+        opts: its options.
+        script: the script that it runs, if it runs one.
+        code: the code that travels with it.
+        job_name: name of the training job.
+        app_id: the job's id.
+        region: where it runs.
+        code_uri: where the code is uploaded.
+        several: whether there is more than one instance.
+        types: the types that the instances have, or may have.
+        groups: names of the instance groups.
 
     Attributes:
         entrypoint: ``ContainerEntrypoint``; empty for the image's own.
         arguments: ``ContainerArguments``.
         hyperparameters: ``HyperParameters``.
         environment: ``Environment``.
-        channels: channels by which code and toolkit come, with the URIs that they have.
+        channels: the URIs of the channels that bring code and toolkit, by channel.
         runs: what each role runs, for people.
     """
 
-    def __init__(self, job: Building, code: Planned | None) -> None:
-        self.opts = job.opts
-        self.job = job
-        self.code = code
-        self.several = job.instances.count > 1
+    def __init__(
+        self,
+        app: AppDef,
+        opts: AWSSageMakerOpts,
+        script: TrainingScript | None,
+        code: PlannedCode | None,
+        *,
+        job_name: str,
+        app_id: str,
+        region: str,
+        code_uri: str,
+        several: bool,
+        types: Sequence[str],
+        groups: Sequence[str],
+    ) -> None:
+        self._opts, self._code, self._code_uri = opts, code, code_uri
+        self._job_name, self._region = job_name, region
+        self._several, self._types, self._groups = several, types, groups
         self.entrypoint: list[str] = []
         self.arguments: list[str] = []
         self.channels: dict[str, str] = {}
         self.runs: dict[str, list[str]] = {}
-        self.given = {key: _typed(key, value) for key, value in (self.opts.hyperparameters or {}).items()}
-        self.hyperparameters: dict[str, str] = encode(self.given)
-        values = macros.Values("", job.app_id, REPLICA if self.several else "0", RANK0)
-        roles = [values.apply(role) for role in job.app.roles]
-        self.environment, own = self._environment(roles)
-        if len(roles) == 1:
-            self.environment.setdefault(ROLE_NAME, roles[0].name)  # for those who describe the job
-        if job.script is not None:
-            self._script(roles[0], own[roles[0].name])
+        self._given = {key: _typed(key, value) for key, value in (opts.hyperparameters or {}).items()}
+        self.hyperparameters: dict[str, str] = encode(self._given)
+        values = macros.Values("", app_id, REPLICA if several else "0", RANK0)
+        roles = [values.apply(role) for role in app.roles]
+        self.environment, own = self._variables(roles)
+        if script is not None:
+            self._run_script(roles[0], own[roles[0].name])
         else:
-            for role in roles:
-                if METADATA_KEY in role.metadata:
-                    raise ConfigError(
-                        f"role {role.name!r} is a training script, which cannot have other roles beside it",
-                        hint="Run the roles as jobs of their own.",
-                    )
-            self._commands(roles, own)
+            self._run_commands(roles, own)
 
-    # ---- variables
-
-    def _environment(self, roles: list[Role]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-        """Return the variables that the request can say, and by role those that only its command can."""
-        all_env = {role.name: {**(self.opts.environment or {}), **role.env} for role in roles}
+    def _variables(self, roles: list[Role]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+        """Return the variables of all containers, and by role those that only its command can set."""
+        all_env = {role.name: {**(self._opts.environment or {}), **role.env} for role in roles}
         first = next(iter(all_env.values()))
         shared = {
             key: value
@@ -123,132 +174,123 @@ class Programs:
             name: {
                 key: value
                 for key, value in env.items()
-                # the command finds these out for itself
+                # the command sets the index itself
                 if key not in shared and not (key == REPLICA_INDEX and value == REPLICA)
             }
             for name, env in all_env.items()
         }
+        if len(roles) == 1:
+            shared.setdefault(ROLE_NAME, roles[0].name)  # `observe` reads it
         return shared, own
 
     # ---- any program
 
-    def _commands(self, roles: list[Role], own: Mapping[str, Mapping[str, str]]) -> None:
-        programs = {role.name: Program([role.entrypoint, *role.args], own[role.name]) for role in roles}
-        if len(roles) == 1 and not self.several:
+    def _run_commands(self, roles: list[Role], own: Mapping[str, dict[str, str]]) -> None:
+        for role in roles:
+            if METADATA_KEY in role.metadata:
+                raise ConfigError(
+                    f"role {role.name!r} is a training script, which cannot have other roles beside it",
+                    hint="Run each role as a separate job.",
+                )
+        if len(roles) == 1 and not self._several:
             self.environment.setdefault(RANK0, "localhost")
-        for name, program in programs.items():
-            self.runs[name] = _shown(program.words or ())
-        code = self._code_channels(with_toolkit=False)
-        self.entrypoint, self.arguments = container_command(programs, code, several=self.several)
-        if self.opts.distribution:
+        commands = {role.name: RoleCommand([role.entrypoint, *role.args], own[role.name]) for role in roles}
+        self.runs = {name: _shown(command.words or ()) for name, command in commands.items()}
+        self._set_command(commands, self._add_code_channels(with_toolkit=False))
+        if self._opts.distribution:
             raise ConfigError(
-                f"distribution starts scripts, and the job runs {' '.join(self.runs[next(iter(programs))])}",
+                f"distribution starts scripts, but the job runs {' '.join(self.runs[roles[0].name])}",
                 hint="Run the script with train.script, or leave distribution out.",
             )
-        if self.opts.container_log_level is not None:
-            reserved = {LOG_LEVEL: self.opts.container_log_level}
+        if self._opts.container_log_level is not None:
+            reserved = {LOG_LEVEL: self._opts.container_log_level}
             self._check_reserved(reserved)
             self.hyperparameters |= encode(reserved)
 
-    def _code_channels(self, *, with_toolkit: bool) -> Code | None:
-        if self.code is None:
+    def _set_command(self, commands: Mapping[str, RoleCommand], code: CodeInContainer | None) -> None:
+        self.entrypoint, self.arguments = container_command(commands, code, several=self._several)
+
+    def _add_code_channels(self, *, with_toolkit: bool) -> CodeInContainer | None:
+        if self._code is None:
             return None
-        uploaded = self.job.needs.code_uri
-        if not self.code.has_code:
-            self.channels[CODE_CHANNEL] = uploaded
-            return Code("")
-        if not self.code.archive:
-            self.channels[CODE_CHANNEL] = uploaded
-            return Code()
-        self.channels[CODE_CHANNEL] = self.code.archive
-        name = self.code.archive.rpartition("/")[2]
+        archive = self._code.archive
+        self.channels[CODE_CHANNEL] = archive or self._code_uri
+        if not archive:
+            return CodeInContainer(ARCHIVE_FILE if self._code.has_code else "")
+        name = archive.rpartition("/")[2]
         if not with_toolkit:
-            return Code(name)
-        self.channels[TOOLKIT_CHANNEL] = uploaded
-        return Code(name, TOOLKIT_CHANNEL)
+            return CodeInContainer(name)
+        self.channels[TOOLKIT_CHANNEL] = self._code_uri
+        return CodeInContainer(name, TOOLKIT_CHANNEL)
 
     # ---- scripts
 
-    def _script(self, role: Role, own: Mapping[str, str]) -> None:
+    def _run_script(self, role: Role, own: dict[str, str]) -> None:
         script = script_of(role)  # again, since macros have been substituted
         assert script is not None
-        if self.code is None and self.opts.toolkit:
+        opts = self._opts
+        if self._code is None and opts.toolkit:
             raise ConfigError(
-                f"role {role.name!r} runs {script.program}, but not even the toolkit travels with it",
+                f"role {role.name!r} runs {script.program}, but neither code nor toolkit travels with it",
                 hint="Give source_dir or git_config, or a workspace (--workspace .).",
             )
+        level = opts.container_log_level
         reserved: dict[str, Any] = {
             "sagemaker_program": script.program,
-            LOG_LEVEL: DEFAULT_LOG_LEVEL
-            if self.opts.container_log_level is None
-            else self.opts.container_log_level,
-            "sagemaker_job_name": self.job.job_name,
-            "sagemaker_region": self.job.region,
+            LOG_LEVEL: DEFAULT_LOG_LEVEL if level is None else level,
+            "sagemaker_job_name": self._job_name,
+            "sagemaker_region": self._region,
+            **self._distribution(script),
         }
-        reserved |= self._distribution(script)
-        given = {**script.hyperparameters, **self.given}
+        given = {**script.hyperparameters, **self._given}
         self._check_reserved(reserved)
-        if self.opts.toolkit:
-            self._with_toolkit(role, script, own, given)
+        if opts.toolkit:
+            self._start_by_toolkit(role, script, own, given)
         else:
-            given |= self._with_image(role, script, own, reserved, given)
+            given |= self._start_by_image(role, script, own, reserved, given)
         self.hyperparameters = encode({**given, **reserved})
 
-    def _distribution(self, script: Script) -> dict[str, Any]:
-        """Return the hyperparameters that start the script's ranks.
-
-        Raises:
-            ConfigError: they are asked for in two ways, or in one that is not.
-        """
-        instances = self.job.instances
-        wanted = self.opts.distribution
+    def _distribution(self, script: TrainingScript) -> dict[str, Any]:
+        """Return the hyperparameters that start the script's ranks."""
+        wanted, types, groups = self._opts.distribution, self._types, self._groups
+        # of several preferred types, only the container knows which one it became
+        kind = None if self._opts.instance_preferences else types[0]
         if not wanted:
-            # of several types that there may be, only the container knows which one it became
-            kind = None if self.opts.instance_preferences else instances.types[0]
-            return distribution_hyperparameters(script.distribution, kind, toolkit=self.opts.toolkit)
+            return training_script.of_script(script.distribution, kind, toolkit=self._opts.toolkit)
         if script.distribution:
             raise ConfigError(
                 f"the script asks for the distribution {script.distribution.get('kind')}, and the option "
                 "distribution for another",
                 hint="Give one of them.",
             )
-        problems = list(
-            training_script.problems_of(wanted, instances.types, instances.groups, script.program)
-        )
+        problems = list(training_script.distribution_problems(wanted, types, groups, script.program))
         if problems:
             raise ConfigError("\n  - ".join(["the script cannot be started like this:", *problems]))
-        return training_script.hyperparameters_of(wanted, instances.type, instances.groups)
+        return training_script.of_option(wanted, None if groups else kind, groups)
 
     def _check_reserved(self, reserved: Mapping[str, Any]) -> None:
-        """Refuse hyperparameters that the request sets itself.
-
-        Raises:
-            ConfigError: there is one; the text names what to use instead.
-        """
-        names = [*reserved, *([SUBMIT_DIRECTORY] if self.code is not None else [])]
-        for name in filter(self.given.__contains__, names):
+        """Refuse hyperparameters that the request sets itself."""
+        names = [*reserved, *([SUBMIT_DIRECTORY] if self._code is not None else [])]
+        for name in filter(self._given.__contains__, names):
             raise ConfigError(
-                f"hyperparameters: {name} is set by {_SAID_BY.get(name, 'the distribution')}",
-                hint=f"Leave {name} out, and use {_SAID_BY.get(name, 'the distribution alone')}.",
+                f"hyperparameters: {name} is set by {_SET_BY.get(name, 'the distribution')}",
+                hint=f"Leave {name} out, and use {_SET_BY.get(name, 'the distribution alone')}.",
             )
 
-    def _with_toolkit(
-        self, role: Role, script: Script, own: Mapping[str, str], given: Mapping[str, Any]
+    def _start_by_toolkit(
+        self, role: Role, script: TrainingScript, own: dict[str, str], given: Mapping[str, Any]
     ) -> None:
-        words: list[str] | None = list(script.arguments)
-        if given and not words:
-            words = None  # the toolkit makes the arguments of any values
-        elif words is not None and given:
-            words = [*as_arguments(given), *words]
-        program = Program(words, own, toolkit=True)
+        words: list[str] | None = [*as_arguments(given), *script.arguments]
+        if given and not script.arguments:
+            words = None  # the toolkit makes arguments of all kinds of values
         self.runs[role.name] = ["train", script.program, *_shown(words or as_arguments(given))]
-        code = self._code_channels(with_toolkit=True)
-        self.entrypoint, self.arguments = container_command({role.name: program}, code, several=self.several)
+        code = self._add_code_channels(with_toolkit=True)
+        self._set_command({role.name: RoleCommand(words, own, toolkit=True)}, code)
 
-    def _with_image(
+    def _start_by_image(
         self,
         role: Role,
-        script: Script,
+        script: TrainingScript,
         own: Mapping[str, str],
         reserved: dict[str, Any],
         given: Mapping[str, Any],
@@ -260,26 +302,24 @@ class Programs:
         if own or any(REPLICA in value for value in arguments.values()):
             which = ", ".join(own) or "an argument"
             raise ConfigError(
-                f"role {role.name!r}: {which} cannot be said in the request alone: it is longer than "
-                f"{LONGEST_VARIABLE} characters, or differs between replicas",
+                f"role {role.name!r}: the request cannot hold {which}: it is longer than {LONGEST_VARIABLE} "
+                "characters, or differs between replicas",
                 hint="Leave toolkit=false out.",
             )
         self.runs[role.name] = ["train", script.program, *script.arguments]
-        if self.code is not None:
-            reserved[SUBMIT_DIRECTORY] = self._submit_directory(self.code)
+        if self._code is not None:
+            archive = self._code.archive or f"{self._code_uri}{ARCHIVE_FILE}"
+            reserved[SUBMIT_DIRECTORY] = archive
+            if self._opts.enable_network_isolation:  # `train` cannot fetch it, so it comes as a channel
+                self.channels[ISOLATED_CHANNEL] = archive
+                reserved[SUBMIT_DIRECTORY] = (
+                    f"/opt/ml/input/data/{ISOLATED_CHANNEL}/{archive.rpartition('/')[2]}"
+                )
         return arguments
-
-    def _submit_directory(self, code: Planned) -> str:
-        """Return where ``train`` gets the code: from S3, or without network from a channel."""
-        archive = code.archive or f"{self.job.needs.code_uri}{ARCHIVE_FILE}"
-        if not self.opts.enable_network_isolation:
-            return archive
-        self.channels[ISOLATED_CHANNEL] = archive
-        return f"/opt/ml/input/data/{ISOLATED_CHANNEL}/{archive.rpartition('/')[2]}"
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Return a hyperparameter for what starts the script: a number or a switch, also if written as text."""
+    """Return a hyperparameter of what starts the script: numbers and switches may be written as text."""
     if not name.startswith("sagemaker_") or not isinstance(value, str):
         return value
     try:
@@ -289,27 +329,17 @@ def _typed(name: str, value: Any) -> Any:
     return found if isinstance(found, (bool, int, float)) else value
 
 
-def _shown(words: Sequence[str]) -> list[str]:
+def _shown(words: Iterable[str]) -> list[str]:
     return [word.replace(REPLICA, f"${REPLICA_INDEX}") for word in words]
 
 
-# ---- The command of a container, where more has to happen than the request can say
+# ---- the shell script
 
-
-#: Stands for the replica's index in texts, until the container knows it. No text of a user can hold it.
-REPLICA = "\0"
 LONGEST_ITEM = 256
 MOST_ITEMS = 100
 _LINE_ENDS = "\n\r\u0085\u2028\u2029"  # what a pattern's dot does not match
 _SPECIAL = frozenset(f"{REPLICA}{_LINE_ENDS}")
 BOOTSTRAP = ["/bin/sh", "-c", 's=;for p;do s="$s$p";done;eval "$s"', "sh"]
-
-CODE_CHANNEL = "trainyard_code"
-TOOLKIT_CHANNEL = "trainyard_toolkit"
-TOOLKIT_FILE = "trainyard-toolkit.pyz"
-ARCHIVE_FILE = "sourcedir.tar.gz"
-RANK0 = "TORCHX_RANK0_HOST"
-REPLICA_INDEX = "TORCHX_REPLICA_IDX"
 
 _BASE = 'b="${SAGEMAKER_BASE_DIR:-/opt/ml}"'
 _LINE_END = "n=$(printf '\\nx');n=${n%x}"
@@ -331,7 +361,7 @@ _GROUP_HOSTS = (
     "case $o in *'}'*)o=${o#*'}'};;*)break;;esac;done;"
     "o=${o%%'}'*};o=${o#*'\"hosts\":['};o=${o%%']'*};};"
 )
-# $z: the first of the hosts in $o; $r: how many of them come before this one.
+# $z: the first of the hosts in $o; $r: the number of them that come before this one.
 _ORDER = (
     "order(){ z=;r=0;q=;i=$IFS;IFS=,;for l in $o;do l=${l#'\"'};l=${l%'\"'};k=${l##*-};"
     'if [ -z "$z" ]||[ "$k" -lt "$q" ];then z=$l;q=$k;fi;'
@@ -341,58 +371,29 @@ _EXPORT = f'[ "$z" = "$h" ]&&z=localhost;set +f;export {RANK0}="$z" {REPLICA_IND
 _FIND_PYTHON = "y=python3;command -v $y >/dev/null 2>&1||y=python"
 
 
-@dataclass
-class Program:
-    """What the replicas of one role run.
-
-    Attributes:
-        words: the program and its arguments, `REPLICA` for the replica's index.
-        env: variables that the request cannot hold: with `REPLICA`, too long, or of this role alone.
-        toolkit: whether the toolkit runs it; ``words`` are the script's arguments then, or None where the
-            toolkit makes them from the hyperparameters.
-    """
-
-    words: Sequence[str] | None
-    env: Mapping[str, str] = field(default_factory=dict)
-    toolkit: bool = False
-
-
-@dataclass
-class Code:
-    """How a container finds the code.
-
-    Attributes:
-        archive: name of the archive in the channel `CODE_CHANNEL`; "" if the code is in the image.
-        toolkit_channel: the channel that the toolkit is in.
-    """
-
-    archive: str = ARCHIVE_FILE
-    toolkit_channel: str = CODE_CHANNEL
-
-
 def container_command(
-    programs: Mapping[str, Program], code: Code | None, *, several: bool
+    commands: Mapping[str, RoleCommand], code: CodeInContainer | None, *, several: bool
 ) -> tuple[list[str], list[str]]:
     """Return ``ContainerEntrypoint`` and ``ContainerArguments``.
 
     Args:
-        programs: what each role runs, by its name, in the order of the job's roles.
-        code: the code that travels with the job; None for none.
+        commands: what each role runs, by its name, in the order of the job's roles.
+        code: the code that travels with the job.
         several: whether there is more than one instance.
 
     Raises:
         ConfigError: the command is too long for a request.
     """
-    only = next(iter(programs.values()))
-    if len(programs) == 1 and code is None and not several and _fits(only):
+    only = next(iter(commands.values()))
+    if len(commands) == 1 and code is None and not several and _fits(only):
         words = list(only.words or [])
         return words[:1], words[1:]
-    script = _start_script(programs, code, several=several)
+    script = _start_script(commands, code, several=several)
     pieces = _cut(script)
-    room = MOST_ITEMS - len(BOOTSTRAP)
-    if len(pieces) > MOST_ITEMS + room:
+    most = 2 * MOST_ITEMS - len(BOOTSTRAP)
+    if len(pieces) > most:
         raise ConfigError(
-            f"the command has {len(script)} characters, SageMaker takes {(MOST_ITEMS + room) * LONGEST_ITEM}",
+            f"the command has {len(script)} characters, but SageMaker accepts {most * LONGEST_ITEM}",
             hint="Put the arguments into a file that travels with the code.",
         )
     early = max(0, len(pieces) - MOST_ITEMS)
@@ -404,7 +405,7 @@ def _cut(script: str) -> list[str]:
 
 
 def without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ``CreateTrainingJob`` request without secrets, also those that the cut of a script divides."""
+    """Return a ``CreateTrainingJob`` request without secrets, also where a cut of the script divides one."""
     from trainyard.redaction import Redactor
 
     redactor = Redactor()
@@ -420,43 +421,42 @@ def without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _fits(program: Program) -> bool:
-    """Tell whether the request can say the command as it is."""
-    words = list(program.words or [])
+def _fits(command: RoleCommand) -> bool:
+    """Tell whether the request can hold the command without a script."""
+    words = list(command.words or [])
     return (
-        not program.toolkit
-        and not program.env
+        not command.toolkit
+        and not command.env
         and len(words) <= MOST_ITEMS
         and not any(len(word) > LONGEST_ITEM or _SPECIAL & set(word) for word in words)
     )
 
 
-def _start_script(programs: Mapping[str, Program], code: Code | None, *, several: bool) -> str:
-    steps = [_BASE, _LINE_END]
-    steps.append(_whereabouts(list(programs), several=several))
-    if code is not None and not all(program.toolkit for program in programs.values()):
+def _start_script(commands: Mapping[str, RoleCommand], code: CodeInContainer | None, *, several: bool) -> str:
+    steps = [_BASE, _LINE_END, _find_place(list(commands), several=several)]
+    if code is not None and not all(command.toolkit for command in commands.values()):
         archive = f'"$b/input/data/{CODE_CHANNEL}/{code.archive}"'
         steps.append(f'mkdir -p "$b/code"&&cd "$b/code"&&tar -xzf {archive}||exit 1')
-    if len(programs) == 1:
-        steps.append(_start(next(iter(programs.values())), code))
+    if len(commands) == 1:
+        steps.append(_start(next(iter(commands.values())), code))
         return ";".join(steps)
-    arms = "".join(f"{word(name)}){_start(program, code)};;" for name, program in programs.items())
+    arms = "".join(f"{_quote(name)}){_start(command, code)};;" for name, command in commands.items())
     return ";".join([*steps, f'case "$g" in {arms}*)echo "no role is named $g">&2;exit 1;;esac'])
 
 
-def _whereabouts(roles: list[str], *, several: bool) -> str:
+def _find_place(roles: list[str], *, several: bool) -> str:
     if not several:
         return f"r=0;export {RANK0}=localhost {REPLICA_INDEX}=0"
     if len(roles) == 1:
         return f"{_READ}{_ORDER}{_ALL_HOSTS}order;{_EXPORT}"
     # the first of the first role's hosts, after this host's index among its own role's
-    return f'{_READ}{_ORDER}{_GROUP_HOSTS}group "$g";order;m=$r;group {word(roles[0])};order;r=$m;{_EXPORT}'
+    return f'{_READ}{_ORDER}{_GROUP_HOSTS}group "$g";order;m=$r;group {_quote(roles[0])};order;r=$m;{_EXPORT}'
 
 
-def _start(program: Program, code: Code | None) -> str:
-    steps = [f"export {name}={word(value)}" for name, value in program.env.items()]
-    words = None if program.words is None else " ".join(word(text) for text in program.words)
-    if not program.toolkit:
+def _start(command: RoleCommand, code: CodeInContainer | None) -> str:
+    steps = [f"export {name}={_quote(value)}" for name, value in command.env.items()]
+    words = None if command.words is None else " ".join(map(_quote, command.words))
+    if not command.toolkit:
         return ";".join([*steps, f'set -- {words};exec "$@"'])
     assert code is not None
     # The image may name a framework's function, which would run in place of the script.
@@ -468,13 +468,16 @@ def _start(program: Program, code: Code | None) -> str:
     return ";".join([*steps, f"exec $y {archive} train{arguments}"])
 
 
-def word(text: str) -> str:
-    """Return a text as one word of the script, on one line."""
+def _quote(text: str) -> str:
+    """Return a text as one word of the script, on one line; `_unquote` is the inverse."""
     parts = re.split(f"([\0{_LINE_ENDS}])", text)
-    return "".join(_special(part) if part in _SPECIAL else _quoted(part) for part in parts if part) or "''"
+    return (
+        "".join(_quote_special(part) if part in _SPECIAL else _quote_plain(part) for part in parts if part)
+        or "''"
+    )
 
 
-def _special(char: str) -> str:
+def _quote_special(char: str) -> str:
     if char == REPLICA:
         return '"$r"'
     if char == "\n":
@@ -483,110 +486,61 @@ def _special(char: str) -> str:
     return f"\"$(printf '{octal}')\""
 
 
-def _quoted(text: str) -> str:
+def _quote_plain(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_@%+:,./-]+", text):
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-# ---- What a container's command runs, read from the shell script that `command` has made of it
+# ---- the script read back
+#
+# DescribeTrainingJob returns neither tags nor anything else that could hold the command as it was given (a
+# variable holds 512 characters), and jobs of earlier versions have the script alone.
 
-
-_ARMS = 'case "$g" in '
-_WORDS = "set -- "
-_TRAIN = f'{TOOLKIT_FILE}" train'
+_TOKEN = re.compile(r"""(?:'[^']*'|"[^"]*"|[^'"; )])+|[; )]""")
 _OCTAL = re.compile(r"\$\(printf '((?:\\[0-7]{3})+)'\)")
 
 
-@dataclass
-class Recovered:
-    """What the replicas of a role run.
-
-    Attributes:
-        words: the program and its arguments; of the toolkit those of the script.
-        env: variables of this role alone.
-        toolkit: whether the toolkit runs it.
-    """
-
-    words: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    toolkit: bool = False
-
-
-def read_command(items: Sequence[str]) -> dict[str, Recovered]:
-    """Return what is run, by role; the name is "" where the script serves one role alone.
+def read_command(items: Sequence[str]) -> dict[str, RoleCommand]:
+    """Return what a container's command runs, by role; the name is "" where there is one role only.
 
     Args:
         items: ``ContainerEntrypoint`` and ``ContainerArguments``, together.
 
     Returns:
-        Nothing if the command is none of ours.
+        Nothing if `container_command` did not make a script.
     """
     if list(items[: len(BOOTSTRAP)]) != BOOTSTRAP:
         return {}
-    found: dict[str, Recovered] = {}
-    role, current = "", Recovered()
-    for given in _after_prologue("".join(items[len(BOOTSTRAP) :])):
-        name, statement = _arm(given)
-        if name is not None:
-            role, current = name, Recovered()
-        if statement.startswith("export "):
-            key, _, value = statement.removeprefix("export ").partition("=")
-            current.env[key] = _unquoted(value)
-        elif statement.startswith(_WORDS):
-            current.words = _words_of(statement.removeprefix(_WORDS))
-            found[role] = current
-        elif statement.startswith("exec ") and _TRAIN in statement:
-            current.words = _words_of(statement.partition(_TRAIN)[2])[1:]  # after the "--"
-            current.env.pop("SAGEMAKER_SUBMIT_DIRECTORY", None)
-            current.toolkit = True
-            found[role] = current
+    found: dict[str, RoleCommand] = {}
+    role, current = "", RoleCommand([])
+    words: list[str] = []
+    after_export = "".join(items[len(BOOTSTRAP) :]).partition(f" {REPLICA_INDEX}=")[2]
+    for token in [*_TOKEN.findall(after_export), ";"]:
+        if token == ")":  # of case: a role's part begins
+            role, current, words = _unquote("".join(words[-1:])), RoleCommand([]), []
+        elif token == ";":
+            if words[:1] == ["export"]:
+                name, _, value = words[1].partition("=")
+                current.env[name] = _unquote(value)
+            elif words[:2] == ["set", "--"]:
+                current.words = [_unquote(word) for word in words[2:]]
+                found[role] = current
+            elif words[:1] == ["exec"] and words[3:4] == ["train"]:
+                current.words, current.toolkit = [_unquote(word) for word in words[5:]], True
+                current.env.pop("SAGEMAKER_SUBMIT_DIRECTORY", None)
+                found[role] = current
+            words = []
+        elif token != " ":
+            words.append(token)
     return found
 
 
-def _after_prologue(script: str) -> Iterator[str]:
-    """Return the statements after those that find out which replica this is."""
-    statements = _split(script, ";")
-    for statement in statements:
-        if statement.startswith("export ") and f" {REPLICA_INDEX}=" in statement:
-            break
-    yield from statements
+def _unquote(word: str) -> str:
+    return "".join(map(_unquote_part, re.findall(r"'[^']*'|\"[^\"]*\"|[^'\"]+", word)))
 
 
-def _arm(statement: str) -> tuple[str | None, str]:
-    """Return the role whose part of the script begins here, if one does, and the statement."""
-    is_first = statement.startswith(_ARMS)
-    pattern, *rest = _split(statement.removeprefix(_ARMS), ")")
-    is_plain = " " not in pattern and "=" not in pattern and pattern != "*"
-    if not rest or not (is_first or is_plain):
-        return None, statement
-    return _unquoted(pattern), ")".join(rest)
-
-
-def _words_of(text: str) -> list[str]:
-    return [_unquoted(part) for part in _split(text, " ") if part]
-
-
-def _split(text: str, separator: str) -> Iterator[str]:
-    quote, start = "", 0
-    for position, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char == separator:
-            yield text[start:position]
-            start = position + 1
-    yield text[start:]
-
-
-def _unquoted(word: str) -> str:
-    """Return what `command.word` was given."""
-    parts = re.findall(r"'[^']*'|\"[^\"]*\"|[^'\"]+", word)
-    return "".join(_part(part) for part in parts)
-
-
-def _part(part: str) -> str:
+def _unquote_part(part: str) -> str:
     if part[0] not in "'\"":
         return part
     inner = part[1:-1]

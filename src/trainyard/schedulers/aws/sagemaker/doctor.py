@@ -17,15 +17,15 @@ from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.permissions import (
     BUCKET_POLICY,
     Grant,
-    Places,
+    UsedResources,
     bucket_doubt,
     caller_grants,
-    places_of,
     policy,
     role_grants,
     trust_problem,
+    used_by,
 )
-from trainyard.schedulers.aws.sagemaker.queued_jobs import queue_problem
+from trainyard.schedulers.aws.sagemaker.submission import queue_problem
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import Check
 
@@ -34,12 +34,12 @@ ROLE = "rights of the role"
 
 
 def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Check]:
-    """Look at everything that jobs with these options need. Changes nothing.
+    """Check everything that jobs with these options need. Changes nothing.
 
     Args:
         session: with what credentials.
-        region: where the jobs are to run; "" if none is known.
-        cfg: options of the scheduler. What is not given is not looked at.
+        region: where the jobs run; "" if none is known.
+        cfg: options of the scheduler. What is not given is not checked.
     """
     if not region:
         hint = "Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile."
@@ -47,12 +47,12 @@ def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Ch
     credentials, who = identity(session)
     checks = [credentials, Check("region", True, region)]
     if not credentials.ok:
-        return checks  # nothing else could be seen
-    return [*checks, *_Looks(session, region, AWSSageMakerOpts(**{"role": "", **cfg}), who).all()]
+        return checks  # nothing else could be checked
+    return [*checks, *_Examination(session, region, AWSSageMakerOpts(**{"role": "", **cfg}), who).all()]
 
 
-class _Looks:
-    """The looks at one configuration."""
+class _Examination:
+    """The checks of one configuration."""
 
     def __init__(self, session: AwsSession, region: str, opts: AWSSageMakerOpts, who: str) -> None:
         self.session = session
@@ -64,21 +64,24 @@ class _Looks:
     def all(self) -> Iterator[Check]:
         yield from guarded("SageMaker", self._service)
         yield from guarded("role", self._role)
-        places = places_of(self.opts, self.region, self.who, self.role)
-        caller, role = caller_grants(places), role_grants(places)
+        used = used_by(self.opts, self.region, self.who, self.role)
+        caller, role = caller_grants(used), role_grants(used)
         yield from guarded(CALLER, lambda: self._caller(caller))
         yield from guarded(ROLE, lambda: self._rights(ROLE, self.role, role))
-        yield from guarded("default bucket", lambda: self._default_bucket(places))
-        for name, what in _buckets(places).items():
+        yield from guarded("default bucket", lambda: self._default_bucket(used))
+        for name, what in _buckets(used).items():
             yield from guarded(what, partial(self._bucket, name, what))
         if self.opts.batch_queue:
             yield from guarded("queue", self._queue)
         yield from guarded("log group", self._log_group)
-        yield from guarded("image", lambda: image(self.session, self._repository()))
+        repository = self.opts.image_repo or ""
+        yield from guarded(
+            "image", lambda: image(self.session, repository if ECR_IMAGE.fullmatch(repository) else None)
+        )
         yield _printed("policy of the caller", self.who, caller)
         yield _printed("policy of the role", self.role or "the jobs' role", role)
 
-    # ---- the service and the role
+    # ---- service, role and queue
 
     def _service(self) -> Iterator[Check]:
         self.session.call("sagemaker", "ListTrainingJobs", MaxResults=1)
@@ -94,7 +97,7 @@ class _Looks:
         role = find_role(self.session, given)
         if role is None:
             self.role = ""
-            hint = "`aws iam list-roles` lists them; the policies that it needs stand below."
+            hint = "`aws iam list-roles` lists them; the policies that it needs are shown below."
             yield Check("role", False, f"there is no role {given}", hint)
             return
         self.role = role["Arn"]
@@ -103,10 +106,7 @@ class _Looks:
             return
         chaining = {"EnableSessionTagChaining": bool(self.opts.enable_session_tag_chaining)}
         problem = trust_problem(role, {"SessionChainingConfig": chaining})
-        if problem is not None:
-            yield Check("role", False, *problem)
-        else:
-            yield Check("role", True, self.role)
+        yield Check("role", True, self.role) if problem is None else Check("role", False, *problem)
 
     def _queue(self) -> Iterator[Check]:
         name = self.opts.batch_queue or ""
@@ -118,18 +118,18 @@ class _Looks:
     def _caller(self, grants: Sequence[Grant]) -> Iterator[Check]:
         kind = self.who.split(":")[5].partition("/")[0]
         if kind == "root":
-            yield Check(
-                CALLER, None, "this is the account's root user, whom no policy limits: better use another"
-            )
+            text = "this is the account's root user, whom no policy limits: better use another"
+            yield Check(CALLER, None, text)
             return
         principal = self.who
-        if kind == "assumed-role":  # its ARN does not tell the role's path
+        if kind == "assumed-role":  # its ARN does not contain the role's path
             role = find_role(self.session, self.who.split("/")[1])
             principal = role["Arn"] if role is not None else ""
         elif kind != "user":
             principal = ""
         if not principal:
-            yield Check(CALLER, None, f"cannot be looked at: {self.who} is no user or role of the account")
+            text = f"cannot be checked: {self.who} is neither a user nor a role of the account"
+            yield Check(CALLER, None, text)
             return
         yield from self._rights(CALLER, principal, grants)
 
@@ -141,12 +141,13 @@ class _Looks:
             samples = grant.resources if grant.samples is None else grant.samples
             if not samples:
                 continue
+            context = dict([grant.context] if grant.context else [])
             try:
-                decisions = self._simulated(principal, grant, samples)
+                decisions = simulate(self.session, principal, grant.actions, samples, context)
             except AwsForbiddenError:
                 raise
             except AwsError as error:
-                yield Check(name, None, f"cannot be looked at: {error.message}")
+                yield Check(name, None, f"cannot be checked: {error.message}")
                 return
             count += len(grant.actions)
             denied = [decision for decision in decisions if not decision.allowed]
@@ -154,15 +155,10 @@ class _Looks:
                 failed = True
                 yield self._denied(name, principal, grant, denied)
         if not failed:
-            yield Check(name, True, f"{principal} may do all {count} things that jobs need")
-
-    def _simulated(self, principal: str, grant: Grant, samples: Sequence[str]) -> list[Decision]:
-        return simulate(
-            self.session, principal, grant.actions, samples, dict([grant.context] if grant.context else [])
-        )
+            yield Check(name, True, f"{principal} may do all {count} actions that jobs need")
 
     def _denied(self, name: str, principal: str, grant: Grant, denied: Sequence[Decision]) -> Check:
-        """Return the finding of rights that are lacking. What something else may allow is a remark."""
+        """Return the finding about missing rights; a remark, if something else may allow the actions."""
         actions = ", ".join(dict.fromkeys(decision.action for decision in denied))
         resources = ", ".join(dict.fromkeys(decision.resource for decision in denied))
         text = f"{principal} may not {actions} on {resources}"
@@ -170,37 +166,37 @@ class _Looks:
         firm = [decision for decision in denied if not decision.missing]
         if not firm:
             keys = ", ".join(sorted({key for decision in denied for key in decision.missing}))
-            return Check(name, None, f"{text}, as far as can be told without {keys}", hint)
+            return Check(name, None, f"{text}, as far as can be determined without {keys}", hint)
         if any(decision.explicit for decision in firm):
             hint = f"Narrow the statement that denies it. {hint}"
             return Check(name, False, f"{text}: a statement denies it", hint)
         doubt = self._doubt(grant, firm)
-        return (
-            Check(name, None, f"{text}; {doubt} allow it", hint) if doubt else Check(name, False, text, hint)
-        )
+        if doubt:
+            return Check(name, None, f"{text}; {doubt} allow it", hint)
+        return Check(name, False, text, hint)
 
     def _doubt(self, grant: Grant, denied: Sequence[Decision]) -> str:
-        """Return what may allow it all the same; "" if nothing can."""
+        """Return what may allow it nevertheless; "" if nothing can."""
         if grant.elsewhere != BUCKET_POLICY:
             return f"{grant.elsewhere} may" if grant.elsewhere else ""
         account = partition_and_account(self.who)[1]
         for bucket in {decision.resource.rpartition(":")[2].partition("/")[0] for decision in denied}:
             try:
                 doubt = bucket_doubt(self.session, bucket, account)
-            except ConfigError:  # there is none, and another look says so
+            except ConfigError:  # it does not exist, which another check reports
                 continue
             if doubt:
                 return doubt
         return ""
 
-    # ---- places
+    # ---- buckets and logs
 
-    def _default_bucket(self, places: Places) -> Iterator[Check]:
-        name = places.default_bucket
+    def _default_bucket(self, used: UsedResources) -> Iterator[Check]:
+        name = used.default_bucket
         if not name:
             return
         try:
-            found = find_bucket(self.session, name, places.account)
+            found = find_bucket(self.session, name, used.account)
         except AwsForbiddenError:
             yield Check(
                 "default bucket",
@@ -210,7 +206,7 @@ class _Looks:
             )
             return
         if found is None:
-            yield Check("default bucket", None, f"{name} is not there yet: the first job makes it")
+            yield Check("default bucket", None, f"{name} does not exist yet: the first job makes it")
         else:
             yield Check("default bucket", True, name)
 
@@ -218,18 +214,18 @@ class _Looks:
         try:
             answer = find_bucket(self.session, name)
         except AwsForbiddenError:
-            hint = "s3:ListBucket is missing in the policy of the caller, or the bucket's own policy."
-            yield Check(what, False, f"the bucket {name} may not be looked at", hint)
+            hint = "s3:ListBucket is missing in the policy of the caller, or in the bucket's policy."
+            yield Check(what, False, f"access to the bucket {name} is denied", hint)
             return
         if answer is None:
             hint = f"aws s3 mb s3://{name} --region {self.region}"
             yield Check(what, False, f"there is no bucket {name}", hint)
             return
-        there = answer.get("BucketRegion") or self.region
+        region = answer.get("BucketRegion") or self.region
         # API reference, S3DataSource: buckets have to be in the region of the job
-        if there != self.region:
-            hint = f"Use a bucket in {self.region}, or run the job there: -cfg region={there}."
-            yield Check(what, False, f"the bucket {name} is in {there}, jobs in {self.region}", hint)
+        if region != self.region:
+            hint = f"Use a bucket in {self.region}, or run the job there: -cfg region={region}."
+            yield Check(what, False, f"the bucket {name} is in {region}, jobs in {self.region}", hint)
         else:
             yield Check(what, True, name)
 
@@ -243,28 +239,24 @@ class _Looks:
         except AwsError as error:
             if error.code != "ResourceNotFoundException":
                 raise
-            yield Check("log group", None, f"{group} is not there yet: SageMaker makes it with the first job")
+            text = f"{group} does not exist yet: SageMaker makes it with the first job"
+            yield Check("log group", None, text)
         else:
             yield Check("log group", True, group)
 
-    def _repository(self) -> str | None:
-        """Return the repository that images are pushed to, where it is in ECR."""
-        name = self.opts.image_repo
-        return name if name and ECR_IMAGE.fullmatch(name) else None
 
-
-def _buckets(places: Places) -> dict[str, str]:
-    """Return the buckets that are looked at, but for the default one: name -> what goes there."""
+def _buckets(used: UsedResources) -> dict[str, str]:
+    """Return the buckets that are checked, without the default one: name -> what it is for."""
     found: dict[str, str] = {}
     for what, prefixes in (
-        ("output bucket", places.results),
-        ("checkpoint bucket", places.checkpoints),
-        ("code bucket", places.uploads),
-        ("data bucket", places.data),
+        ("output bucket", used.results),
+        ("checkpoint bucket", used.checkpoints),
+        ("code bucket", used.uploads),
+        ("data bucket", used.data),
     ):
         for prefix in prefixes:
             name = prefix.partition("/")[0]
-            if name != places.default_bucket:
+            if name != used.default_bucket:
                 found.setdefault(name, what)
     return found
 

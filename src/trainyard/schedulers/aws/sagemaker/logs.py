@@ -1,83 +1,116 @@
-"""Where the logs of a job's replicas are: a log stream for each host and each time that it was started."""
+"""The log streams of a job's replicas in CloudWatch: one for each host and each time that it was started."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
 from trainyard.schedulers.aws.errors import AwsError
-from trainyard.schedulers.aws.sagemaker.calls import describe_job, log_streams
 from trainyard.schedulers.aws.sagemaker.names import LOG_GROUP
-from trainyard.schedulers.aws.sagemaker.observe import layout
-from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
+from trainyard.schedulers.aws.sagemaker.observe import describe_job, layout
+from trainyard.schedulers.aws.sagemaker.reasons import is_over
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
-from trainyard.specs.status import is_terminal
 
-NAME = "AWSSageMakerScheduler"
+#: The training jobs that a job was so far, oldest first, each with its end where that is known, seconds since
+#: the epoch; and whether no more will come.
+Runs = tuple[dict[str, float | None], bool]
 
 
 def read_logs(
-    session: AwsSession, job: dict[str, Any], replicas: Sequence[tuple[str, int]], query: LogQuery
+    session: AwsSession, job: Mapping[str, Any], replicas: Sequence[tuple[str, int]], query: LogQuery
 ) -> Iterator[LogBlock]:
-    """Return the lines of replicas of one job."""
-    return streams_of(session).read(TrainingLogs(session, job, replicas), query, NAME)
+    """Return the lines of replicas of one training job, of all its starts in sequence."""
+    name, known = job["TrainingJobName"], [job]
+
+    def runs() -> Runs:
+        found = known.pop() if known else describe_job(session, name)
+        if found is None:
+            raise AwsError(f"SageMaker does not show the job {name} any more")
+        ended = found.get("TrainingEndTime")
+        over = is_over(found)
+        return {name: ended.timestamp() if over and ended is not None else None}, over
+
+    hosts = {(role, index): host for role, index, host in layout(job)}
+    return read_runs(session, {replica: hosts[replica] for replica in replicas}, runs, query)
 
 
-def streams_of(session: AwsSession) -> LogStreams:
-    """Return what reads the streams of training jobs."""
-    return LogStreams(
+def read_runs(
+    session: AwsSession, hosts: Mapping[tuple[str, int], str], runs: Callable[[], Runs], query: LogQuery
+) -> Iterator[LogBlock]:
+    """Return the lines of replicas of a job that is one training job or, in a queue, several.
+
+    Args:
+        session: where the job is.
+        hosts: the host of each replica.
+        runs: asks which training jobs there are.
+        query: what is wanted.
+    """
+    streams = LogStreams(
         session.client("logs", repeats=False),
         LOG_GROUP,
         renew=lambda: session.renewed_client("logs"),
         translate=lambda error, operation: session.translated(error, "logs", operation),
     )
+    return streams.read(_TrainingLogs(session, hosts, runs), query, "AWSSageMakerScheduler")
 
 
-class TrainingLogs:
-    """Tells the streams of a job's replicas: one call for the job, one for each fifty of its streams.
+class _TrainingLogs:
+    """Finds the streams of a job's replicas: one call for the job, one for each fifty of its streams."""
 
-    Args:
-        session: where the job is.
-        job: its description, which serves for the first time.
-        replicas: those that are wanted.
-    """
-
-    def __init__(self, session: AwsSession, job: dict[str, Any], replicas: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, session: AwsSession, hosts: Mapping[tuple[str, int], str], runs: Callable[[], Runs]
+    ) -> None:
         self._session = session
-        self._name: str = job["TrainingJobName"]
-        self._job: dict[str, Any] | None = job
-        hosts = {(role, index): host for role, index, host in layout(job)}
-        self._hosts = {replica: hosts[replica] for replica in replicas}
+        self._hosts = hosts
+        self._runs = runs
+        self._complete: dict[str, list[dict[str, Any]]] = {}
 
     def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
-        """Ask, and return the runs of every replica and whether the job is over.
+        """Ask, and return the attempts of every replica and whether the job is over.
 
         Raises:
-            AwsError: SageMaker or CloudWatch cannot be asked, or there is no such job any more.
+            AwsError: a service cannot be asked, or the job does not exist any more.
         """
-        job, self._job = self._job, None
-        if job is None:
-            job = describe_job(self._session, self._name)
-        if job is None:
-            raise AwsError(f"SageMaker does not show the job {self._name} any more")
-        over = is_terminal(STATE_OF_REASON[reason_of(job)])
+        ends, over = self._runs()
         # asked after the state: a job that is over has all the streams that it will ever have
-        found = log_streams(self._session, self._name)
-        ended = job.get("TrainingEndTime")
-        end = ended.timestamp() if over and ended is not None else None
+        streams = {name: self._streams(name, is_last=name == list(ends)[-1]) for name in ends}
         result = {}
         for replica, host in self._hosts.items():
-            names = of_host(found, self._name, host)
-            attempts = [AttemptLog(name) for name in names[:-1]] + [
-                AttemptLog(name, end) for name in names[-1:]
-            ]
+            attempts: list[AttemptLog] = []
+            for name, found in streams.items():
+                own = _of_host(found, name, host)
+                attempts += [AttemptLog(stream) for stream in own[:-1]]
+                attempts += [AttemptLog(stream, ends[name]) for stream in own[-1:]]
             result[replica] = ReplicaAttempts(attempts, over)
         return result
 
+    def _streams(self, name: str, *, is_last: bool) -> list[dict[str, Any]]:
+        """Return the streams of a training job; those of one that another has followed do not change."""
+        if name in self._complete:
+            return self._complete[name]
+        found = _log_streams(self._session, name)
+        if not is_last:
+            self._complete[name] = found
+        return found
 
-def of_host(streams: Sequence[Mapping[str, Any]], job: str, host: str) -> list[str]:
+
+def _log_streams(session: AwsSession, name: str) -> list[dict[str, Any]]:
+    """Return the log streams of a training job; none if it has not written any."""
+    group, prefix = LOG_GROUP, f"{name}/"
+    try:
+        pages = session.pages(
+            "logs", "DescribeLogStreams", "logStreams", logGroupName=group, logStreamNamePrefix=prefix
+        )
+        return [stream for page in pages for stream in page]
+    except AwsError as error:
+        if error.code == "ResourceNotFoundException":
+            return []
+        raise
+
+
+def _of_host(streams: Sequence[Mapping[str, Any]], job: str, host: str) -> list[str]:
     """Return the streams of a host, ``JOB/algo-1-1700000000000``, the oldest first."""
     beginning = f"{job}/{host}-"
     own = [stream for stream in streams if stream["logStreamName"].startswith(beginning)]

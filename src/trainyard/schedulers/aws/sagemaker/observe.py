@@ -1,29 +1,190 @@
-"""What SageMaker says of a job, as states of a job and its replicas."""
+"""Asks SageMaker about jobs, and turns its answers into states of jobs and their replicas."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.container import ROLE_NAME, Recovered, read_command
-from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, exit_code_of, message_of, reason_of
+from trainyard.schedulers.aws.sagemaker.container import ROLE_NAME, RoleCommand, read_command
+from trainyard.schedulers.aws.sagemaker.reasons import exit_code_of, message_of, state_of
 from trainyard.schedulers.aws.sagemaker.training_script import as_arguments
+from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 
+Job = Mapping[str, Any]
+
 UNNAMED_ROLE = "algo"
+PAGE_SIZE = 100
+CONCURRENCY = 8
+_NOT_FOUND = re.compile(r"not found|does not exist|could not find|couldn't find", re.I)
+_NOT_ACTIVE = re.compile(r"status|not in progress|already|cannot be stopped", re.I)
+_UNKNOWN_OPERATION = frozenset(
+    {"UnknownOperationException", "UnknownOperation", "InvalidAction", "NotImplemented", "501", "404"}
+)
 
 
-def layout(job: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+# ---- calls
+
+
+def describe_job(session: AwsSession, name: str) -> dict[str, Any] | None:
+    """Describe a training job; None if there is no job of this name.
+
+    Raises:
+        AwsError: SageMaker refuses or cannot be reached.
+    """
+    try:
+        answer = session.call("sagemaker", "DescribeTrainingJob", TrainingJobName=name)
+    except AwsError as error:
+        if error.code == "ResourceNotFound" or (
+            error.code == "ValidationException" and _NOT_FOUND.search(error.message)
+        ):
+            return None
+        raise
+    return with_member(answer, "DescribeTrainingJob", "TrainingJobStatus")
+
+
+def with_member(answer: dict[str, Any], operation: str, member: str) -> dict[str, Any]:
+    """Return an answer; one without what every answer has is not SageMaker's (a client was handed in).
+
+    Raises:
+        AwsUnreachableError: the member is missing.
+    """
+    if member in answer:
+        return answer
+    raise AwsUnreachableError(
+        f"sagemaker:{operation}: the answer has no {member}",
+        hint="A server between this machine and AWS answers in place of AWS.",
+        operation=f"sagemaker:{operation}",
+        lost_answer=True,
+    )
+
+
+def describe_jobs(session: AwsSession, wanted: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+    """Describe several training jobs, a few at a time: SageMaker takes one name per call."""
+    jobs = list(dict.fromkeys(wanted))
+    found = in_parallel(lambda name: describe_job(session, name), jobs)
+    return dict(zip(jobs, found, strict=True))
+
+
+def stop_job(session: AwsSession, name: str) -> None:
+    """Stop a training job; does nothing if it has just ended."""
+    try:
+        session.call("sagemaker", "StopTrainingJob", TrainingJobName=name)
+    except AwsError as error:
+        if error.code != "ValidationException" or not _NOT_ACTIVE.search(error.message):
+            raise
+
+
+def in_parallel(ask: Any, items: Sequence[Any]) -> list[Any]:
+    """Return the answer for each of the items, a few at a time."""
+    if len(items) <= 1:
+        return [ask(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(CONCURRENCY, "ask-aws") as pool:
+        return list(pool.map(ask, items))
+
+
+def list_jobs(
+    session: AwsSession, since: float | None = None, name: str = "", everything: bool = False
+) -> list[dict[str, Any]]:
+    """Return training jobs with their tags, the oldest first.
+
+    Args:
+        session: where to look.
+        since: only jobs created at or after this time, seconds since the epoch.
+        name: only jobs whose name contains this.
+        everything: also jobs that neither we nor the predecessor submitted; without their tags.
+    """
+    if everything:
+        return _each_once(_listed_by_name(session, since, name))
+    try:
+        return _each_once(_found_by_tags(session, since, name))
+    except AwsForbiddenError:
+        pass
+    except AwsError as error:
+        if error.code not in _UNKNOWN_OPERATION:
+            raise
+
+    def tags(job: Job) -> list[dict[str, str]]:
+        pages = session.pages("sagemaker", "ListTags", "Tags", ResourceArn=job["TrainingJobArn"])
+        return [tag for page in pages for tag in page]
+
+    jobs = _each_once(_listed_by_name(session, since, name))
+    tagged = [{**job, "Tags": own} for job, own in zip(jobs, in_parallel(tags, jobs), strict=True)]
+    return [job for job in tagged if {names.TAG_VERSION, names.TAG_PREDECESSOR} & tags_of(job).keys()]
+
+
+def _each_once(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return jobs without repetition: a page may come twice."""
+    return list({job["TrainingJobName"]: job for job in jobs}.values())
+
+
+def _found_by_tags(session: AwsSession, since: float | None, name: str) -> Iterator[dict[str, Any]]:
+    ours = [
+        {"Name": f"Tags.{tag}", "Operator": "Exists"} for tag in (names.TAG_VERSION, names.TAG_PREDECESSOR)
+    ]
+    expression: dict[str, Any] = {"SubExpressions": [{"Filters": ours, "Operator": "Or"}], "Operator": "And"}
+    filters = []
+    if since is not None:
+        filters.append({"Name": "CreationTime", "Operator": "GreaterThanOrEqualTo", "Value": _iso(since)})
+    if name:
+        filters.append({"Name": "TrainingJobName", "Operator": "Contains", "Value": name})
+    if filters:
+        expression["Filters"] = filters
+    for page in session.pages(
+        "sagemaker",
+        "Search",
+        "Results",
+        MaxResults=PAGE_SIZE,
+        Resource="TrainingJob",
+        SearchExpression=expression,
+        SortBy="CreationTime",
+        SortOrder="Ascending",
+    ):
+        yield from (result["TrainingJob"] for result in page if "TrainingJob" in result)
+
+
+def _listed_by_name(session: AwsSession, since: float | None, name: str) -> Iterator[dict[str, Any]]:
+    limits: dict[str, Any] = {"MaxResults": PAGE_SIZE, "SortBy": "CreationTime", "SortOrder": "Ascending"}
+    if since is not None:
+        limits["CreationTimeAfter"] = since - 1  # it means later than, to the second
+    if name:
+        limits["NameContains"] = name
+    for page in session.pages("sagemaker", "ListTrainingJobs", "TrainingJobSummaries", **limits):
+        for job in page:
+            created = job.get("CreationTime")
+            if since is None or created is None or created.timestamp() >= since:
+                yield job
+
+
+def _iso(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def tags_of(job: Job) -> dict[str, str]:
+    """Return a training job's tags by key."""
+    return {tag["Key"]: tag["Value"] for tag in job.get("Tags") or []}
+
+
+# ---- states
+
+
+def layout(job: Job) -> list[tuple[str, int, str]]:
     """Return role, index and host of every replica.
 
-    Hosts are ``algo-1``, ``algo-2``, .... Which of them are in which group SageMaker tells in the containers
-    only; they are taken to come in the order of the groups.
+    Hosts are ``algo-1``, ``algo-2``, .... Only the containers learn which of them are in which group; here
+    they are assumed to be in the order of the groups.
     """
     config = _resources(job)
     groups = config.get("InstanceGroups") or []
@@ -40,8 +201,8 @@ def layout(job: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     return places
 
 
-def _resources(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's ``ResourceConfig``; of preferences the one that was selected, until then the first."""
+def _resources(job: Job) -> dict[str, Any]:
+    """Return a job's ``ResourceConfig``; of preferences the selected one, until then the first."""
     config = dict(job.get("ResourceConfig") or {})
     preferences = config.get("InstancePreferences")
     if preferences:
@@ -52,9 +213,9 @@ def _resources(job: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def describe(app_id: str, job: Mapping[str, Any]) -> DescribeAppResponse:
+def describe(app_id: str, job: Job) -> DescribeAppResponse:
     """Return a job as SageMaker describes it."""
-    state = STATE_OF_REASON[reason_of(job)]
+    state = state_of(job)
     facts = _facts(job)
     return DescribeAppResponse(
         app_id,
@@ -69,27 +230,23 @@ def describe(app_id: str, job: Mapping[str, Any]) -> DescribeAppResponse:
     )
 
 
-def listed(job: Mapping[str, Any]) -> ListAppResponse:
+def listed(job: Job) -> ListAppResponse:
     """Return a job as SageMaker lists it."""
     name = job["TrainingJobName"]
-    tags = {tag["Key"]: tag["Value"] for tag in job.get("Tags") or []}
-    row = ListAppResponse(
-        name,
-        STATE_OF_REASON[reason_of(job)],
-        name=tags.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name,
-    )
+    title = tags_of(job).get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
+    row = ListAppResponse(name, state_of(job), name=title)
     row.submitted_at = _seconds(job.get("CreationTime"))
     row.ended_at = _seconds(job.get("TrainingEndTime"))
     return row
 
 
-def _restarts(job: Mapping[str, Any]) -> int:
-    """Return how often the job began anew, after spot instances were taken back or a fault of the service."""
+def _restarts(job: Job) -> int:
+    """Return how often the job was started again, after a spot interruption or a fault of the service."""
     transitions = job.get("SecondaryStatusTransitions") or []
     return sum(each.get("Status") in ("Interrupted", "Restarting") for each in transitions)
 
 
-def _statuses(job: Mapping[str, Any], state: AppState) -> list[RoleStatus]:
+def _statuses(job: Job, state: AppState) -> list[RoleStatus]:
     places = layout(job)
     started = _seconds(job.get("TrainingStartTime"))
     ended = _seconds(job.get("TrainingEndTime")) if is_terminal(state) else None
@@ -112,15 +269,15 @@ def _statuses(job: Mapping[str, Any], state: AppState) -> list[RoleStatus]:
     return [RoleStatus(role, replicas) for role, replicas in roles.items()]
 
 
-def _facts(job: Mapping[str, Any]) -> dict[str, str]:
-    """Return what else there is to know of a job, as texts."""
+def _facts(job: Job) -> dict[str, str]:
+    """Return what else is known of a job, as texts."""
+    resources, package = job.get("ResourceConfig") or {}, job.get("ModelPackageConfig") or {}
     output = (job.get("OutputDataConfig") or {}).get("S3OutputPath", "").rstrip("/")
+    transitions = job.get("SecondaryStatusTransitions") or []
     facts: dict[str, Any] = {
         "arn": job.get("TrainingJobArn"),
         "secondary_status": job.get("SecondaryStatus"),
-        "transitions": " -> ".join(
-            str(each.get("Status")) for each in job.get("SecondaryStatusTransitions") or []
-        ),
+        "transitions": " -> ".join(str(each.get("Status")) for each in transitions),
         "model_artifacts": (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts"),
         "output": f"{output}/{job.get('TrainingJobName')}/output" if output else None,
         "checkpoints": (job.get("CheckpointConfig") or {}).get("S3Uri"),
@@ -128,10 +285,9 @@ def _facts(job: Mapping[str, Any]) -> dict[str, str]:
         "experiment": _joined(job.get("ExperimentConfig"), "ExperimentName", "TrialName", "RunName"),
         "mlflow": _joined(job.get("MlflowConfig"), "MlflowExperimentName", "MlflowRunName"),
         "mlflow_run": (job.get("MlflowDetails") or {}).get("MlflowRunId"),
-        "model_package": job.get("OutputModelPackageArn")
-        or (job.get("ModelPackageConfig") or {}).get("ModelPackageGroupArn"),
-        "training_plan": (job.get("ResourceConfig") or {}).get("TrainingPlanArn"),
-        "selected_instance_type": (job.get("ResourceConfig") or {}).get("SelectedInstanceType"),
+        "model_package": job.get("OutputModelPackageArn") or package.get("ModelPackageGroupArn"),
+        "training_plan": resources.get("TrainingPlanArn"),
+        "selected_instance_type": resources.get("SelectedInstanceType"),
         "training_seconds": job.get("TrainingTimeInSeconds"),
         "billable_seconds": job.get("BillableTimeInSeconds"),
     }
@@ -148,28 +304,28 @@ def _joined(config: Mapping[str, Any] | None, *members: str) -> str | None:
     return "/".join(str(config[member]) for member in members if config.get(member)) if config else None
 
 
-def _roles(job: Mapping[str, Any]) -> list[Role]:
+def _roles(job: Job) -> list[Role]:
     algorithm = job.get("AlgorithmSpecification") or {}
     config = _resources(job)
     types = {
         group["InstanceGroupName"]: group["InstanceType"] for group in config.get("InstanceGroups") or []
     }
     items = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
-    recovered = read_command(items)
+    commands = read_command(items)
     counts: dict[str, int] = {}
     for name, _, _ in layout(job):
         counts[name] = counts.get(name, 0) + 1
     roles = []
     for name, count in counts.items():
         kind = types.get(name) or config.get("InstanceType", "")
-        ours = recovered.get(name) or recovered.get("")
-        words = _words(job, items, ours)
+        command = commands.get(name) or commands.get("")
+        words = _words(job, items, command)
         role = Role(
             name,
             algorithm.get("TrainingImage", ""),
             entrypoint=words[0],
             args=words[1:],
-            env={**(job.get("Environment") or {}), **(ours.env if ours is not None else {})},
+            env={**(job.get("Environment") or {}), **(command.env if command is not None else {})},
             num_replicas=count,
             resource=Resource(-1, -1, -1, capabilities={INSTANCE_TYPE: kind.removeprefix("ml.")}),
         )
@@ -177,18 +333,18 @@ def _roles(job: Mapping[str, Any]) -> list[Role]:
     return roles
 
 
-def _words(job: Mapping[str, Any], items: list[str], ours: Recovered | None) -> list[str]:
-    """Return the command of a role, as it was given where it can be told from the request."""
-    if ours is not None and not ours.toolkit:
-        return ours.words
-    if ours is None and items:
+def _words(job: Job, items: list[str], command: RoleCommand | None) -> list[str]:
+    """Return the command of a role, as it was given if the request tells that."""
+    if command is not None and not command.toolkit:
+        return list(command.words or ())
+    if command is None and items:
         return items
     try:
         values = {key: json.loads(value) for key, value in (job.get("HyperParameters") or {}).items()}
-    except ValueError:  # those of a job that somebody else submitted may be any texts
+    except ValueError:  # those of jobs that others submitted may be any texts
         return ["train"]
     own = {key: value for key, value in values.items() if not key.startswith("sagemaker_")}
-    arguments = ours.words if ours is not None and ours.words else as_arguments(own)
+    arguments = command.words if command is not None and command.words else as_arguments(own)
     program = values.get("sagemaker_program")
     return ["train", *([str(program)] if program else []), *arguments]
 

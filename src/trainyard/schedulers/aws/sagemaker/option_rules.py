@@ -1,25 +1,34 @@
-"""Options that do not go together, refused with the reason before anything is read, uploaded or asked."""
+"""Rules between the options, and between options and roles, checked before anything is read or asked.
+
+Rules between the members of the request are in `request_rules`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from trainyard.docker.image_reference import image_problem
 from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
-from trainyard.schedulers.aws.sagemaker.configs import problems_of as config_problems
-from trainyard.schedulers.aws.sagemaker.instances import check_counts, given_groups, role_problems
-from trainyard.schedulers.aws.sagemaker.options import INPUT_MODES, AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.queue_request import problems_of as queue_problems
+from trainyard.schedulers.aws.sagemaker.options import (
+    INPUT_MODES,
+    QUEUE_OPTIONS,
+    AWSSageMakerOpts,
+    as_object,
+    as_objects,
+    instance_groups,
+    metric_pairs,
+    tag_pairs,
+)
 from trainyard.schedulers.aws.sagemaker.request_rules import DEFAULT_RUN
-from trainyard.specs.app import AppDef
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 
-#: API reference, CreateTrainingJob: the most variables that there may be.
-MOST_VARIABLES = 100
+MOST_GROUPS = 5
 GIT_KEYS = {"repo", "branch", "commit", "2FA_enabled", "username", "password", "token"}
-#: Regions in which SageMaker Debugger is not offered, of the SDK's list.
+#: Regions without SageMaker Debugger, from the SDK's list.
 WITHOUT_DEBUGGER = frozenset(
     {
         "us-iso-east-1",
@@ -34,45 +43,52 @@ WITHOUT_DEBUGGER = frozenset(
     }
 )
 #: API reference, TrainingRepositoryAuthConfig.
-_LOGIN = re.compile(r"arn:[A-Za-z0-9-]+:lambda:[A-Za-z0-9-]+:[0-9]{12}:function:.+")
+_LAMBDA = re.compile(r"arn:[A-Za-z0-9-]+:lambda:[A-Za-z0-9-]+:[0-9]{12}:function:.+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+#: API reference, ServiceJobRetryStrategy, ServiceJobEvaluateOnExit, SubmitServiceJob.
+MOST_ATTEMPTS = 10
+MOST_RETRY_RULES = 5
+LONGEST_PATTERN = 512
+HIGHEST_PRIORITY = 9999
+SHORTEST_TIMEOUT = 60
+_QUEUE = re.compile(
+    r"(?:arn:[a-z0-9-]+:batch:(?P<region>[a-z0-9-]+):\d{12}:job-queue/)?[A-Za-z0-9][A-Za-z0-9_-]{0,127}"
+)
+_RETRY_ACTIONS = {"retry": "RETRY", "final": "EXIT"}
 
 
 def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", local: bool = False) -> None:
-    """Refuse what is inconsistent; everything that is wrong is said at once.
+    """Refuse inconsistent options; the message names everything that is wrong.
 
     Args:
         app: the job.
         opts: its options.
-        region: where it is to run, if that is known.
-        local: whether it runs on this machine, where paths stand in for S3.
+        region: where it runs, if that is known.
+        local: whether it runs on this machine, where paths replace S3.
 
     Raises:
-        InvalidRunConfigException: something is.
+        InvalidRunConfigException: the options are inconsistent.
     """
     problems = [
-        *role_problems(app, retries=bool(opts.batch_queue)),
+        *_roles(app, retries=bool(opts.batch_queue)),
         *_access(opts),
-        *check_counts(app, opts),
+        *_instances(app, opts),
         *_time(opts),
         *_network(opts),
         *_results(opts, local=local),
         *_input(opts),
         *_code(opts),
         *_program(app, opts),
-        *config_problems(opts, local=local),
+        *_debugger(opts, region),
+        *_objects(opts, local=local),
         *_tags(app, opts),
-        *queue_problems(app, opts, region),
+        *_queue(app, opts, region),
     ]
-    if region in WITHOUT_DEBUGGER:
-        options = ("debugger_hook_config", "debugger_rules", "profiler_config", "profiler_rules")
-        given = [option for option in options if getattr(opts, option)]
-        problems += [f"{option} is given, but {region} has no SageMaker Debugger" for option in given]
     refuse(app, problems)
 
 
 def refuse(app: AppDef, problems: list[str]) -> None:
-    """Say all problems at once, if there are any.
+    """Raise one error with all problems, if there are any.
 
     Raises:
         InvalidRunConfigException: there are some.
@@ -82,9 +98,103 @@ def refuse(app: AppDef, problems: list[str]) -> None:
         raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")
 
 
+# ---- roles and instances
+
+
+def _roles(app: AppDef, *, retries: bool) -> Iterator[str]:
+    if len(app.roles) > MOST_GROUPS:
+        yield f"the job has {len(app.roles)} roles, but SageMaker accepts {MOST_GROUPS} groups of instances"
+    for role in app.roles:
+        yield from (f"role {role.name!r}: {problem}" for problem in _role(role, app, retries))
+
+
+def _role(role: Role, app: AppDef, retries: bool) -> Iterator[str]:
+    if role.image in ("", NO_IMAGE):
+        yield "it has no image; name one in a registry (--image)"
+    elif problem := image_problem(role.image):
+        yield problem
+    if role.mounts:
+        yield "mounts are not possible; give data as channels (s3://, fsx://, efs://)"
+    if role.max_retries and not retries:
+        yield (
+            f"max_retries is {role.max_retries}, but SageMaker repeats a job only after faults of the "
+            "service: -cfg max_retry_attempts=N, or a queue that does: -cfg batch_queue=NAME"
+        )
+    if role.min_replicas is not None and role.min_replicas != role.num_replicas:
+        yield "min_replicas is given, but a training job has a fixed number of instances"
+    if len(app.roles) > 1:
+        first = app.roles[0]
+        if role.image != first.image:
+            yield f"its image {role.image!r} is not that of {first.name!r}: a training job has one image"
+        if any(char.isspace() or char in "\"'\\,:{}[]" for char in role.name) or len(role.name) > 64:
+            yield "its name cannot be that of a group of instances: use letters, digits, - and _"
+
+
+def _instances(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
+    groups = instance_groups(opts)
+    if opts.instance_preferences is not None:
+        yield from _preferences(app, opts)
+    elif groups:
+        yield from _groups(app, opts, groups)
+    else:
+        yield from _count(app, opts)
+
+
+def _groups(app: AppDef, opts: AWSSageMakerOpts, groups: list[dict[str, Any]]) -> Iterator[str]:
+    if opts.instance_type is not None:
+        yield "instance_type and instance_groups are both given: each group has its own type"
+    if opts.instance_count != 1:
+        yield "instance_count and instance_groups are both given: each group has its own count"
+    given = [group["InstanceGroupName"] for group in groups]
+    for name in sorted({name for name in given if given.count(name) > 1}):
+        yield f"instance_groups: {name!r} is given twice"
+    counts = {group["InstanceGroupName"]: group["InstanceCount"] for group in groups}
+    roles = {role.name: role.num_replicas for role in app.roles}
+    total, wanted = sum(counts.values()), app.roles[0].num_replicas
+    if len(roles) == 1:
+        if wanted not in (1, total):
+            yield f"instance_groups have {total} instances, the role {app.roles[0].name!r} {wanted} replicas"
+    elif roles != counts:
+        shown = [", ".join(f"{name}:{n}" for name, n in each.items()) for each in (counts, roles)]
+        yield f"instance_groups {shown[0]} are not the roles {shown[1]}: each role is a group"
+
+
+def _preferences(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
+    preferences = as_objects(opts, "instance_preferences")
+    if not preferences:
+        yield "instance_preferences is empty: name the types of instances, the best first"
+    for other in ("instance_type", "instance_groups"):
+        if getattr(opts, other):
+            yield f"instance_preferences and {other} are both given: each preference has its own type"
+    if len(app.roles) > 1:
+        yield "instance_preferences is given, but the job has several roles, which need a group each"
+    counts = [each["InstanceCount"] for each in preferences if "InstanceCount" in each]
+    if counts and opts.instance_count != 1:
+        yield "instance_count is given, but instance_preferences have counts, too"
+    replicas = app.roles[0].num_replicas
+    if replicas > 1 and any(count != replicas for count in counts):
+        found = ", ".join(map(str, counts))
+        yield f"instance_preferences have {found} instances, the role {replicas} replicas"
+    if not counts:
+        yield from _count(app, opts)
+
+
+def _count(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
+    count, replicas = opts.instance_count, app.roles[0].num_replicas
+    if count < 1:
+        yield f"instance_count must be ≥ 1, not {count}"
+    if count != 1 and len(app.roles) > 1:
+        yield "instance_count is given, but the job has several roles, each with its own replicas"
+    elif count != 1 and replicas not in (1, count):
+        yield f"instance_count is {count}, but the job has {replicas} replicas"
+
+
+# ---- single subjects
+
+
 def _access(opts: AWSSageMakerOpts) -> Iterator[str]:
     if not opts.role.strip("/ "):
-        yield "role is empty: give the name or the ARN of the IAM role that the job is to have"
+        yield "role is empty: give the name or the ARN of the job's IAM role"
     if opts.training_plan_extension and not opts.training_plan:
         yield "training_plan_extension is given without training_plan, which it extends"
 
@@ -92,7 +202,7 @@ def _access(opts: AWSSageMakerOpts) -> Iterator[str]:
 def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
     max_run = DEFAULT_RUN if opts.max_run is None else opts.max_run
     if opts.max_run is not None and opts.max_run < 1:
-        yield f"max_run is {opts.max_run}, it must be at least 1 second"
+        yield f"max_run must be at least 1 second, not {opts.max_run}"
     if opts.use_spot_instances:
         if opts.max_wait is None:
             yield "use_spot_instances needs max_wait: how many seconds the job may take with all waiting"
@@ -100,34 +210,31 @@ def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
             default = " (the default)" if opts.max_run is None else ""
             yield f"max_wait is {opts.max_wait}, less than max_run, which is {max_run}{default}"
         if opts.keep_alive_period_in_seconds:
-            yield "keep_alive_period_in_seconds keeps no spot instances: a warm pool needs on-demand ones"
+            yield "keep_alive_period_in_seconds cannot keep spot instances: a warm pool needs on-demand ones"
     elif opts.max_wait is not None:
-        yield "max_wait is given without use_spot_instances, which alone wait"
-    if opts.keep_alive_period_in_seconds and given_groups(opts):
-        yield "keep_alive_period_in_seconds keeps no instance_groups: a warm pool is of one type"
+        yield "max_wait is given without use_spot_instances: only spot instances are waited for"
+    if opts.keep_alive_period_in_seconds and opts.instance_groups:
+        yield "keep_alive_period_in_seconds cannot keep instance_groups: a warm pool is of one type"
     if opts.max_retry_attempts is not None and not 1 <= opts.max_retry_attempts <= 30:
-        yield f"max_retry_attempts is {opts.max_retry_attempts}, it must be from 1 to 30"
+        yield f"max_retry_attempts must be from 1 to 30, not {opts.max_retry_attempts}"
     if opts.volume_size is not None and opts.volume_size < 1:
-        yield f"volume_size is {opts.volume_size}, it must be at least 1 GB"
+        yield f"volume_size must be at least 1 GB, not {opts.volume_size}"
 
 
 def _network(opts: AWSSageMakerOpts) -> Iterator[str]:
     if bool(opts.subnets) != bool(opts.security_group_ids):
-        there, missing = ("subnets", "security_group_ids")[:: 1 if opts.subnets else -1]
-        yield f"{there} are given without {missing}; a VPC needs both"
-    mode, provider = (
-        opts.training_repository_access_mode,
-        opts.training_repository_credentials_provider_arn,
-    )
-    if provider and mode != "Vpc":
+        given, missing = ("subnets", "security_group_ids")[:: 1 if opts.subnets else -1]
+        yield f"{given} are given without {missing}; a VPC needs both"
+    mode, login = opts.training_repository_access_mode, opts.training_repository_credentials_provider_arn
+    if login and mode != "Vpc":
         yield (
             "training_repository_credentials_provider_arn is given, but training_repository_access_mode is "
             f"{mode or 'not'}: logins are for registries in a VPC (access mode Vpc)"
         )
-    if provider and not _LOGIN.fullmatch(provider):
+    if login and not _LAMBDA.fullmatch(login):
         yield (
-            f"training_repository_credentials_provider_arn is {provider!r}, which is no ARN of a Lambda "
-            "function: arn:aws:lambda:REGION:ACCOUNT:function:NAME"
+            "training_repository_credentials_provider_arn must be the ARN of a Lambda function, "
+            f"arn:aws:lambda:REGION:ACCOUNT:function:NAME, not {login!r}"
         )
     if mode == "Vpc" and not opts.subnets:
         yield "training_repository_access_mode is Vpc, but no subnets and security_group_ids are given"
@@ -146,37 +253,30 @@ def _results(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
 
 def _input(opts: AWSSageMakerOpts) -> Iterator[str]:
     if opts.input_mode is not None and opts.input_mode not in INPUT_MODES:
-        yield f"input_mode is {opts.input_mode!r}, it must be one of {', '.join(INPUT_MODES)}"
+        yield f"input_mode must be one of {', '.join(INPUT_MODES)}, not {opts.input_mode!r}"
     if opts.model_channel_name and not opts.model_uri:
         yield "model_channel_name is given without model_uri"
-    for metric in opts.metric_definitions or []:
-        yield from _regex_problems(metric)
-
-
-def _regex_problems(metric: Mapping[str, str]) -> Iterator[str]:
-    for name, regex in metric_pairs(metric):
+    for name, regex in [pair for metric in opts.metric_definitions or [] for pair in metric_pairs(metric)]:
         try:
-            groups = re.compile(regex).groups
+            if not re.compile(regex).groups:
+                yield f"metric_definitions: the regex of {name!r} has no group around the value: ([0-9.]+)"
         except re.error as error:
-            yield f"metric_definitions: the regex of {name!r} is none: {error}"
-            continue
-        if not groups:
-            yield f"metric_definitions: the regex of {name!r} has no group around the value: ([0-9.]+)"
+            yield f"metric_definitions: the regex of {name!r} is invalid: {error}"
 
 
 def _code(opts: AWSSageMakerOpts) -> Iterator[str]:
-    source = opts.source_dir or ""
+    source, git = opts.source_dir or "", opts.git_config
     if opts.dependencies and is_s3(source):
         yield "dependencies cannot be put into the archive of source_dir, which is in S3 already"
-    if opts.git_config is None:
+    if git is None:
         return
-    unknown = sorted(set(opts.git_config) - GIT_KEYS)
+    unknown = sorted(set(git) - GIT_KEYS)
     if unknown:
         yield f"git_config has no {', '.join(unknown)}; known: {', '.join(sorted(GIT_KEYS))}"
-    for key, value in opts.git_config.items():
+    for key, value in git.items():
         if not isinstance(value, (str, bool) if key == "2FA_enabled" else str):
-            yield f"git_config: {key} is {value!r}, which is no text"
-    repo = opts.git_config.get("repo", "")
+            yield f"git_config: {key} must be text, not {value!r}"
+    repo = git.get("repo", "")
     if not repo:
         yield "git_config has no repo"
     elif str(repo).startswith("http://"):
@@ -196,18 +296,43 @@ def _program(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
         variables |= dict.fromkeys(role.env)
     for name in variables:
         if not _VARIABLE.fullmatch(name):
-            yield f"the environment variable {name!r} has characters that SageMaker does not take"
+            yield f"the environment variable {name!r} has characters that SageMaker does not accept"
 
 
-def variable_problems(environment: Mapping[str, str]) -> Iterator[str]:
-    """Find more variables in a request than it may have, in words that tell whose they are."""
-    if len(environment) <= MOST_VARIABLES:
-        return
-    own = [name for name in environment if name.startswith("TORCHX_")]
-    yield (
-        f"environment: SageMaker takes {MOST_VARIABLES} variables; the job has "
-        f"{len(environment) - len(own)}, and the launcher adds {len(own)} ({', '.join(own)})"
-    )
+def _debugger(opts: AWSSageMakerOpts, region: str) -> Iterator[str]:
+    if opts.debugger_rules and opts.debugger_hook_config is False:
+        yield "debugger_rules are given, but debugger_hook_config=false saves nothing that they could examine"
+    profiler = as_object(opts, "profiler_config")
+    if opts.disable_profiler and profiler and profiler.get("DisableProfiler") is not True:
+        yield "profiler_config is given, but disable_profiler turns the profiler off"
+    if opts.profiler_rules and (opts.disable_profiler or profiler.get("DisableProfiler")):
+        yield "profiler_rules are given, but the profiler is turned off"
+    for option in ("debugger_rules", "profiler_rules"):
+        if any("RuleConfigurationName" not in rule for rule in as_objects(opts, option)):
+            yield f"{option}: a rule has no name (RuleConfigurationName)"
+    for option in ("debugger_hook_config", "debugger_rules", "profiler_config", "profiler_rules"):
+        if region in WITHOUT_DEBUGGER and getattr(opts, option):
+            yield f"{option} is given, but {region} has no SageMaker Debugger"
+
+
+def _objects(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
+    required = {
+        "tensorboard_output_config": ("S3OutputPath", "where the files go"),
+        "mlflow_config": ("MlflowResourceArn", "the ARN of the tracking server or app"),
+        "model_package_config": ("ModelPackageGroupArn", "the group that the model is registered in"),
+    }
+    for option, (member, meaning) in required.items():
+        if getattr(opts, option) is not None and not as_object(opts, option).get(member):
+            yield f"{option} has no {member}: {meaning}"
+    for option in ("debugger_hook_config", "profiler_config", "tensorboard_output_config"):
+        path = as_object(opts, option).get("S3OutputPath")
+        if not local and isinstance(path, str) and path and not path.startswith("s3://"):
+            yield f"{option}: the S3OutputPath is {path!r}, but SageMaker writes to s3://bucket/prefix only"
+    experiment = as_object(opts, "experiment_config")
+    if opts.experiment_config is not None and not experiment:
+        yield "experiment_config is empty: give ExperimentName, TrialName, RunName"
+    if experiment.get("RunName") and not experiment.get("ExperimentName"):
+        yield "experiment_config has a RunName, but not the ExperimentName that the run belongs to"
 
 
 def _tags(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
@@ -217,32 +342,79 @@ def _tags(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
         yield f"tags: {key!r} is given twice"
     for key, value in dict(pairs).items():
         if key in names.OWN_TAGS:
-            yield f"tags: {key!r} is a tag of the launcher's own"
+            yield f"tags: {key!r} is set by the launcher"
         if key in app.metadata and str(app.metadata[key]) != value:
-            yield f"tags: {key!r} is {value!r}, and {str(app.metadata[key])!r} in the job's own metadata"
+            yield f"tags: {key!r} is {value!r}, but {str(app.metadata[key])!r} in the job's metadata"
 
 
-def metric_pairs(metric: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return names and regexes of a metric definition: ``{"Name", "Regex"}``, or ``{name: regex}``."""
-    return _pairs(metric, "metric_definitions", "Name", "Regex")
+# ---- the queue
 
 
-def tag_pairs(tag: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return keys and values of a tag: ``{"Key", "Value"}``, or ``{key: value}``."""
-    return _pairs(tag, "tags", "Key", "Value")
+def attempts_of(app: AppDef, opts: AWSSageMakerOpts) -> int:
+    """Return how often Batch starts a job at most: as the option says, or by the roles' retries."""
+    if opts.batch_attempts is not None:
+        return opts.batch_attempts
+    return 1 + max(role.max_retries for role in app.roles)
 
 
-def _pairs(given: Mapping[str, str], option: str, first: str, second: str) -> list[tuple[str, str]]:
-    """Return the pairs of an item that is written in the service's way, or as pairs.
+def read_retry_rule(text: str) -> dict[str, str]:
+    """Return a valid rule of ``batch_retry_rules`` as the request has it."""
+    pattern, _, action = text.strip().rpartition(":")
+    return {"action": _RETRY_ACTIONS[action], "onStatusReason": pattern}
 
-    Raises:
-        InvalidRunConfigException: it is in the service's way, but not whole: "Regexp" for "Regex".
-    """
-    folded = {key.lower(): value for key, value in given.items()}
-    if set(folded) == {first.lower(), second.lower()}:
-        return [(folded[first.lower()], folded[second.lower()])]
-    if first in given or second in given:
-        raise InvalidRunConfigException(
-            f"{option}: {dict(given)} has to have {first} and {second}, and nothing else", option
+
+def _queue(app: AppDef, opts: AWSSageMakerOpts, region: str) -> Iterator[str]:
+    queue = opts.batch_queue
+    if not queue:
+        for option in QUEUE_OPTIONS:
+            if getattr(opts, option) is not None:
+                yield f"{option} is given without batch_queue"
+        return
+    match = _QUEUE.fullmatch(queue)
+    if match is None:
+        yield f"batch_queue must be the name or the ARN of a job queue, not {queue!r}"
+    elif match["region"] and region and match["region"] != region:
+        yield f"batch_queue is in {match['region']}, but the job runs in {region}"
+    share, quota, priority = opts.batch_share_identifier, opts.batch_quota_share, opts.batch_priority
+    if share and quota:
+        yield (
+            "batch_share_identifier and batch_quota_share are both given: a queue has fair shares, or quota "
+            "shares"
         )
-    return list(given.items())
+    if share is not None and not re.fullmatch(r"[A-Za-z0-9]{1,255}\*?", share):
+        yield f"batch_share_identifier may have letters and digits, and a * at its end, not {share!r}"
+    if quota is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", quota):
+        yield f"batch_quota_share may have up to 128 letters, digits, - and _, not {quota!r}"
+    if priority is not None and not 0 <= priority <= HIGHEST_PRIORITY:
+        yield f"batch_priority must be from 0 to {HIGHEST_PRIORITY}, not {priority}"
+    preemptions, timeout = opts.batch_preemption_retries, opts.batch_timeout
+    if preemptions is not None and not quota:
+        yield "batch_preemption_retries is given without batch_quota_share: only its jobs are preempted"
+    if preemptions is not None and preemptions < 0:
+        yield f"batch_preemption_retries must be ≥ 0, not {preemptions}"
+    yield from _retries(app, opts)
+    if timeout is not None and timeout < SHORTEST_TIMEOUT:
+        yield f"batch_timeout must be at least {SHORTEST_TIMEOUT} seconds, not {timeout}"
+
+
+def _retries(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
+    attempts, rules = attempts_of(app, opts), opts.batch_retry_rules or []
+    if not 1 <= attempts <= MOST_ATTEMPTS:
+        source = "batch_attempts is" if opts.batch_attempts is not None else "max_retries makes"
+        yield f"{source} {attempts} attempts, but AWS Batch makes from 1 to {MOST_ATTEMPTS}"
+    if rules and attempts == 1:
+        yield "batch_retry_rules are given, but the job has one attempt: give max_retries or batch_attempts"
+    if len(rules) > MOST_RETRY_RULES:
+        yield f"batch_retry_rules has {len(rules)} rules, but AWS Batch accepts {MOST_RETRY_RULES}"
+    for text in rules:
+        pattern, _, action = text.strip().rpartition(":")
+        if not pattern or action not in _RETRY_ACTIONS:
+            yield (
+                f"batch_retry_rules: cannot read {text!r}; a rule is PATTERN:retry or PATTERN:final, such as "
+                "'Received status from SageMaker: InternalServerError*:retry'"
+            )
+        elif "*" in pattern[:-1] or len(pattern) > LONGEST_PATTERN:
+            yield (
+                f"batch_retry_rules: the pattern {pattern!r} may have a * at its end only, and at most "
+                f"{LONGEST_PATTERN} characters"
+            )

@@ -1,6 +1,9 @@
-"""The least rights that jobs on SageMaker take: of who submits them, and of the role that they have.
+"""The rights that jobs on SageMaker need: of the person who submits them, and of the role that they have.
 
-After the API reference of CreateTrainingJob and "How to use SageMaker AI execution roles" (developer guide).
+The least rights are those of the API reference of CreateTrainingJob and "How to use SageMaker AI execution
+roles" (developer guide). Before a submission only rights are checked without which a job would fail late or
+lose its work: whether SageMaker may assume the role, and whether a job that is started again can read its
+checkpoints. What the caller may not look up is mentioned, and does not stop the submission.
 """
 
 from __future__ import annotations
@@ -16,203 +19,18 @@ from trainyard.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
 from trainyard.schedulers.aws.errors import AwsCredentialsError, AwsError
 from trainyard.schedulers.aws.iam import ASSUME, TAG_SESSION, Decision, find_role, simulate, trusts
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.configs import config_of
-from trainyard.schedulers.aws.sagemaker.queue_request import queue_name
+from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts, as_object
 from trainyard.schedulers.aws.session import AwsSession
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress
-    from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 
-JOBS = (
-    "sagemaker:AddTags",
-    "sagemaker:CreateTrainingJob",
-    "sagemaker:DeleteTrainingJob",
-    "sagemaker:DescribeTrainingJob",
-    "sagemaker:ListTags",
-    "sagemaker:StopTrainingJob",
-)
-LISTS = ("sagemaker:ListTrainingJobs", "sagemaker:Search")
-QUEUED_JOBS = (
-    "batch:DescribeServiceJob",
-    "batch:SubmitServiceJob",
-    "batch:TagResource",
-    "batch:TerminateServiceJob",
-)
-#: The first is looked at before a submission, and both by `list`.
-LOOK_AT_QUEUES = ("batch:DescribeJobQueues", "batch:ListServiceJobs")
-EXTEND_PLAN = ("sagemaker:DescribeTrainingPlanExtensionHistory", "sagemaker:ExtendTrainingPlan")
-READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
-WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
-PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
-PUSH = ("ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart")
-NETWORK = (
-    "ec2:CreateNetworkInterface",
-    "ec2:CreateNetworkInterfacePermission",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission",
-    "ec2:DescribeDhcpOptions",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeSecurityGroups",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeVpcs",
-)
-#: What may allow what an identity's policies do not.
-BUCKET_POLICY = "the bucket's policy"
-REMOTE_DEBUG = (
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-)
-
-
-@dataclass(frozen=True)
-class Grant:
-    """Rights that belong together.
-
-    Attributes:
-        sid: names them.
-        actions: what is allowed.
-        resources: on what, as ARNs.
-        samples: ARNs by which the rights can be tried; None for ``resources``, none if they cannot.
-        context: values of condition keys, which the statement names too.
-        elsewhere: what else may allow it: the policy of a bucket, a key. "" for nothing.
-    """
-
-    sid: str
-    actions: Sequence[str]
-    resources: Sequence[str]
-    samples: Sequence[str] | None = None
-    context: tuple[str, str] | None = None
-    elsewhere: str = ""
-
-    @property
-    def statement(self) -> dict[str, Any]:
-        """The statement of a policy."""
-        condition = {"StringEquals": dict([self.context])} if self.context else None
-        return {
-            "Sid": self.sid,
-            "Effect": "Allow",
-            "Action": sorted(self.actions),
-            "Resource": list(self.resources),
-            **({"Condition": condition} if condition else {}),
-        }
-
-
-def policy(grants: Sequence[Grant]) -> dict[str, Any]:
-    """Return grants as a policy document."""
-    return {"Version": "2012-10-17", "Statement": [grant.statement for grant in grants]}
-
-
-def caller_grants(places: Places) -> list[Grant]:
-    """Return what somebody needs who submits jobs, watches and stops them."""
-    role = [places.role or f"arn:{places.partition}:iam::{places.account}:role/*"]
-    known = None if places.role else ()
-    job = [places.arn("sagemaker", f"training-job/{places.job}")]
-    grants = [
-        Grant("Jobs", JOBS, [places.arn("sagemaker", "training-job/*")], samples=job),
-        Grant("Lists", LISTS, ["*"]),
-        Grant("ReadLogs", READ_LOGS, _logs(places)),
-        Grant("LookAtRole", ["iam:GetRole", "iam:SimulatePrincipalPolicy"], role, samples=known),
-        Grant(
-            "PassRole",
-            ["iam:PassRole"],
-            role,
-            samples=known,
-            context=("iam:PassedToService", "sagemaker.amazonaws.com"),
-        ),
-        *_files(
-            "Upload", ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], places, places.uploads
-        ),
-        *_buckets(places, [*places.uploads, *places.checkpoints]),
-    ]
-    if places.checkpoints:
-        buckets = places.buckets(places.checkpoints)
-        grants.append(Grant("LookAtBuckets", ["s3:GetBucketPolicy"], buckets, elsewhere=BUCKET_POLICY))
-    if places.default_bucket:
-        grants.append(Grant("MakeBucket", ["s3:CreateBucket"], places.buckets([places.default_bucket])))
-    if places.queue:
-        queue = [places.arn("batch", f"job-queue/{places.queue}"), places.arn("batch", "service-job/*")]
-        grants.append(Grant("QueuedJobs", QUEUED_JOBS, queue))
-        grants.append(Grant("LookAtQueues", LOOK_AT_QUEUES, ["*"]))
-    if places.plan:
-        grants.append(Grant("ExtendPlan", EXTEND_PLAN, [places.plan]))
-    if places.repository:
-        grants.append(Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]))
-        grants.append(
-            Grant("PushImages", [*PULL, *PUSH], _images(places), elsewhere="the repository's policy")
-        )
-    if places.result_key:
-        grants.append(_key("EncryptCode", ["kms:Decrypt", "kms:GenerateDataKey"], places.result_key))
-    return grants
-
-
-def role_grants(places: Places) -> list[Grant]:
-    """Return what the role of jobs needs."""
-    images = None if places.repository else ()
-    grants = [
-        Grant("WriteLogs", WRITE_LOGS, _logs(places)),
-        Grant("Metrics", ["cloudwatch:PutMetricData"], ["*"]),
-        Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]),
-        Grant("PullImage", PULL, _images(places), samples=images, elsewhere="the repository's policy"),
-        *_files("ReadCode", ["s3:GetObject"], places, places.uploads),
-        *_data(places),
-        *_files("WriteResults", ["s3:PutObject"], places, places.results),
-        *_files("Checkpoints", ["s3:GetObject", "s3:PutObject"], places, places.checkpoints),
-        *_buckets(places, [*places.uploads, *places.data, *places.checkpoints]),
-    ]
-    if places.result_key:
-        actions = ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"]
-        grants.append(_key("EncryptResults", actions, places.result_key))
-    if places.volume_key:
-        grants.append(_key("EncryptVolumes", ["kms:CreateGrant"], places.volume_key))
-    if places.in_vpc:
-        grants.append(Grant("Network", NETWORK, ["*"]))
-    if places.remote_debug:
-        grants.append(Grant("RemoteDebug", REMOTE_DEBUG, ["*"]))
-    return grants
-
-
-def _logs(places: Places) -> list[str]:
-    group = places.arn("logs", f"log-group:{names.LOG_GROUP}")
-    return [group, f"{group}:*"]
-
-
-def _images(places: Places) -> list[str]:
-    return [places.arn("ecr", f"repository/{places.repository or '*'}")]
-
-
-def _key(sid: str, actions: list[str], key: str) -> Grant:
-    return Grant(sid, actions, [key], samples=() if "*" in key else None, elsewhere="the key's policy")
-
-
-def _files(sid: str, actions: list[str], places: Places, prefixes: list[str]) -> list[Grant]:
-    return [Grant(sid, actions, places.objects(prefixes), elsewhere=BUCKET_POLICY)] if prefixes else []
-
-
-def _data(places: Places) -> list[Grant]:
-    """Return the rights to input: prefixes of keys, or single objects."""
-    if not places.data:
-        return []
-    prefixes = [f"arn:{places.partition}:s3:::{prefix}" for prefix in dict.fromkeys(places.data)]
-    samples = [prefix if "." in prefix.rpartition("/")[2] else f"{prefix}/*" for prefix in prefixes]
-    resources = [f"{prefix}*" for prefix in prefixes]
-    return [Grant("ReadData", ["s3:GetObject"], resources, samples=samples, elsewhere=BUCKET_POLICY)]
-
-
-def _buckets(places: Places, prefixes: list[str]) -> list[Grant]:
-    if not prefixes:
-        return []
-    return [Grant("Buckets", ["s3:ListBucket"], places.buckets(prefixes), elsewhere=BUCKET_POLICY)]
-
-
-# ---- What jobs with given options use in AWS: buckets, keys, repositories, names
+# ---- what jobs use
 
 
 @dataclass
-class Places:
-    """What jobs use. Prefixes of S3 are given as ``bucket/prefix``, keys as ARNs.
+class UsedResources:
+    """What jobs with given options use in AWS. Prefixes of S3 are given as ``bucket/prefix``, keys as ARNs.
 
     Attributes:
         region: region of the jobs.
@@ -266,7 +84,7 @@ class Places:
         return [f"arn:{self.partition}:s3:::{prefix.rstrip('/')}/*" for prefix in dict.fromkeys(prefixes)]
 
 
-def places_of(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> Places:
+def used_by(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> UsedResources:
     """Return what jobs with these options use.
 
     Args:
@@ -276,52 +94,231 @@ def places_of(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> Place
         role: ARN of their role; "" if it is not known.
     """
     partition, account = partition_and_account(who)
-    places = Places(region, account, partition, names.make_job_name(opts.base_job_name or "job"), role)
+    used = UsedResources(region, account, partition, names.make_job_name(opts.base_job_name or "job"), role)
     output = opts.output_path or ""
     if not output.startswith("s3://"):
-        places.default_bucket = names.default_bucket(region, account)
-        output = f"s3://{places.default_bucket}/"
+        used.default_bucket = names.default_bucket(region, account)
+        output = f"s3://{used.default_bucket}/"
     results = _prefix(output)
     bucket = results.partition("/")[0]
     written = [
-        config_of(opts, option).get("S3OutputPath")
+        as_object(opts, option).get("S3OutputPath")
         for option in ("debugger_hook_config", "profiler_config", "tensorboard_output_config")
     ]
-    places.results = list(dict.fromkeys([results, *(_prefix(uri) for uri in written if uri)]))
+    used.results = list(dict.fromkeys([results, *(_prefix(uri) for uri in written if uri)]))
     sources = [(uri.rpartition("?")[0] or uri) for uri in (opts.channels or {}).values()]
     sources += [uri for uri in (opts.model_uri, opts.source_dir) if uri]
-    places.data = [_prefix(uri) for uri in sources if uri.startswith("s3://")]
+    used.data = [_prefix(uri) for uri in sources if uri.startswith("s3://")]
     if opts.code_location and opts.code_location.startswith("s3://"):
-        places.uploads.append(f"{_prefix(opts.code_location)}/trainyard/code")
-        places.uploads.append(f"{bucket}/trainyard/data")
+        used.uploads = [f"{_prefix(opts.code_location)}/trainyard/code", f"{bucket}/trainyard/data"]
     else:
-        places.uploads.append(f"{bucket}/trainyard")
+        used.uploads = [f"{bucket}/trainyard"]
     if opts.checkpoint_s3_uri and opts.checkpoint_s3_uri.startswith("s3://"):
-        places.checkpoints = [_prefix(opts.checkpoint_s3_uri)]
-    places.result_key = _key_arn(places, opts.output_kms_key)
-    places.volume_key = _key_arn(places, opts.volume_kms_key)
+        used.checkpoints = [_prefix(opts.checkpoint_s3_uri)]
+    used.result_key = _key_arn(used, opts.output_kms_key)
+    used.volume_key = _key_arn(used, opts.volume_kms_key)
     image = ECR_IMAGE.fullmatch(opts.image_repo or "")
-    places.repository = image["name"] if image else ""
-    places.in_vpc = bool(opts.subnets)
-    places.remote_debug = bool(opts.enable_remote_debug)
-    places.queue = queue_name(opts.batch_queue or "")
-    places.plan = (opts.training_plan or "") if opts.training_plan_extension else ""
-    return places
+    used.repository = image["name"] if image else ""
+    used.in_vpc = bool(opts.subnets)
+    used.remote_debug = bool(opts.enable_remote_debug)
+    used.queue = names.queue_name(opts.batch_queue or "")
+    used.plan = (opts.training_plan or "") if opts.training_plan_extension else ""
+    return used
 
 
 def _prefix(uri: str) -> str:
     return "/".join(part for part in s3.split_uri(uri) if part)
 
 
-def _key_arn(places: Places, given: str | None) -> str:
+def _key_arn(used: UsedResources, given: str | None) -> str:
     """Return the ARN of a key; of an alias, which policies cannot name, that of any key."""
     if not given or given.startswith("arn:"):
         return given or ""
-    return places.arn("kms", "key/*" if given.startswith("alias/") else f"key/{given}")
+    return used.arn("kms", "key/*" if given.startswith("alias/") else f"key/{given}")
 
 
-# ---- Rights that a job would lack, found out before anything is uploaded: to be its role, and of its role
+# ---- the least rights
 
+JOBS = (
+    "sagemaker:AddTags",
+    "sagemaker:CreateTrainingJob",
+    "sagemaker:DeleteTrainingJob",
+    "sagemaker:DescribeTrainingJob",
+    "sagemaker:ListTags",
+    "sagemaker:StopTrainingJob",
+)
+LISTS = ("sagemaker:ListTrainingJobs", "sagemaker:Search")
+QUEUED_JOBS = (
+    "batch:DescribeServiceJob",
+    "batch:SubmitServiceJob",
+    "batch:TagResource",
+    "batch:TerminateServiceJob",
+)
+#: The first is called before a submission, and both by `list`.
+READ_QUEUES = ("batch:DescribeJobQueues", "batch:ListServiceJobs")
+EXTEND_PLAN = ("sagemaker:DescribeTrainingPlanExtensionHistory", "sagemaker:ExtendTrainingPlan")
+READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
+WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
+PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+PUSH = ("ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart")
+NETWORK = (
+    "ec2:CreateNetworkInterface",
+    "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeDhcpOptions",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVpcs",
+)
+#: What may allow an action that an identity's policies do not.
+BUCKET_POLICY = "the bucket's policy"
+REMOTE_DEBUG = (
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Rights that belong together.
+
+    Attributes:
+        sid: names them.
+        actions: what is allowed.
+        resources: on what, as ARNs.
+        samples: ARNs by which the rights can be simulated; None for ``resources``, empty if they cannot.
+        context: values of condition keys, which the statement names too.
+        elsewhere: what else may allow it: the policy of a bucket or key; "" for nothing.
+    """
+
+    sid: str
+    actions: Sequence[str]
+    resources: Sequence[str]
+    samples: Sequence[str] | None = None
+    context: tuple[str, str] | None = None
+    elsewhere: str = ""
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The statement of a policy."""
+        condition = {"StringEquals": dict([self.context])} if self.context else None
+        return {
+            "Sid": self.sid,
+            "Effect": "Allow",
+            "Action": sorted(self.actions),
+            "Resource": list(self.resources),
+            **({"Condition": condition} if condition else {}),
+        }
+
+
+def policy(grants: Sequence[Grant]) -> dict[str, Any]:
+    """Return grants as a policy document."""
+    return {"Version": "2012-10-17", "Statement": [grant.statement for grant in grants]}
+
+
+def caller_grants(used: UsedResources) -> list[Grant]:
+    """Return what somebody needs who submits jobs, watches and stops them."""
+    role = [used.role or f"arn:{used.partition}:iam::{used.account}:role/*"]
+    known = None if used.role else ()
+    job = [used.arn("sagemaker", f"training-job/{used.job}")]
+    grants = [
+        Grant("Jobs", JOBS, [used.arn("sagemaker", "training-job/*")], samples=job),
+        Grant("Lists", LISTS, ["*"]),
+        Grant("ReadLogs", READ_LOGS, _logs(used)),
+        Grant("LookAtRole", ["iam:GetRole", "iam:SimulatePrincipalPolicy"], role, samples=known),
+        Grant(
+            "PassRole",
+            ["iam:PassRole"],
+            role,
+            samples=known,
+            context=("iam:PassedToService", "sagemaker.amazonaws.com"),
+        ),
+        *_files("Upload", ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], used, used.uploads),
+        *_buckets(used, [*used.uploads, *used.checkpoints]),
+    ]
+    if used.checkpoints:
+        buckets = used.buckets(used.checkpoints)
+        grants.append(Grant("LookAtBuckets", ["s3:GetBucketPolicy"], buckets, elsewhere=BUCKET_POLICY))
+    if used.default_bucket:
+        grants.append(Grant("MakeBucket", ["s3:CreateBucket"], used.buckets([used.default_bucket])))
+    if used.queue:
+        queue = [used.arn("batch", f"job-queue/{used.queue}"), used.arn("batch", "service-job/*")]
+        grants.append(Grant("QueuedJobs", QUEUED_JOBS, queue))
+        grants.append(Grant("LookAtQueues", READ_QUEUES, ["*"]))
+    if used.plan:
+        grants.append(Grant("ExtendPlan", EXTEND_PLAN, [used.plan]))
+    if used.repository:
+        grants.append(Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]))
+        grants.append(Grant("PushImages", [*PULL, *PUSH], _images(used), elsewhere="the repository's policy"))
+    if used.result_key:
+        grants.append(_key("EncryptCode", ["kms:Decrypt", "kms:GenerateDataKey"], used.result_key))
+    return grants
+
+
+def role_grants(used: UsedResources) -> list[Grant]:
+    """Return what the role of jobs needs."""
+    images = None if used.repository else ()
+    grants = [
+        Grant("WriteLogs", WRITE_LOGS, _logs(used)),
+        Grant("Metrics", ["cloudwatch:PutMetricData"], ["*"]),
+        Grant("LogInToRegistry", ["ecr:GetAuthorizationToken"], ["*"]),
+        Grant("PullImage", PULL, _images(used), samples=images, elsewhere="the repository's policy"),
+        *_files("ReadCode", ["s3:GetObject"], used, used.uploads),
+        *_data(used),
+        *_files("WriteResults", ["s3:PutObject"], used, used.results),
+        *_files("Checkpoints", ["s3:GetObject", "s3:PutObject"], used, used.checkpoints),
+        *_buckets(used, [*used.uploads, *used.data, *used.checkpoints]),
+    ]
+    if used.result_key:
+        actions = ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"]
+        grants.append(_key("EncryptResults", actions, used.result_key))
+    if used.volume_key:
+        grants.append(_key("EncryptVolumes", ["kms:CreateGrant"], used.volume_key))
+    if used.in_vpc:
+        grants.append(Grant("Network", NETWORK, ["*"]))
+    if used.remote_debug:
+        grants.append(Grant("RemoteDebug", REMOTE_DEBUG, ["*"]))
+    return grants
+
+
+def _logs(used: UsedResources) -> list[str]:
+    group = used.arn("logs", f"log-group:{names.LOG_GROUP}")
+    return [group, f"{group}:*"]
+
+
+def _images(used: UsedResources) -> list[str]:
+    return [used.arn("ecr", f"repository/{used.repository or '*'}")]
+
+
+def _key(sid: str, actions: list[str], key: str) -> Grant:
+    return Grant(sid, actions, [key], samples=() if "*" in key else None, elsewhere="the key's policy")
+
+
+def _files(sid: str, actions: list[str], used: UsedResources, prefixes: list[str]) -> list[Grant]:
+    return [Grant(sid, actions, used.objects(prefixes), elsewhere=BUCKET_POLICY)] if prefixes else []
+
+
+def _data(used: UsedResources) -> list[Grant]:
+    """Return the rights to input: prefixes of keys, or single objects."""
+    if not used.data:
+        return []
+    prefixes = [f"arn:{used.partition}:s3:::{prefix}" for prefix in dict.fromkeys(used.data)]
+    samples = [prefix if "." in prefix.rpartition("/")[2] else f"{prefix}/*" for prefix in prefixes]
+    resources = [f"{prefix}*" for prefix in prefixes]
+    return [Grant("ReadData", ["s3:GetObject"], resources, samples=samples, elsewhere=BUCKET_POLICY)]
+
+
+def _buckets(used: UsedResources, prefixes: list[str]) -> list[Grant]:
+    if not prefixes:
+        return []
+    return [Grant("Buckets", ["s3:ListBucket"], used.buckets(prefixes), elsewhere=BUCKET_POLICY)]
+
+
+# ---- checks before a submission
 
 LIST = "s3:ListBucket"
 READ = "s3:GetObject"
@@ -330,17 +327,14 @@ WRITE = "s3:PutObject"
 _ENDS = {"aws-cn": "amazonaws.com.cn", "aws-iso": "c2s.ic.gov", "aws-iso-b": "sc2s.sgov.gov"}
 
 
-# ---- who may be the role
-
-
 def services(arn: str) -> list[str]:
-    """Return what SageMaker may be called in the trust policy of a role."""
+    """Return the names that SageMaker may have in the trust policy of a role."""
     end = _ENDS.get(arn.partition(":")[2].partition(":")[0])
     return ["sagemaker.amazonaws.com", *([f"sagemaker.{end}"] if end else [])]
 
 
 def trust_problem(role: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return what SageMaker may not do with a role that a request needs, and what to do; None if all is well.
+    """Return what SageMaker may not do with a role though a request needs it, and what to do.
 
     Args:
         role: what IAM says of it.
@@ -348,7 +342,7 @@ def trust_problem(role: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[
     """
     document = role.get("AssumeRolePolicyDocument")
     if not document:
-        return None  # not told
+        return None  # not known
     chaining = bool((request.get("SessionChainingConfig") or {}).get("EnableSessionTagChaining"))
     # developer guide, "Use attribute-based access control (ABAC) for multi-tenancy training"
     wanted = [ASSUME, *([TAG_SESSION] if chaining else [])]
@@ -376,7 +370,7 @@ def check_trust(role: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         raise ConfigError(problem[0], hint=problem[1])
 
 
-def look_at_trust(session: AwsSession, request: Mapping[str, Any], progress: Progress) -> None:
+def check_trust_of_arn(session: AwsSession, request: Mapping[str, Any], progress: Progress) -> None:
     """Do the same where the role's ARN is known already, if the caller may look it up.
 
     Raises:
@@ -389,7 +383,7 @@ def look_at_trust(session: AwsSession, request: Mapping[str, Any], progress: Pro
     except AwsCredentialsError:
         raise
     except AwsError as error:
-        progress.done(f"warning: the trust policy of {arn} was not looked at: {error.message}")
+        progress.done(f"warning: the trust policy of {arn} was not checked: {error.message}")
         return
     if role is None:
         raise ConfigError(
@@ -402,17 +396,14 @@ def look_at_trust(session: AwsSession, request: Mapping[str, Any], progress: Pro
     check_trust(role, request)
 
 
-# ---- what the role may do with checkpoints
-
-
-def look_at_checkpoints(session: AwsSession, role: str, uri: str, progress: Progress) -> None:
+def check_checkpoint_rights(session: AwsSession, role: str, uri: str, progress: Progress) -> None:
     """Refuse a job that could not read its checkpoints back when it is started again.
 
     Args:
         session: who asks.
         role: ARN of the job's role.
         uri: where the checkpoints are: ``s3://bucket/prefix``.
-        progress: is told what could not be found out.
+        progress: receives warnings about what could not be found out.
 
     Raises:
         ConfigError: the role may not, and nothing else could allow it; or there is no such bucket.
@@ -436,13 +427,13 @@ def look_at_checkpoints(session: AwsSession, role: str, uri: str, progress: Prog
     narrow = "Narrow the statement that denies it. " if explicit else ""
     raise ConfigError(
         f"the role {role} may not {actions} on {uri} ({why}), so a job that is started again "
-        "(max_retry_attempts, use_spot_instances) could not go on from its checkpoints",
+        "(max_retry_attempts, use_spot_instances) could not continue from its checkpoints",
         hint=f"{narrow}The role's policy needs: {json.dumps(statements(role, uri))}",
     )
 
 
 def statements(role: str, uri: str) -> list[dict[str, Any]]:
-    """Return what a role's policy has to say for checkpoints."""
+    """Return the statements for checkpoints that a role's policy needs."""
     bucket, objects = _checkpoint_arns(role, uri)
     return [
         {"Effect": "Allow", "Action": [READ, WRITE], "Resource": objects},
@@ -473,13 +464,13 @@ def _denied(session: AwsSession, role: str, uri: str, progress: Progress) -> lis
     except AwsCredentialsError:
         raise
     except AwsError as error:
-        progress.done(f"warning: the rights of {role} to {uri} were not looked at: {error.message}")
+        progress.done(f"warning: the rights of {role} to {uri} were not checked: {error.message}")
         return []
     return [each for each in decisions if (each.action, each.resource) in wanted and not each.allowed]
 
 
 def bucket_doubt(session: AwsSession, bucket: str, account: str) -> str:
-    """Return why a bucket may allow what an identity's policies do not; "" if it allows nothing by itself.
+    """Return why a bucket may allow what an identity's policies do not; "" if it cannot.
 
     Args:
         session: who asks.
@@ -490,15 +481,14 @@ def bucket_doubt(session: AwsSession, bucket: str, account: str) -> str:
         ConfigError: there is no such bucket.
     """
     try:
-        found = s3.find_bucket(session, bucket, account)
+        if s3.find_bucket(session, bucket, account) is None:
+            raise ConfigError(f"there is no bucket {bucket}", hint="Create it, or give another one.")
     except AwsError:
-        return f"the bucket {bucket} is another account's or cannot be looked at, and its policy may"
-    if found is None:
-        raise ConfigError(f"there is no bucket {bucket}", hint="Make it, or give another one.")
+        return f"the bucket {bucket} is another account's or cannot be examined, and its policy may"
     try:
         session.call("s3", "GetBucketPolicy", Bucket=bucket)
     except AwsError as error:
         if error.code == "NoSuchBucketPolicy":
             return ""
-        return f"the policy of the bucket {bucket} cannot be looked at, and may"
-    return f"the bucket {bucket} has a policy of its own, which may"
+        return f"the policy of the bucket {bucket} cannot be read, and may"
+    return f"the bucket {bucket} has its own policy, which may"

@@ -1,4 +1,4 @@
-"""Why a job is in its state: what SageMaker says of it is mapped to a reason here, and all else follows."""
+"""Why a job is in its state: SageMaker's answer is mapped to a reason, which gives state and message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.specs.status import AppState
+from trainyard.specs.status import AppState, is_terminal
 
 SUCCEEDED = "succeeded"
 RUNNING = "running"
@@ -24,31 +24,31 @@ SERVICE = "service"
 FAILED = "failed"
 DELETING = "deleting"
 
-STATE_OF_REASON: dict[str, AppState] = {
-    SUCCEEDED: AppState.SUCCEEDED,
-    RUNNING: AppState.RUNNING,
-    WAITING: AppState.PENDING,
-    STOPPING: AppState.RUNNING,
-    INTERRUPTED: AppState.PENDING,
-    CANCELLED: AppState.CANCELLED,
-    MAX_RUN: AppState.FAILED,
-    MAX_WAIT: AppState.FAILED,
-    MAX_PENDING: AppState.FAILED,
-    PROGRAM: AppState.FAILED,
-    REQUEST: AppState.FAILED,
-    CAPACITY: AppState.FAILED,
-    SERVICE: AppState.FAILED,
-    FAILED: AppState.FAILED,
-    DELETING: AppState.UNKNOWN,
+#: State and message by reason; the message of failures is SageMaker's own, where it gives one.
+_MEANINGS: dict[str, tuple[AppState, str]] = {
+    SUCCEEDED: (AppState.SUCCEEDED, ""),
+    RUNNING: (AppState.RUNNING, ""),
+    WAITING: (AppState.PENDING, "waits"),
+    STOPPING: (AppState.RUNNING, "is being stopped"),
+    INTERRUPTED: (AppState.PENDING, "its spot instances were taken back; it waits for others"),
+    CANCELLED: (AppState.CANCELLED, "cancelled"),
+    MAX_RUN: (AppState.FAILED, "ran longer than max_run and was stopped"),
+    MAX_WAIT: (AppState.FAILED, "waited and ran longer than max_wait and was stopped"),
+    MAX_PENDING: (AppState.FAILED, "no instances could be had within max_pending"),
+    PROGRAM: (AppState.FAILED, "failed"),
+    REQUEST: (AppState.FAILED, "failed"),
+    CAPACITY: (AppState.FAILED, "failed"),
+    SERVICE: (AppState.FAILED, "failed"),
+    FAILED: (AppState.FAILED, "failed"),
+    DELETING: (AppState.UNKNOWN, "is being deleted"),
 }
-
 _OF_SECONDARY = {
     "MaxRuntimeExceeded": MAX_RUN,
     "MaxWaitTimeExceeded": MAX_WAIT,
     "MaxPendingTimeExceeded": MAX_PENDING,
 }
 _ACTIVE = {"Training": RUNNING, "Uploading": RUNNING, "Interrupted": INTERRUPTED}
-# FailureReason begins with who is to blame.
+# FailureReason begins with the party that is to blame.
 _OF_FAILURE = [
     (PROGRAM, re.compile(r"^AlgorithmError")),
     (CAPACITY, re.compile(r"^CapacityError|insufficient capacity", re.I)),
@@ -56,18 +56,6 @@ _OF_FAILURE = [
     (SERVICE, re.compile(r"^InternalServerError")),
 ]
 _EXIT_CODE = re.compile(r"exit code:? (\d+)", re.I)
-_TEXTS = {
-    RUNNING: "",
-    SUCCEEDED: "",
-    WAITING: "waits",
-    STOPPING: "is being stopped",
-    INTERRUPTED: "its spot instances were taken back; it waits for others",
-    CANCELLED: "cancelled",
-    MAX_RUN: "ran longer than max_run and was stopped",
-    MAX_WAIT: "waited and ran longer than max_wait and was stopped",
-    MAX_PENDING: "no instances could be had within max_pending",
-    DELETING: "is being deleted",
-}
 
 
 def reason_of(job: Mapping[str, Any]) -> str:
@@ -88,22 +76,32 @@ def reason_of(job: Mapping[str, Any]) -> str:
     return _ACTIVE.get(secondary, WAITING) if secondary else RUNNING
 
 
+def state_of(job: Mapping[str, Any]) -> AppState:
+    """Return the state of a job."""
+    return _MEANINGS[reason_of(job)][0]
+
+
+def is_over(job: Mapping[str, Any]) -> bool:
+    """Tell whether a job has ended."""
+    return is_terminal(state_of(job))
+
+
 def message_of(job: Mapping[str, Any]) -> str:
     """Return the reason in words."""
     reason = reason_of(job)
+    state, text = _MEANINGS[reason]
     failure = str(job.get("FailureReason") or "").strip()
-    if STATE_OF_REASON[reason] == AppState.FAILED and failure:
+    if state == AppState.FAILED and failure:
         return failure
-    text = _TEXTS.get(reason, "failed")
+    if reason != WAITING:
+        return text
     transitions = job.get("SecondaryStatusTransitions") or []
     last = str(transitions[-1].get("StatusMessage") or "").strip() if transitions else ""
-    if reason == WAITING:
-        return f"{job.get('SecondaryStatus')}: {last}" if last else str(job.get("SecondaryStatus") or text)
-    return text
+    return f"{job.get('SecondaryStatus')}: {last}" if last else str(job.get("SecondaryStatus") or text)
 
 
 def exit_code_of(job: Mapping[str, Any]) -> int | None:
-    """Return the exit code that the failure speaks of; 0 of a job that succeeded."""
+    """Return the exit code that the failure mentions; 0 for a job that succeeded."""
     if job.get("TrainingJobStatus") == "Completed":
         return 0
     found = _EXIT_CODE.search(str(job.get("FailureReason") or ""))

@@ -1,435 +1,60 @@
 """From a job and options to a CreateTrainingJob request. Nothing is read, uploaded or asked here.
 
-What only AWS or a disk can tell stands in the request by a name of its own until then: the account
-(``<account>``), the content of a repository (``<content>``), paths of this machine (``file://...``).
-`settle` puts what they have come to be in their place.
+Options that are copied into the request need nothing here: `options` says where each goes. What only AWS or a
+disk can tell is a placeholder in the request at first: the account (``<account>``), the content of a
+repository (``<content>``), paths of this machine (``file://...``). `settle` replaces them.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import trainyard
-from trainyard.errors import ConfigError
-from trainyard.schedulers.aws import s3, service_model
-from trainyard.schedulers.aws.sagemaker import configs, names, request_rules
+from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.schedulers.aws import s3
+from trainyard.schedulers.aws.sagemaker import names, request_rules
 from trainyard.schedulers.aws.sagemaker.channels import (
     MODEL_CONTENT_TYPE,
-    Channels,
-    Upload,
+    SETTING_OF_MEMBER,
+    InputChannels,
+    LocalInput,
     is_s3,
     local_path,
 )
-from trainyard.schedulers.aws.sagemaker.container import Programs
-from trainyard.schedulers.aws.sagemaker.instances import Instances
+from trainyard.schedulers.aws.sagemaker.container import Containers, PlannedCode, without_secrets
 from trainyard.schedulers.aws.sagemaker.network_isolation import problems_of as isolation_problems
 from trainyard.schedulers.aws.sagemaker.option_rules import (
     WITHOUT_DEBUGGER,
+    attempts_of,
     check_options,
-    metric_pairs,
+    read_retry_rule,
     refuse,
-    tag_pairs,
-    variable_problems,
 )
-from trainyard.schedulers.aws.sagemaker.options import FILE, AWSSageMakerOpts
-from trainyard.schedulers.aws.sagemaker.queue_request import queue_name, submission_of
+from trainyard.schedulers.aws.sagemaker.options import (
+    FILE,
+    OPTION_OF_MEMBER,
+    AWSSageMakerOpts,
+    as_object,
+    as_objects,
+    copied,
+    declared,
+    instance_groups,
+    metric_pairs,
+    tag_pairs,
+)
 from trainyard.schedulers.aws.sagemaker.training_script import script_of
-from trainyard.specs.app import AppDef
+from trainyard.specs.app import AppDef, Role
+from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.system.identity import user_name
 
 DEFAULT_MODEL_CHANNEL = "model"
-
-
-def make_job(
-    app: AppDef,
-    opts: AWSSageMakerOpts,
-    *,
-    job_name: str | None = None,
-    code: PlannedCode | None = None,
-    region: str = "us-east-1",
-    local: bool = False,
-) -> AWSSageMakerJob:
-    """Make the request. Pure: calls nothing, reads nothing.
-
-    Args:
-        app: the job; it is not changed.
-        opts: the options.
-        job_name: name of the training job; a new one by default.
-        code: the code that goes with it; None for none.
-        region: where it is to run.
-        local: whether it runs on this machine: results and checkpoints may go to paths, given as
-            ``file://`` URIs in the request.
-
-    Raises:
-        ConfigError: the job or the options do not fit SageMaker, or each other.
-    """
-    check_options(app, opts, region=region, local=local)
-    job = _Builder(
-        app, opts, job_name or names.make_job_name(opts.base_job_name or app.name), code, region
-    ).job()
-    problems = request_rules.problems_of(job.job_def, request_rules.as_options, is_local=local)
-    problems += variable_problems(job.job_def.get("Environment", {}))
-    refuse(app, [*problems, *isolation_problems(job.job_def)])
-    return job
-
-
-class _Builder:
-    """Makes one request, part by part."""
-
-    def __init__(
-        self, app: AppDef, opts: AWSSageMakerOpts, job_name: str, code: PlannedCode | None, region: str
-    ) -> None:
-        self.app = app
-        self.opts = opts
-        self.job_name = job_name
-        queue = queue_name(opts.batch_queue or "")
-        self.app_id = f"{queue}:{job_name}" if queue else job_name
-        self.region = region
-        self.needs = Needs()
-        self.script = script_of(app.roles[0]) if len(app.roles) == 1 else None
-        self.instances = Instances(app, opts)
-        self.output_path = self._output_path()
-        if code is not None and code.key:
-            self.needs.code_uri = self._code_uri(code.key)
-        self.programs = Programs(self, code)
-
-    def job(self) -> AWSSageMakerJob:
-        opts = self.opts
-        channels = self._channels()
-        parts: dict[str, Any] = {
-            "TrainingJobName": self.job_name,
-            "RoleArn": self._role(),
-            "AlgorithmSpecification": self._algorithm(),
-            "OutputDataConfig": self._output(),
-            "ResourceConfig": self.instances.config,
-            "StoppingCondition": self._stopping(),
-            "HyperParameters": self.programs.hyperparameters,
-            "Environment": self.programs.environment,
-            "InputDataConfig": channels.entries,
-            "VpcConfig": self._vpc(),
-            "CheckpointConfig": self._checkpoints(),
-            "DebugHookConfig": self._debug_hook(),
-            "DebugRuleConfigurations": configs.rules_of(opts, "debugger_rules", self.region),
-            "ProfilerConfig": self._profiler(),
-            "ProfilerRuleConfigurations": configs.rules_of(opts, "profiler_rules", self.region),
-            "TensorBoardOutputConfig": configs.config_of(opts, "tensorboard_output_config"),
-            "ExperimentConfig": configs.config_of(opts, "experiment_config"),
-            "MlflowConfig": configs.config_of(opts, "mlflow_config"),
-            "ModelPackageConfig": configs.config_of(opts, "model_package_config"),
-            "Tags": self._tags(),
-        }
-        switches = {
-            "EnableManagedSpotTraining": opts.use_spot_instances,
-            "EnableNetworkIsolation": opts.enable_network_isolation,
-            "EnableInterContainerTrafficEncryption": opts.encrypt_inter_container_traffic,
-        }
-        request = {key: value for key, value in parts.items() if value}
-        request |= {key: True for key, on in switches.items() if on}
-        request |= self._small_configs()
-        self.needs.uploads = channels.uploads
-        self.needs.extension = opts.training_plan_extension or ""
-        job = AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=self.programs.runs)
-        if opts.batch_queue:
-            job.submission = submission_of(self.app, opts, self.job_name, request["Tags"])
-        return job
-
-    def _role(self) -> str:
-        role = self.opts.role
-        if role.startswith("arn:"):
-            # a look-up is worth it where the job is to survive what others do not, or hands tags on
-            again = self.opts.max_retry_attempts is not None
-            self.needs.role_check = again or bool(self.opts.enable_session_tag_chaining)
-            return role
-        self.needs.role_name = role.rpartition("/")[2]
-        return f"arn:aws:iam::{names.ACCOUNT}:role/{role.strip('/')}"
-
-    def _algorithm(self) -> dict[str, Any]:
-        opts = self.opts
-        algorithm: dict[str, Any] = {
-            "TrainingImage": self.app.roles[0].image,
-            "TrainingInputMode": opts.input_mode or FILE,
-        }
-        if self.programs.entrypoint:
-            algorithm["ContainerEntrypoint"] = self.programs.entrypoint
-        if self.programs.arguments:
-            algorithm["ContainerArguments"] = self.programs.arguments
-        metrics = self._metrics()
-        if metrics:
-            algorithm["MetricDefinitions"] = metrics
-        if opts.enable_sagemaker_metrics is not None:
-            algorithm["EnableSageMakerMetricsTimeSeries"] = opts.enable_sagemaker_metrics
-        if opts.training_repository_access_mode is not None:
-            config: dict[str, Any] = {"TrainingRepositoryAccessMode": opts.training_repository_access_mode}
-            provider = opts.training_repository_credentials_provider_arn
-            if provider:
-                config["TrainingRepositoryAuthConfig"] = {
-                    "TrainingRepositoryCredentialsProviderArn": provider
-                }
-            algorithm["TrainingImageConfig"] = config
-        return algorithm
-
-    def _metrics(self) -> list[dict[str, str]]:
-        pairs = [pair for given in self.opts.metric_definitions or [] for pair in metric_pairs(given)]
-        if self.script is not None:
-            pairs += [(metric["name"], metric["regex"]) for metric in self.script.metrics]
-        twice = sorted({name for name, _ in pairs if [other for other, _ in pairs].count(name) > 1})
-        if twice:
-            raise ConfigError(f"the metric {twice[0]!r} is defined twice")
-        return [{"Name": name, "Regex": regex} for name, regex in pairs]
-
-    def _output_path(self) -> str:
-        wanted = self.script.output.get("uri", "") if self.script is not None else ""
-        given = _one_of("output", wanted, "output_path", self.opts.output_path)
-        if given:
-            return _destination("output", given)
-        return self._default_bucket()
-
-    def _default_bucket(self) -> str:
-        self.needs.default_bucket = True
-        return s3.join_uri(names.default_bucket(self.region))
-
-    def _output(self) -> dict[str, Any]:
-        output: dict[str, Any] = {"S3OutputPath": self.output_path}
-        if self.opts.output_kms_key:
-            output["KmsKeyId"] = self.opts.output_kms_key
-        uncompressed = self.opts.disable_output_compression
-        if self.script is not None and self.script.output.get("compression") == "none":
-            uncompressed = True
-        if uncompressed:
-            output["CompressionType"] = "NONE"
-        return output
-
-    def _stopping(self) -> dict[str, int]:
-        opts = self.opts
-        max_run = opts.max_run
-        if max_run is None and self.script is not None:
-            max_run = self.script.max_run
-        stopping = {"MaxRuntimeInSeconds": request_rules.DEFAULT_RUN if max_run is None else max_run}
-        if opts.max_wait is not None:
-            stopping["MaxWaitTimeInSeconds"] = opts.max_wait
-        if opts.max_pending is not None:
-            stopping["MaxPendingTimeInSeconds"] = opts.max_pending
-        return stopping
-
-    def _channels(self) -> Channels:
-        channels = Channels()
-        given: dict[str, Any] = dict(self.opts.channels or {})
-        wanted = self.script.channels if self.script is not None else {}
-        for name, uri in [*given.items(), *wanted.items()]:
-            channels.add(name, uri)
-        if self.opts.model_uri:
-            channels.add(
-                self.opts.model_channel_name or DEFAULT_MODEL_CHANNEL,
-                self.opts.model_uri,
-                ContentType=MODEL_CONTENT_TYPE,
-                InputMode=FILE,
-            )
-        for name, uri in self.programs.channels.items():
-            channels.add(name, uri, InputMode=FILE)
-        channels.assign(self.instances.groups)
-        return channels
-
-    def _vpc(self) -> dict[str, list[str]]:
-        if not self.opts.subnets:
-            return {}
-        return {"Subnets": self.opts.subnets, "SecurityGroupIds": self.opts.security_group_ids or []}
-
-    def _checkpoints(self) -> dict[str, str]:
-        wanted = self.script.checkpoints if self.script is not None else {}
-        uri = _one_of("checkpoints", wanted.get("uri", ""), "checkpoint_s3_uri", self.opts.checkpoint_s3_uri)
-        if not uri:
-            return {}
-        again = self.opts.max_retry_attempts is not None or self.opts.use_spot_instances
-        if again and uri.startswith("s3://") and not s3.is_directory_bucket(uri):
-            self.needs.checkpoint_check = uri
-        path = self.opts.checkpoint_local_path or wanted.get("path")
-        return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
-
-    def _debug_hook(self) -> dict[str, Any]:
-        given = self.opts.debugger_hook_config
-        # as the SDK has it: Debugger does not go together with parameter servers
-        is_default = given is None and not self.opts.debugger_rules
-        if given is False or self.region in WITHOUT_DEBUGGER or (is_default and self._has_parameter_server()):
-            return {}
-        config = configs.config_of(self.opts, "debugger_hook_config")
-        return {"S3OutputPath": self.output_path, "CollectionConfigurations": [], **config}
-
-    def _has_parameter_server(self) -> bool:
-        return bool((self.opts.distribution or {}).get("parameter_server", {}).get("enabled"))
-
-    def _profiler(self) -> dict[str, Any]:
-        trainium = any(kind.startswith("ml.trn") for kind in self.instances.types)
-        given = configs.config_of(self.opts, "profiler_config")
-        if given and not given.get("DisableProfiler"):
-            return {"S3OutputPath": self.output_path, "DisableProfiler": False, **given}
-        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium or given:
-            return {"DisableProfiler": True}
-        return {"S3OutputPath": self.output_path, "DisableProfiler": False}
-
-    def _small_configs(self) -> dict[str, Any]:
-        opts = self.opts
-        configs: dict[str, Any] = {}
-        if opts.max_retry_attempts is not None:
-            configs["RetryStrategy"] = {"MaximumRetryAttempts": opts.max_retry_attempts}
-        if opts.enable_infra_check is not None:
-            configs["InfraCheckConfig"] = {"EnableInfraCheck": opts.enable_infra_check}
-        if opts.enable_remote_debug is not None:
-            configs["RemoteDebugConfig"] = {"EnableRemoteDebug": opts.enable_remote_debug}
-        if opts.enable_session_tag_chaining is not None:
-            configs["SessionChainingConfig"] = {"EnableSessionTagChaining": opts.enable_session_tag_chaining}
-        return configs
-
-    def _tags(self) -> list[dict[str, str]]:
-        tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
-        tags |= {key: str(value) for key, value in self.app.metadata.items()}
-        tags[names.TAG_VERSION] = trainyard.__version__
-        if self.opts.batch_queue:
-            tags[names.TAG_QUEUED] = self.app_id
-        tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
-        user = user_name() if self.opts.user is None else self.opts.user
-        if user:
-            tags[names.TAG_USER] = names.tag_value(user)
-        return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-    def _code_uri(self, key: str) -> str:
-        """Return where the code goes: code_location, or the bucket of the results."""
-        if self.opts.code_location:
-            bucket, prefix = s3.split_uri(self.opts.code_location)
-        elif is_s3(self.output_path):
-            bucket, prefix = s3.split_uri(self.output_path)[0], ""
-        else:
-            bucket, prefix = s3.split_uri(self._default_bucket())[0], ""
-        return s3.join_uri(bucket, prefix, "trainyard/code", key) + "/"
-
-
-def _one_of(name: str, wanted: str, option: str, given: str | None) -> str:
-    if wanted and given and wanted.rstrip("/") != given.rstrip("/"):
-        raise ConfigError(
-            f"the script's {name} go to {wanted}, and {option} is {given}", hint="Give one of them."
-        )
-    return given or wanted
-
-
-def _destination(what: str, uri: str) -> str:
-    if is_s3(uri):
-        return uri
-    if "://" in uri and not uri.startswith("file://"):
-        raise ConfigError(
-            f"{what}: SageMaker writes to no {uri.partition('://')[0]}:// URIs", hint="s3://bucket/prefix"
-        )
-    return local_path(uri).uri
-
-
-def check_job(job: AWSSageMakerJob) -> None:
-    """Check all requests of a job, settled or not, against the services' own models.
-
-    Raises:
-        ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
-    """
-    from trainyard.schedulers.aws.service_model import problems_of
-
-    problems = operation_too_new("sagemaker", "ExtendTrainingPlan") if job.needs.extension else []
-    if job.submission:
-        submission = {**job.submission, "serviceRequestPayload": "{}"}
-        missing = too_new("batch", "SubmitServiceJob", submission)
-        is_known = not operation_too_new("batch", "SubmitServiceJob")
-        problems += missing + (problems_of("batch", "SubmitServiceJob", submission) if is_known else [])
-    check_request(job.job_def, problems)
-
-
-def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> None:
-    """Check a request, settled or not, against the service's own model.
-
-    Args:
-        request: the CreateTrainingJob request.
-        others: what else is wrong with the job.
-
-    Raises:
-        ConfigError: the service would refuse it; everything that is wrong is said at once.
-    """
-    from trainyard.schedulers.aws.service_model import problems_of
-
-    example = settle(
-        request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
-    )
-    missing = too_new("sagemaker", "CreateTrainingJob", example)  # and takes that out of the example
-    problems = [*others, *missing, *problems_of("sagemaker", "CreateTrainingJob", example)]
-    if problems:
-        from trainyard.redaction import redact_text
-
-        text = "".join(f"\n  - {redact_text(problem)}" for problem in problems)
-        raise ConfigError(f"SageMaker would refuse the job:{text}")
-
-
-# ---- What of the services an installed boto3 does not know yet, said before anything is uploaded
-
-
-_TRAINING = ("sagemaker", "CreateTrainingJob")
-_QUEUE = ("batch", "SubmitServiceJob")
-#: Members of requests that are newer than the oldest boto3 that is supported, the option that they come from,
-#: and the first boto3 that has them.
-MEMBERS: dict[tuple[str, str], list[tuple[tuple[str, ...], str, str]]] = {
-    _TRAINING: [
-        (("ResourceConfig", "InstancePreferences"), "instance_preferences", "1.43.90"),
-        (("ResourceConfig", "InstancePlacementConfig"), "instance_placement_config", "1.40.6"),
-        (("ResourceConfig", "TrainingPlanArn"), "training_plan", "1.35.75"),
-        (("MlflowConfig",), "mlflow_config", "1.42.2"),
-        (("ModelPackageConfig",), "model_package_config", "1.42.2"),
-    ],
-    _QUEUE: [
-        (("quotaShareName",), "batch_quota_share", "1.42.72"),
-        (("preemptionConfiguration",), "batch_preemption_retries", "1.42.72"),
-    ],
-}
-#: The same of whole operations.
-OPERATIONS: dict[tuple[str, str], tuple[str, str]] = {
-    ("sagemaker", "ExtendTrainingPlan"): ("training_plan_extension", "1.42.66"),
-    _QUEUE: ("batch_queue", "1.39.16"),
-}
-
-
-def too_new(service: str, operation: str, request: dict[str, Any]) -> list[str]:
-    """Return what of a request the installed boto3 does not know, and take it out, so that the rest can be
-    checked.
-
-    Args:
-        service: name of the service, such as ``sagemaker``.
-        operation: name of the operation.
-        request: the request; it is changed.
-    """
-    missing = operation_too_new(service, operation)
-    if missing:
-        return missing
-    problems = []
-    for path, option, version in MEMBERS.get((service, operation), []):
-        place: Any = request
-        for name in path[:-1]:
-            place = place.get(name) or {}
-        if path[-1] in place and not service_model.has_member(service, operation, path):
-            del place[path[-1]]
-            problems.append(_needs(option, version))
-    return problems
-
-
-def operation_too_new(service: str, operation: str) -> list[str]:
-    """Return what is to be said if the installed boto3 does not know an operation."""
-    known = OPERATIONS.get((service, operation))
-    if known is None or service_model.has_operation(service, operation):
-        return []
-    return [_needs(*known)]
-
-
-def _needs(option: str, version: str) -> str:
-    from botocore import __version__
-
-    return f"{option} needs boto3 {version} or newer, and {__version__} is installed: pip install -U boto3"
-
-
-# ---- A training job that can be submitted: the request, and what comes before it
+DEFAULT_VOLUME = 30
+#: API reference, CreateTrainingJob: the most variables that there may be.
+MOST_VARIABLES = 100
 
 
 @dataclass
@@ -438,8 +63,8 @@ class Needs:
 
     Attributes:
         role_name: name of the role whose ARN is to be found; "" where the ARN was given.
-        role_check: whether the role is to be looked at, though its ARN was given.
-        checkpoint_check: where the checkpoints are, if the role's rights to them are to be looked at.
+        role_check: whether the role is to be looked up, though its ARN was given.
+        checkpoint_check: where the checkpoints are, if the role's rights to them are to be checked.
         default_bucket: whether something goes to the account's own bucket, made if it is missing.
         code_uri: where the code is to be uploaded, a "directory" of S3; "" if there is none to upload.
         uploads: paths of this machine that are to be uploaded.
@@ -451,32 +76,24 @@ class Needs:
     checkpoint_check: str = ""
     default_bucket: bool = False
     code_uri: str = ""
-    uploads: list[Upload] = field(default_factory=list)
+    uploads: list[LocalInput] = field(default_factory=list)
     extension: str = ""
 
     def steps(self) -> list[str]:
         """Return in words what will be done."""
-        steps = []
-        if self.role_name:
-            steps.append(f"look up the ARN of the role {self.role_name}, and whether SageMaker may assume it")
-        if self.role_check:
-            steps.append("look up whether SageMaker may assume the role, if that is allowed")
-        if self.checkpoint_check:
-            steps.append(
-                f"look up whether the role may read and write {self.checkpoint_check}, for when the job is "
-                "started again, if that is allowed"
-            )
-        if self.default_bucket:
-            steps.append("make the account's own bucket, unless it is there")
-        if self.code_uri:
-            steps.append(f"upload the code to {self.code_uri}, unless it is there")
-        steps += [f"upload {upload.path}, unless it is there" for upload in self.uploads]
-        if self.extension:
-            steps.append(
-                f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
-                "plan has it"
-            )
-        return steps
+        role, checkpoints, code = self.role_name, self.checkpoint_check, self.code_uri
+        steps = {
+            f"look up the ARN of the role {role}, and whether SageMaker may assume it": role,
+            "look up whether SageMaker may assume the role, if that is allowed": self.role_check,
+            f"look up whether the role may read and write {checkpoints}, for when the job is started again, "
+            "if that is allowed": checkpoints,
+            "make the account's own bucket, unless it exists": self.default_bucket,
+            f"upload the code to {code}, unless it is there": code,
+            **{f"upload {upload.path}, unless it is there": True for upload in self.uploads},
+            f"buy the extension {self.extension} of the training plan, which is paid at once, unless the "
+            "plan has it": self.extension,
+        }
+        return [step for step, is_needed in steps.items() if is_needed]
 
 
 @dataclass
@@ -503,13 +120,11 @@ class AWSSageMakerJob:
     @property
     def app_id(self) -> str:
         """The job's id: its name, and before it the queue if it goes through one."""
-        queue = str(self.submission.get("jobQueue", "")).rpartition("/")[2]
-        return f"{queue}:{self.job_name}" if queue else self.job_name
+        return names.app_id(self.submission.get("jobQueue", ""), self.job_name)
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, without secrets, with what comes before it and what will run."""
         from trainyard.redaction import Redactor
-        from trainyard.schedulers.aws.sagemaker.container import without_secrets
 
         redactor = Redactor()
         job_def = without_secrets(self.job_def)
@@ -529,34 +144,486 @@ class AWSSageMakerJob:
         return str(self)
 
 
-@dataclass(frozen=True)
-class PlannedCode:
-    """What the request has to know of the code.
+def make_job(
+    app: AppDef,
+    opts: AWSSageMakerOpts,
+    *,
+    job_name: str | None = None,
+    code: PlannedCode | None = None,
+    region: str = "us-east-1",
+    local: bool = False,
+) -> AWSSageMakerJob:
+    """Make the request. Pure: calls nothing, reads nothing.
 
-    Attributes:
-        key: names its content; `names.CONTENT` where that is not known yet. "" if there is nothing to upload.
-        archive: ``s3://`` URI of an archive that is there already; "" if the code is to be uploaded.
-        has_code: whether there is code at all, and not the toolkit alone.
+    Args:
+        app: the job; it is not changed.
+        opts: the options.
+        job_name: name of the training job; a new one by default.
+        code: the code that travels with it.
+        region: where it runs.
+        local: whether it runs on this machine: results and checkpoints may go to paths, given as
+            ``file://`` URIs in the request.
+
+    Raises:
+        ConfigError: the job or the options do not fit SageMaker, or each other.
     """
+    check_options(app, opts, region=region, local=local)
+    name = job_name or names.make_job_name(opts.base_job_name or app.name)
+    job = _RequestBuilder(app, opts, name, code, region).job()
+    refuse(
+        app,
+        [
+            *request_rules.problems_of(job.job_def, _name_in_options, is_local=local),
+            *_variable_problems(job.job_def.get("Environment", {})),
+            *isolation_problems(job.job_def),
+        ],
+    )
+    return job
 
-    key: str = ""
-    archive: str = ""
-    has_code: bool = True
+
+def _name_in_options(member: str) -> str:
+    """Return the option, or setting of a channel, that a member of the request is made from."""
+    return OPTION_OF_MEMBER.get(member) or SETTING_OF_MEMBER.get(member, member)
+
+
+def _variable_problems(environment: Mapping[str, str]) -> Iterator[str]:
+    if len(environment) > MOST_VARIABLES:
+        own = [name for name in environment if name.startswith("TORCHX_")]
+        yield (
+            f"environment: SageMaker accepts {MOST_VARIABLES} variables; the job has "
+            f"{len(environment) - len(own)}, and the launcher adds {len(own)} ({', '.join(own)})"
+        )
+
+
+class _RequestBuilder:
+    """Makes one request, part by part."""
+
+    def __init__(
+        self, app: AppDef, opts: AWSSageMakerOpts, job_name: str, code: PlannedCode | None, region: str
+    ) -> None:
+        self.app = app
+        self.opts = opts
+        self.job_name = job_name
+        self.app_id = names.app_id(opts.batch_queue or "", job_name)
+        self.region = region
+        self.needs = Needs()
+        self.script = script_of(app.roles[0]) if len(app.roles) == 1 else None
+        self.groups: list[str] = []
+        self.resources = self._resources()
+        self.output_path = self._output_path()
+        if code is not None and code.key:
+            self.needs.code_uri = self._code_uri(code.key)
+        self.containers = Containers(
+            app,
+            opts,
+            self.script,
+            code,
+            job_name=job_name,
+            app_id=self.app_id,
+            region=region,
+            code_uri=self.needs.code_uri,
+            several=self.count > 1,
+            types=self.types,
+            groups=self.groups,
+        )
+
+    def job(self) -> AWSSageMakerJob:
+        opts, containers = self.opts, self.containers
+        channels = self._channels()
+        made: dict[str, Any] = {
+            "TrainingJobName": self.job_name,
+            "RoleArn": self._role(),
+            "AlgorithmSpecification": self._algorithm(),
+            "OutputDataConfig": self._output(),
+            "ResourceConfig": self.resources,
+            "StoppingCondition": {"MaxRuntimeInSeconds": self._max_run()},
+            "HyperParameters": containers.hyperparameters,
+            "Environment": containers.environment,
+            "InputDataConfig": channels.entries,
+            "CheckpointConfig": self._checkpoints(),
+            "DebugHookConfig": self._debug_hook(),
+            "DebugRuleConfigurations": _rules(opts, "debugger_rules", self.region),
+            "ProfilerConfig": self._profiler(),
+            "ProfilerRuleConfigurations": _rules(opts, "profiler_rules", self.region),
+            "Tags": self._tags(),
+        }
+        request = {key: value for key, value in _with_copied(made, opts, "member").items() if value}
+        self.needs.uploads = channels.uploads
+        self.needs.extension = opts.training_plan_extension or ""
+        job = AWSSageMakerJob(self.job_name, request, needs=self.needs, runs=containers.runs)
+        if opts.batch_queue:
+            job.submission = self._submission(request["Tags"])
+        return job
+
+    # ---- instances
+
+    def _resources(self) -> dict[str, Any]:
+        """Return ``ResourceConfig``, and keep the number, types and groups of the instances."""
+        app, opts = self.app, self.opts
+        config: dict[str, Any] = {"VolumeSizeInGB": DEFAULT_VOLUME}
+        replicas = app.roles[0].num_replicas
+        self.count = replicas if replicas > 1 else opts.instance_count
+        preferences, groups = as_objects(opts, "instance_preferences"), instance_groups(opts)
+        if preferences:
+            config["InstancePreferences"] = preferences
+            self.types = [str(each.get("InstanceType", "")) for each in preferences]
+            counts = [each["InstanceCount"] for each in preferences if "InstanceCount" in each]
+            self.count = max((count for count in counts if isinstance(count, int)), default=self.count)
+            return config if counts else config | {"InstanceCount": self.count}
+        if len(app.roles) > 1 and not groups:
+            groups = [
+                {
+                    "InstanceGroupName": role.name,
+                    "InstanceType": _instance_type(role, opts),
+                    "InstanceCount": role.num_replicas,
+                }
+                for role in app.roles
+            ]
+        if groups:
+            self.groups = [group["InstanceGroupName"] for group in groups]
+            self.count = sum(group["InstanceCount"] for group in groups)
+            self.types = list(dict.fromkeys(group["InstanceType"] for group in groups))
+            return config | {"InstanceGroups": groups}
+        self.types = [_instance_type(app.roles[0], opts)]
+        return config | {"InstanceType": self.types[0], "InstanceCount": self.count}
+
+    # ---- the program
+
+    def _role(self) -> str:
+        role = self.opts.role
+        if role.startswith("arn:"):
+            # the ARN is enough, unless the job starts again after faults, or passes session tags on
+            again = self.opts.max_retry_attempts is not None
+            self.needs.role_check = again or bool(self.opts.enable_session_tag_chaining)
+            return role
+        self.needs.role_name = role.rpartition("/")[2]
+        return f"arn:aws:iam::{names.ACCOUNT}:role/{role.strip('/')}"
+
+    def _algorithm(self) -> dict[str, Any]:
+        algorithm: dict[str, Any] = {
+            "TrainingImage": self.app.roles[0].image,
+            "TrainingInputMode": FILE,
+            "ContainerEntrypoint": self.containers.entrypoint,
+            "ContainerArguments": self.containers.arguments,
+            "MetricDefinitions": self._metrics(),
+        }
+        return {key: value for key, value in algorithm.items() if value}
+
+    def _metrics(self) -> list[dict[str, str]]:
+        pairs = [pair for given in self.opts.metric_definitions or [] for pair in metric_pairs(given)]
+        if self.script is not None:
+            pairs += [(metric["name"], metric["regex"]) for metric in self.script.metrics]
+        known = [name for name, _ in pairs]
+        for name in sorted({name for name in known if known.count(name) > 1}):
+            raise ConfigError(f"the metric {name!r} is defined twice")
+        return [{"Name": name, "Regex": regex} for name, regex in pairs]
+
+    def _max_run(self) -> int:
+        of_script = self.script.max_run if self.script is not None else None
+        return request_rules.DEFAULT_RUN if of_script is None else of_script
+
+    # ---- input and results
+
+    def _channels(self) -> InputChannels:
+        channels = InputChannels()
+        given: dict[str, Any] = dict(self.opts.channels or {})
+        wanted = self.script.channels if self.script is not None else {}
+        for name, uri in [*given.items(), *wanted.items()]:
+            channels.add(name, uri)
+        if self.opts.model_uri:
+            channels.add(
+                self.opts.model_channel_name or DEFAULT_MODEL_CHANNEL,
+                self.opts.model_uri,
+                ContentType=MODEL_CONTENT_TYPE,
+                InputMode=FILE,
+            )
+        for name, uri in self.containers.channels.items():
+            channels.add(name, uri, InputMode=FILE)
+        channels.assign(self.groups)
+        return channels
+
+    def _output_path(self) -> str:
+        wanted = self.script.output.get("uri", "") if self.script is not None else ""
+        given = _one_of("output", wanted, "output_path", self.opts.output_path)
+        return _destination("output", given) if given else self._default_bucket()
+
+    def _default_bucket(self) -> str:
+        self.needs.default_bucket = True
+        return s3.join_uri(names.default_bucket(self.region))
+
+    def _output(self) -> dict[str, Any]:
+        uncompressed = self.opts.disable_output_compression
+        if self.script is not None and self.script.output.get("compression") == "none":
+            uncompressed = True
+        return {"S3OutputPath": self.output_path, **({"CompressionType": "NONE"} if uncompressed else {})}
+
+    def _checkpoints(self) -> dict[str, str]:
+        wanted = self.script.checkpoints if self.script is not None else {}
+        uri = _one_of("checkpoints", wanted.get("uri", ""), "checkpoint_s3_uri", self.opts.checkpoint_s3_uri)
+        if not uri:
+            return {}
+        again = self.opts.max_retry_attempts is not None or self.opts.use_spot_instances
+        if again and uri.startswith("s3://") and not s3.is_directory_bucket(uri):
+            self.needs.checkpoint_check = uri
+        path = self.opts.checkpoint_local_path or wanted.get("path")
+        return {"S3Uri": _destination("checkpoints", uri), **({"LocalPath": str(path)} if path else {})}
+
+    def _debug_hook(self) -> dict[str, Any]:
+        given, parameter_server = (
+            self.opts.debugger_hook_config,
+            (self.opts.distribution or {}).get("parameter_server", {}),
+        )
+        # as the SDK has it: Debugger cannot be combined with parameter servers
+        is_default = given is None and not self.opts.debugger_rules
+        if given is False or self.region in WITHOUT_DEBUGGER:
+            return {}
+        if is_default and parameter_server.get("enabled"):
+            return {}
+        config = as_object(self.opts, "debugger_hook_config")
+        return {"S3OutputPath": self.output_path, "CollectionConfigurations": [], **config}
+
+    def _profiler(self) -> dict[str, Any]:
+        trainium = any(kind.startswith("ml.trn") for kind in self.types)
+        given = as_object(self.opts, "profiler_config")
+        if given and not given.get("DisableProfiler"):
+            return {"S3OutputPath": self.output_path, "DisableProfiler": False, **given}
+        if self.opts.disable_profiler or self.region in WITHOUT_DEBUGGER or trainium or given:
+            return {"DisableProfiler": True}
+        return {"S3OutputPath": self.output_path, "DisableProfiler": False}
+
+    def _code_uri(self, key: str) -> str:
+        """Return where the code goes: code_location, or the bucket of the results."""
+        if self.opts.code_location:
+            bucket, prefix = s3.split_uri(self.opts.code_location)
+        else:
+            place = self.output_path if is_s3(self.output_path) else self._default_bucket()
+            bucket, prefix = s3.split_uri(place)[0], ""
+        return s3.join_uri(bucket, prefix, "trainyard/code", key) + "/"
+
+    # ---- tags and the queue
+
+    def _tags(self) -> list[dict[str, str]]:
+        tags = {key: value for given in self.opts.tags or [] for key, value in tag_pairs(given)}
+        tags |= {key: str(value) for key, value in self.app.metadata.items()}
+        tags[names.TAG_VERSION] = trainyard.__version__
+        if self.opts.batch_queue:
+            tags[names.TAG_QUEUED] = self.app_id
+        tags[names.TAG_APP_NAME] = names.tag_value(self.app.name)
+        user = user_name() if self.opts.user is None else self.opts.user
+        if user:
+            tags[names.TAG_USER] = names.tag_value(user)
+        return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+    def _submission(self, tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+        """Return the SubmitServiceJob request without its payload, which is the training job's own request.
+
+        Batch keeps that as a text, and sends it when the job's turn comes: each attempt is a training job
+        whose name Batch makes from the request's.
+        """
+        retries = [read_retry_rule(text) for text in self.opts.batch_retry_rules or []]
+        made: dict[str, Any] = {
+            "jobName": self.job_name,
+            "jobQueue": self.opts.batch_queue,
+            "serviceJobType": names.SERVICE_JOB,
+            "retryStrategy": {
+                "attempts": attempts_of(self.app, self.opts),
+                **({"evaluateOnExit": retries} if retries else {}),
+            },
+            "tags": {tag["Key"]: tag["Value"] for tag in tags},
+            # nobody else has the name, so Batch recognizes a submission that is sent twice
+            "clientToken": self.job_name,
+        }
+        return _with_copied(made, self.opts, "batch_member")
+
+
+def _with_copied(request: dict[str, Any], opts: AWSSageMakerOpts, key: str) -> dict[str, Any]:
+    """Put in the options that the request has as they are given; see `options.copied`."""
+    for path, value in copied(opts, key):
+        *parents, last = path.split(".")
+        place = request
+        for name in parents:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return request
+
+
+def _instance_type(role: Role, opts: AWSSageMakerOpts) -> str:
+    if opts.instance_type:
+        return opts.instance_type
+    named = role.resource.capabilities.get(INSTANCE_TYPE)
+    if named:
+        return f"ml.{named}"
+    raise InvalidRunConfigException(
+        "option 'instance_type' (str) is required: type of the instances, such as ml.g5.xlarge",
+        "instance_type",
+        hint="Give it with -cfg instance_type=ml.m5.xlarge, or name an AWS resource: -h aws_g5.2xlarge.",
+    )
+
+
+def _one_of(name: str, wanted: str, option: str, given: str | None) -> str:
+    if wanted and given and wanted.rstrip("/") != given.rstrip("/"):
+        raise ConfigError(
+            f"the script's {name} go to {wanted}, and {option} is {given}", hint="Give one of them."
+        )
+    return given or wanted
+
+
+def _destination(what: str, uri: str) -> str:
+    if is_s3(uri):
+        return uri
+    if "://" in uri and not uri.startswith("file://"):
+        raise ConfigError(
+            f"{what}: SageMaker cannot write to {uri.partition('://')[0]}:// URIs", hint="s3://bucket/prefix"
+        )
+    return local_path(uri).uri
+
+
+#: Accounts of the images with Debugger's own rules: developer guide, "Use Debugger Docker images for
+#: built-in or custom rules".
+_RULE_ACCOUNTS = {
+    "af-south-1": "314341159256",
+    "ap-east-1": "199566480951",
+    "ap-northeast-1": "430734990657",
+    "ap-northeast-2": "578805364391",
+    "ap-northeast-3": "479947661362",
+    "ap-south-1": "904829902805",
+    "ap-southeast-1": "972752614525",
+    "ap-southeast-2": "184798709955",
+    "ca-central-1": "519511493484",
+    "cn-north-1": "618459771430",
+    "cn-northwest-1": "658757709296",
+    "eu-central-1": "482524230118",
+    "eu-north-1": "314864569078",
+    "eu-south-1": "563282790590",
+    "eu-west-1": "929884845733",
+    "eu-west-2": "250201462417",
+    "eu-west-3": "447278800020",
+    "me-south-1": "986000313247",
+    "sa-east-1": "818342061345",
+    "us-east-1": "503895931360",
+    "us-east-2": "915447279597",
+    "us-gov-west-1": "515509971035",
+    "us-west-1": "685455198987",
+    "us-west-2": "895741380848",
+}
+
+
+def _rules(opts: AWSSageMakerOpts, option: str, region: str) -> list[dict[str, Any]]:
+    """Return ``debugger_rules`` or ``profiler_rules``; those without an image are built-in rules."""
+    rules = as_objects(opts, option)
+    for rule in rules:
+        if "RuleEvaluatorImage" in rule:
+            continue
+        account = _RULE_ACCOUNTS.get(region)
+        if account is None:
+            raise InvalidRunConfigException(
+                f"{option}: a rule has no RuleEvaluatorImage, and no image of built-in rules is known "
+                f"for {region}",
+                option,
+            )
+        domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        rule["RuleEvaluatorImage"] = f"{account}.dkr.ecr.{region}.{domain}/sagemaker-debugger-rules:latest"
+        given = rule.get("RuleParameters", {})
+        if isinstance(given, dict):
+            rule["RuleParameters"] = {"rule_to_invoke": rule.get("RuleConfigurationName"), **given}
+    return rules
 
 
 def settle(request: Mapping[str, Any], replacements: Mapping[str, str]) -> dict[str, Any]:
     """Return a request in which texts are replaced wherever they occur, in the order of the mapping."""
-    settled = copy.deepcopy(dict(request))
-    result: dict[str, Any] = _replaced(settled, replacements)
+    result: dict[str, Any] = _replaced(copy.deepcopy(dict(request)), replacements)
     return result
 
 
 def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         for old, new in replacements.items():
-            if old in value:
-                value = value.replace(old, new)
+            value = value.replace(old, new)
         return value
     if isinstance(value, dict):
         return {key: _replaced(item, replacements) for key, item in value.items()}
     return [_replaced(item, replacements) for item in value] if isinstance(value, list) else value
+
+
+# ---- checks against the services' own models
+
+
+def check_job(job: AWSSageMakerJob) -> None:
+    """Check all requests of a job, settled or not, against the services' own models.
+
+    Raises:
+        ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
+    """
+    from trainyard.schedulers.aws.service_model import problems_of
+
+    problems = _unknown_operation("sagemaker:ExtendTrainingPlan") if job.needs.extension else []
+    if job.submission:
+        submission = {**job.submission, "serviceRequestPayload": "{}"}
+        missing = _unknown_operation("batch:SubmitServiceJob")
+        if not missing:
+            missing = _take_out_unknown("batch", "SubmitServiceJob", submission, "batch_member")
+            missing += problems_of("batch", "SubmitServiceJob", submission)
+        problems += missing
+    check_request(job.job_def, problems)
+
+
+def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+    """Check a request, settled or not, against the service's own model.
+
+    Args:
+        request: the CreateTrainingJob request.
+        others: what else is wrong with the job.
+
+    Raises:
+        ConfigError: the service would refuse it; the message names everything that is wrong.
+    """
+    from trainyard.schedulers.aws.service_model import problems_of
+
+    example = settle(
+        request, {names.ACCOUNT: "000000000000", names.CONTENT: "content", "file:///": "s3://local/"}
+    )
+    unknown = [
+        problem
+        for key in ("member", "made_into")
+        for problem in _take_out_unknown("sagemaker", "CreateTrainingJob", example, key)
+    ]
+    problems = [*others, *unknown, *problems_of("sagemaker", "CreateTrainingJob", example)]
+    if problems:
+        from trainyard.redaction import redact_text
+
+        text = "".join(f"\n  - {redact_text(problem)}" for problem in problems)
+        raise ConfigError(f"SageMaker would refuse the job:{text}")
+
+
+def _take_out_unknown(service: str, operation: str, request: dict[str, Any], key: str) -> list[str]:
+    """Remove the members that the installed boto3 does not know, and return what to say about them."""
+    from trainyard.schedulers.aws.service_model import has_member
+
+    problems, versions = [], declared("boto3")
+    for option, whole_path in declared(key).items():
+        path, place = whole_path.split("."), request
+        for depth, name in enumerate(path, 1):
+            if option not in versions or name not in place:
+                break
+            if not has_member(service, operation, path[:depth]):
+                del place[name]
+                problems.append(_too_old(option))
+                break
+            place = place[name]
+    return problems
+
+
+def _unknown_operation(operation: str) -> list[str]:
+    """Return what to say if the installed boto3 does not know an operation."""
+    from trainyard.schedulers.aws.service_model import has_operation
+
+    if has_operation(*operation.split(":")):
+        return []
+    return [_too_old(option) for option, needed in declared("operation").items() if needed == operation]
+
+
+def _too_old(option: str) -> str:
+    from botocore import __version__
+
+    needed = declared("boto3")[option]
+    return f"{option} needs boto3 {needed} or newer, and {__version__} is installed: pip install -U boto3"

@@ -1,7 +1,7 @@
-"""Rules between the members of a CreateTrainingJob request that the service's model does not hold.
+"""Rules between the members of a CreateTrainingJob request, which the service's model does not contain.
 
-Each is one that AWS documents; where stands beside it. They are asked of every request: of those made from
-options, in the words of the options, and of those that come to this machine's endpoint, in the service's own.
+AWS documents each of them; a comment says where. They hold for requests that are made from options, with the
+options' names in the messages, and for requests to this machine's endpoint, with the service's names.
 """
 
 from __future__ import annotations
@@ -11,66 +11,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard.schedulers.aws import s3
+from trainyard.schedulers.aws.sagemaker.channels import MODEL_CONTENT_TYPE
 
 DAY = 24 * 60 * 60
 #: API reference, StoppingCondition: the maximum value of MaxRuntimeInSeconds is 28 days.
 LONGEST_RUN = 28 * DAY
 DEFAULT_RUN = DAY
-#: What the members are called as options.
-OPTIONS = {
-    "CompressionType": "compression",
-    "ContentType": "content_type",
-    "DebugHookConfig": "debugger_hook_config",
-    "DebugRuleConfigurations": "debugger_rules",
-    "EnableManagedSpotTraining": "use_spot_instances",
-    "ExperimentConfig": "experiment_config",
-    "InstanceCount": "instance_count",
-    "InstanceGroups": "instance_groups",
-    "InstancePlacementConfig": "instance_placement_config",
-    "InstancePreferences": "instance_preferences",
-    "InstanceType": "instance_type",
-    "InstanceGroupNames": "groups",
-    "KeepAlivePeriodInSeconds": "keep_alive_period_in_seconds",
-    "KmsKeyId": "output_kms_key",
-    "LocalPath": "checkpoint_local_path",
-    "MaxRuntimeInSeconds": "max_run",
-    "MaxWaitTimeInSeconds": "max_wait",
-    "ProfilerConfig": "profiler_config",
-    "ProfilerRuleConfigurations": "profiler_rules",
-    "RecordWrapperType": "record_wrapper",
-    "S3OutputPath": "output_path",
-    "TrainingPlanArn": "training_plan",
-    "TrainingRepositoryAccessMode": "training_repository_access_mode",
-    "VolumeKmsKeyId": "volume_kms_key",
-    "VpcConfig": "subnets and security_group_ids",
-}
 AUGMENTED = "AugmentedManifestFile"
-#: API reference, ProfilerConfig: the intervals that there are, in milliseconds.
+#: API reference, ProfilerConfig: the possible intervals, in milliseconds.
 INTERVALS = (100, 200, 500, 1000, 5000, 60000)
-MODEL_CONTENT_TYPE = "application/x-sagemaker-model"
-#: Families of instances with disks of their own, beside those with a "d" in the name: the SageMaker SDK's
+#: Families of instances with their own disks, beside those with a "d" in the name: the SageMaker SDK's
 #: list of where no volume is attached (``volume_size_supported``).
 _OWN_DISKS = ("g5", "g6", "p5", "trn1")
 
 Names = Callable[[str], str]
 
 
-def as_options(member: str) -> str:
-    """Return the option that a member of the request is made from."""
-    return OPTIONS.get(member, member)
-
-
-def as_members(member: str) -> str:
-    """Return a member's own name."""
+def _as_it_is(member: str) -> str:
     return member
 
 
-def problems_of(request: Mapping[str, Any], name: Names = as_members, *, is_local: bool = False) -> list[str]:
-    """Return which rules a request breaks, in words. It has to be valid by the service's model.
+def problems_of(request: Mapping[str, Any], name: Names = _as_it_is, *, is_local: bool = False) -> list[str]:
+    """Return which rules a request breaks, in words. The request must be valid by the service's model.
 
     Args:
         request: the request.
-        name: says what a member is called.
+        name: returns what messages call a member.
         is_local: whether the job runs on this machine, whose directories need no VPC to be reached.
     """
     return [
@@ -90,7 +56,7 @@ def _time(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     condition = request.get("StoppingCondition") or {}
     longest, wait = condition.get("MaxRuntimeInSeconds", DEFAULT_RUN), condition.get("MaxWaitTimeInSeconds")
     if longest > LONGEST_RUN:
-        yield f"{name('MaxRuntimeInSeconds')} is {longest}, more than the most, 28 days ({LONGEST_RUN})"
+        yield f"{name('MaxRuntimeInSeconds')} is {longest}, more than 28 days ({LONGEST_RUN})"
     # API reference, StoppingCondition: it must be equal to or greater than MaxRuntimeInSeconds
     if wait is not None and wait < longest:
         yield f"{name('MaxWaitTimeInSeconds')} is {wait}, less than {name('MaxRuntimeInSeconds')}, {longest}"
@@ -103,16 +69,16 @@ def _instances(request: Mapping[str, Any], name: Names) -> Iterator[str]:
         # developer guide, "SageMaker AI Managed Warm Pools", considerations
         warm = name("KeepAlivePeriodInSeconds")
         if groups:
-            yield f"{warm} keeps no instance groups: a warm pool is of one type"
+            yield f"{warm} cannot keep instance groups: a warm pool is of one type"
         if request.get("EnableManagedSpotTraining"):
-            yield f"{warm} keeps no spot instances: a warm pool needs on-demand ones"
+            yield f"{warm} cannot keep spot instances: a warm pool needs on-demand ones"
     preferences = resources.get("InstancePreferences") or []
     types = [each.get("InstanceType", "") for each in groups or preferences]
     types = types or [resources.get("InstanceType", "")]
     # API reference, ResourceConfig: you can't request it with an instance type with local storage
     if resources.get("VolumeKmsKeyId") and all(map(has_own_disks, types)):
         yield (
-            f"{name('VolumeKmsKeyId')} is given, but {', '.join(dict.fromkeys(types))} has disks of its own, "
+            f"{name('VolumeKmsKeyId')} is given, but {', '.join(dict.fromkeys(types))} has its own disks, "
             "which the instance encrypts itself: there is no volume to encrypt; leave it out"
         )
 
@@ -161,7 +127,7 @@ def _debugger(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     interval = profiler.get("ProfilingIntervalInMilliseconds")
     if interval is not None and interval not in INTERVALS:
         known = ", ".join(map(str, INTERVALS))
-        yield f"{name('ProfilerConfig')}: the interval is {interval} ms, it must be one of {known}"
+        yield f"{name('ProfilerConfig')}: the interval must be one of {known} ms, not {interval}"
     if profiler.get("DisableProfiler") and request.get("ProfilerRuleConfigurations"):
         yield f"{name('ProfilerRuleConfigurations')} are given, but {name('ProfilerConfig')} is disabled"
     # API reference, DebugRuleConfiguration: it must be unique relative to other rule configuration names
@@ -176,18 +142,18 @@ def _debugger(request: Mapping[str, Any], name: Names) -> Iterator[str]:
 
 
 def _counts(items: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the counts of instances that there are, those that are numbers."""
+    """Return the counts of instances that are numbers."""
     return [count for each in items if isinstance(count := each.get("InstanceCount"), int)]
 
 
 def _twice(values: Iterable[Any]) -> list[str]:
-    """Return the texts that are there more than once."""
+    """Return the texts that occur more than once."""
     known = [value for value in values if isinstance(value, str)]
     return sorted({value for value in known if known.count(value) > 1})
 
 
 def has_own_disks(instance_type: str) -> bool:
-    """Tell whether instances of a type come with local storage, in place of a volume."""
+    """Tell whether instances of a type have local storage instead of a volume."""
     family = instance_type.removeprefix("ml.").partition(".")[0]
     return "d" in family or family.startswith(_OWN_DISKS)
 
@@ -199,7 +165,7 @@ def _channels(request: Mapping[str, Any], name: Names, *, is_local: bool) -> Ite
         mode = channel.get("InputMode") or default
         source = channel["DataSource"]
         if channel["ChannelName"] in (".", ".."):  # the model's pattern lets it pass
-            yield f"a channel cannot be named {channel['ChannelName']!r}: its name is that of a directory"
+            yield f"a channel cannot be named {channel['ChannelName']!r}: its name becomes a directory"
         needs_vpc = "FileSystemDataSource" in source and not request.get("VpcConfig") and not is_local
         # developer guide, "Give SageMaker training jobs access to resources in your VPC"
         no_vpc = [f"is a file system, which needs {name('VpcConfig')}"] if needs_vpc else []
@@ -256,13 +222,13 @@ def _assignments(request: Mapping[str, Any], channels: list[Mapping[str, Any]], 
                 said = f"known: {', '.join(known)}" if known else "the job has no instance groups"
                 yield (
                     f"the channel {channel['ChannelName']!r} has {name('InstanceGroupNames')} {group!r}, "
-                    f"which is no group; {said}"
+                    f"which is not a group; {said}"
                 )
     # the service's answer: "Some channels have assigned instance groups: [...] while others not: [...]"
     if assigned[True] and assigned[False]:
         yield (
-            f"some channels have {name('InstanceGroupNames')} ({', '.join(assigned[True])}) and others none "
-            f"({', '.join(assigned[False])}): all need them, or none"
+            f"some channels have {name('InstanceGroupNames')} ({', '.join(assigned[True])}) and others "
+            f"have not ({', '.join(assigned[False])}): give them to all, or to none"
         )
 
 
@@ -272,7 +238,7 @@ def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     if output.get("KmsKeyId") and s3.is_directory_bucket(output["S3OutputPath"]):
         yield (
             f"{name('KmsKeyId')} is given, but {name('S3OutputPath')} {output['S3OutputPath']} is in a "
-            "directory bucket (S3 Express One Zone), which takes no KMS key for results"
+            "directory bucket (S3 Express One Zone), where results cannot have a KMS key"
         )
     path = (request.get("CheckpointConfig") or {}).get("LocalPath")
     if path is not None:
@@ -280,24 +246,24 @@ def _results(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     for member in ("DebugHookConfig", "TensorBoardOutputConfig"):
         path = (request.get(member) or {}).get("LocalPath")
         if path is not None and ".." in path.split("/"):
-            yield f"LocalPath of {member} is {path!r}, it must not hold '..'"
+            yield f"LocalPath of {member} must not contain '..', but it is {path!r}"
 
 
 def _checkpoint_path(path: str, name: str) -> Iterator[str]:
-    """Check where checkpoints lie: beside what the platform puts into the container, not in or around it.
+    """Check that checkpoints do not lie in or around what the platform puts into the container.
 
     Developer guide, "Mapping of training storage paths": /opt/ml/input is what the platform brings.
     """
     if not path.startswith("/"):
-        yield f"{name} is {path!r}, it must be absolute, such as /opt/ml/checkpoints"
+        yield f"{name} must be absolute, such as /opt/ml/checkpoints, not {path!r}"
         return
     if ".." in path.split("/"):
-        yield f"{name} is {path!r}, it must not hold '..'"
+        yield f"{name} must not contain '..', but it is {path!r}"
         return
     bare = re.sub(r"/(\./|/)*", "/", path + "/").rstrip("/")
     if bare in ("", "/opt", "/opt/ml") or bare == "/opt/ml/input" or bare.startswith("/opt/ml/input/"):
         yield (
-            f"{name} is {path}, where the platform puts the job's own input; take another directory, such as "
+            f"{name} is {path}, where the platform puts the job's input; use another directory, such as "
             "/opt/ml/checkpoints"
         )
 
@@ -319,4 +285,4 @@ def _tags(request: Mapping[str, Any]) -> Iterator[str]:
         yield f"the tag {key!r} is given twice"
     # "Tagging AWS resources": keys that begin with aws: are reserved for AWS
     for key in sorted({key for key in keys if key.lower().startswith("aws:")}):
-        yield f"the tag {key!r} begins with aws:, which is AWS's own"
+        yield f"the tag {key!r} begins with aws:, which is reserved for AWS"

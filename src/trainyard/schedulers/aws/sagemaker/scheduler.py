@@ -17,12 +17,10 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
-from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.progress import Progress
-    from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts  # noqa: F401 - in the class's bases
     from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
@@ -38,7 +36,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     Args:
         session_name: name of the runner's session.
         client: a SageMaker client of boto3 or botocore to use; made from the environment by default.
-        docker_client: a client of docker-py, by which images are patched.
+        docker_client: a client of docker-py, by which images are made.
         clients: further clients, by service: ``s3``, ``sts``, ``iam``, ``logs``.
     """
 
@@ -57,7 +55,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
         self._docker_client = docker_client
         self._sessions: dict[tuple[str, str], AwsSession] = {}
-        self._places: dict[str, tuple[str, str]] = {}
+        self._regions: dict[str, tuple[str, str]] = {}
         self._made_queued: QueuedJobs | None = None
 
     def close(self) -> None:
@@ -79,35 +77,31 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     def _validate(self, app: AppDef, cfg: Mapping[str, Any]) -> None:
         from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 
-        opts = self.opts_class(**cfg)
-        check_options(app, opts, region=self._region(cfg))
+        check_options(app, self.opts_class(**cfg), region=self._region(cfg))
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
-        from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
-        from trainyard.schedulers.aws.sagemaker.images import ImageMaker, goes_into_image
+        from trainyard.schedulers.aws.sagemaker.code_archive import goes_into_image, plan_code
 
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            return ImageMaker(self._docker_client).plan_shipment(app, workspace, cfg)
+            from trainyard.workspace.image_shipment import ImageMaker
+
+            return ImageMaker(names.BACKEND, self._docker_client).plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)
 
     def _make_request(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[AWSSageMakerJob]:
-        from trainyard.schedulers.aws.sagemaker.channels import check_there
+        from trainyard.schedulers.aws.sagemaker.channels import check_exists
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
         from trainyard.specs.dryrun import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
-        job = make_job(
-            app,
-            self.opts_class(**cfg),
-            code=code.planned if code is not None else None,
-            region=self._region(cfg),
-        )
-        check_there(job.needs.uploads)
+        planned = code.planned if code is not None else None
+        job = make_job(app, self.opts_class(**cfg), code=planned, region=self._region(cfg))
+        check_exists(job.needs.uploads)
         if shipment is not None and code is None:
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")
@@ -121,7 +115,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         return self._make_request(app, cfg, None)
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
-        """Upload code and data, look the role up, make the bucket; images are pushed.
+        """Upload code and data, look up the role, make the bucket; images are pushed.
 
         Raises:
             ConfigError: something cannot be read, or the role does not exist.
@@ -129,7 +123,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         """
         from trainyard.progress import Silent
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
-        from trainyard.schedulers.aws.sagemaker.submission import carry_out
+        from trainyard.schedulers.aws.sagemaker.submission import prepare
 
         cfg: Mapping[str, Any] = info.cfg
         code: CodePackage | None = None
@@ -138,15 +132,15 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             info.record["images"] = {}
         else:
             super().ship(info, progress)
-        told = Silent() if progress is None or cfg.get("quiet") else progress
+        shown = Silent() if progress is None or cfg.get("quiet") else progress
         try:
-            carry_out(info.request, code, self._session_of(cfg), self._region(cfg), told)
+            prepare(info.request, code, self._session_of(cfg), self._region(cfg), shown)
         finally:
             if code is not None:
                 code.close()
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
-        """Look at credentials and role before an image is pushed; code for S3 is sent after the same look."""
+        """Check credentials and role before an image is pushed; code for S3 is sent after the same check."""
         from trainyard.schedulers.aws.sagemaker.submission import check_identity
 
         check_identity(info.request, self._session_of(info.cfg), progress)
@@ -158,24 +152,18 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             ConfigError: the request is not valid.
             AwsError: AWS refused it or could not be reached.
         """
-        from trainyard.schedulers.aws.sagemaker.calls import create
         from trainyard.schedulers.aws.sagemaker.request import Needs, check_job
+        from trainyard.schedulers.aws.sagemaker.submission import submit
 
         job, cfg = dryrun_info.request, dryrun_info.cfg
         if job.needs != Needs():
             self.ship(dryrun_info)
         check_job(job)
-        session = self._session_of(cfg)
-        if job.submission:
-            from trainyard.schedulers.aws.sagemaker.queued_jobs import submit_service as submit
-
-            answer = submit(session, job.submission, job.job_def)
-            arn = answer["jobArn"]
-            self._queued.remember(job.app_id, answer["jobId"])
-        else:
-            arn = create(session, job.job_def)
+        arn, batch_id = submit(self._session_of(cfg), job)
+        if batch_id:
+            self._queued.remember(job.app_id, batch_id)
         profile = cfg.get("profile") or ""
-        self._places[job.app_id] = (_region_of(arn), profile)
+        self._regions[job.app_id] = (_region_of(arn), profile)
         dryrun_info.record["native_id"] = f"{arn} profile={profile}" if profile else arn
         return job.app_id
 
@@ -193,15 +181,14 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs, a few at a time."""
         from trainyard.schedulers.aws.sagemaker import observe
-        from trainyard.schedulers.aws.sagemaker.calls import describe_jobs
 
         wanted = builtins.list(app_ids)
         found: dict[str, DescribeAppResponse | None] = dict.fromkeys(wanted)
-        places: dict[tuple[str, str], builtins.list[str]] = {}
+        by_region: dict[tuple[str, str], builtins.list[str]] = {}
         for app_id in filter(names.is_job_name, wanted):
-            places.setdefault(self._place(app_id), []).append(app_id)
-        for place, own in places.items():
-            for app_id, job in describe_jobs(self._session(*place), own).items():
+            by_region.setdefault(self._region_and_profile(app_id), []).append(app_id)
+        for key, own in by_region.items():
+            for app_id, job in observe.describe_jobs(self._session(*key), own).items():
                 found[app_id] = None if job is None else observe.describe(app_id, job)
         queued = [app_id for app_id in wanted if names.split_queued(app_id) is not None]
         return {**found, **self._queued.describe_many(queued)} if queued else found
@@ -230,11 +217,11 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
         """Tell whether the job is in the queue that is listed."""
-        queue = str(cfg.get("batch_queue") or "").rpartition("/")[2]
+        queue = names.queue_name(str(cfg.get("batch_queue") or ""))
         return not queue or app_id.startswith(f"{queue}:")
 
     def exists(self, app_id: str) -> bool:
-        """Tell whether there is a job of this name."""
+        """Tell whether a job of this name exists."""
         if names.split_queued(app_id) is not None:
             return self._queued.exists(app_id)
         return self._job(app_id) is not None
@@ -246,19 +233,19 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
         SageMaker sends SIGTERM, and SIGKILL 120 seconds later; what the job has saved is still uploaded.
         """
-        from trainyard.schedulers.aws.sagemaker.calls import stop
-        from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
+        from trainyard.schedulers.aws.sagemaker.observe import stop_job
+        from trainyard.schedulers.aws.sagemaker.reasons import is_over
 
         if names.split_queued(app_id) is not None:
             self._queued.cancel(app_id)
             return
         job = self._job(app_id)
-        if job is not None and not is_terminal(STATE_OF_REASON[reason_of(job)]):
-            stop(self._session(*self._place(app_id)), app_id)
+        if job is not None and not is_over(job):
+            stop_job(self._session_of_job(app_id), app_id)
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the training job. Its results in S3 and its logs stay."""
-        from trainyard.schedulers.aws.sagemaker.reasons import STATE_OF_REASON, reason_of
+        from trainyard.schedulers.aws.sagemaker.reasons import is_over, state_of
 
         if names.split_queued(app_id) is not None:
             self._queued.delete(app_id)
@@ -266,10 +253,11 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         job = self._job(app_id)
         if job is None:
             return
-        state = STATE_OF_REASON[reason_of(job)]
-        if not is_terminal(state):
-            raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
-        self._session(*self._place(app_id)).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
+        if not is_over(job):
+            raise ConfigError(
+                f"{app_id} is {state_of(job)}, so it cannot be deleted", hint="Cancel it first."
+            )
+        self._session_of_job(app_id).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
 
     # ---- keeping house
 
@@ -298,17 +286,16 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             service = self._queued.find(app_id)
             if service is None:
                 raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
-            places = [(role, index) for role, index, _ in self._queued.replicas(service, app_id)]
-            check_replicas(app_id, replicas, places)
+            known = self._queued.replicas(service, app_id)
+            check_replicas(app_id, replicas, [(role, index) for role, index, _ in known])
             return self._queued.log_blocks(app_id, service, replicas, query)
         job = self._job(app_id)
         if job is None:
             raise UnknownAppException(f"SageMaker knows no training job {app_id!r}")
-        known = [(role, index) for role, index, _ in layout(job)]
-        check_replicas(app_id, replicas, known)
-        return read_logs(self._session(*self._place(app_id)), job, replicas, query)
+        check_replicas(app_id, replicas, [(role, index) for role, index, _ in layout(job)])
+        return read_logs(self._session_of_job(app_id), job, replicas, query)
 
-    # ---- where jobs are
+    # ---- sessions
 
     @property
     def _queued(self) -> QueuedJobs:
@@ -316,24 +303,22 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
 
         if self._made_queued is None:
-            self._made_queued = QueuedJobs(
-                lambda app_id: self._session(*self._place(app_id)), lambda app_id: self.recall(app_id)
-            )
+            self._made_queued = QueuedJobs(self._session_of_job, lambda app_id: self.recall(app_id))
         return self._made_queued
 
     def _job(self, app_id: str) -> dict[str, Any] | None:
-        from trainyard.schedulers.aws.sagemaker.calls import describe_job
+        from trainyard.schedulers.aws.sagemaker.observe import describe_job
 
         if not names.is_job_name(app_id):
             return None
-        return describe_job(self._session(*self._place(app_id)), app_id)
+        return describe_job(self._session_of_job(app_id), app_id)
 
-    def _place(self, app_id: str) -> tuple[str, str]:
-        """Return region and profile of a job; where the history does not know them, those configured."""
-        if app_id not in self._places:
+    def _region_and_profile(self, app_id: str) -> tuple[str, str]:
+        """Return region and profile of a job; "" where the history does not know them."""
+        if app_id not in self._regions:
             arn, _, profile = (self.recall(app_id) or "").partition(" profile=")
-            self._places[app_id] = (_region_of(arn), profile)
-        return self._places[app_id]
+            self._regions[app_id] = (_region_of(arn), profile)
+        return self._regions[app_id]
 
     def _session(self, region: str | None, profile: str | None) -> AwsSession:
         configured = {} if region and profile else self.configured()
@@ -344,6 +329,9 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
     def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
         return self._session(cfg.get("region"), cfg.get("profile"))
+
+    def _session_of_job(self, app_id: str) -> AwsSession:
+        return self._session(*self._region_and_profile(app_id))
 
     def _region(self, cfg: Mapping[str, Any]) -> str:
         """Return the region of a new job.

@@ -1,7 +1,7 @@
-"""Roles that are a Python script: what of them the request says in fields of its own.
+"""Roles that are a training script: its arguments, hyperparameters, and how its ranks are started.
 
-That is a role with a training specification (``metadata["train"]``, see ``docs/contract.md``), and one that
-runs ``python SCRIPT.py``, since on SageMaker scripts expect the container's contract.
+A role is a script if it has a training specification (``metadata["train"]``, see ``docs/contract.md``), or if
+it runs ``python SCRIPT.py``, since on SageMaker scripts expect the container's contract.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trainyard.specs.app import Role
 from trainyard.specs.training import METADATA_KEY, TOOLKIT_KEY
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
-#: What the platform settles, and what the request has fields for.
-_READ = {
+#: The fields of a training specification that a request has a member for, or that SageMaker decides.
+_SUPPORTED = {
     "version",
     "name",
     "program",
@@ -36,7 +36,7 @@ _READ = {
 
 
 @dataclass
-class Script:
+class TrainingScript:
     """A script with what it needs.
 
     Attributes:
@@ -62,11 +62,11 @@ class Script:
     max_run: int | None = None
 
 
-def script_of(role: Role) -> Script | None:
-    """Return the script that a role runs; None if it runs something else.
+def script_of(role: Role) -> TrainingScript | None:
+    """Return the script that a role runs; None if it runs another program.
 
     Raises:
-        ConfigError: its specification asks for what SageMaker does not do.
+        ConfigError: its specification asks for something that SageMaker does not support.
     """
     spec = role.metadata.get(METADATA_KEY)
     if spec:
@@ -76,18 +76,18 @@ def script_of(role: Role) -> Script | None:
     program = role.args[0]
     if not program.endswith(".py") or program.startswith(("-", "/")):
         return None
-    return Script(_inside(role, program), list(role.args[1:]))
+    return TrainingScript(_inside(role, program), list(role.args[1:]))
 
 
-def _from_specification(role: Role, spec: Mapping[str, Any]) -> Script:
-    unknown = sorted(set(spec) - _READ)
+def _from_specification(role: Role, spec: Mapping[str, Any]) -> TrainingScript:
+    unknown = sorted(set(spec) - _SUPPORTED)
     if unknown:
         raise ConfigError(
-            f"role {role.name!r}: SageMaker has nothing for {', '.join(unknown)} of its training job",
+            f"role {role.name!r}: SageMaker does not support {', '.join(unknown)} of its training job",
             hint="Leave it out, or run the script on another scheduler.",
         )
     timeout = spec.get("timeout_seconds")
-    return Script(
+    return TrainingScript(
         _inside(role, str(spec.get("program", ""))),
         [str(argument) for argument in spec.get("arguments") or []],
         dict(spec.get("hyperparameters") or {}),
@@ -101,7 +101,7 @@ def _from_specification(role: Role, spec: Mapping[str, Any]) -> Script:
 
 
 def is_in_image(program: str) -> bool:
-    """Tell whether a script is not of the code that travels: it is named by its whole path."""
+    """Tell whether a script is in the image, and not in the code that travels: its path is absolute."""
     return program.startswith("/") and program.endswith((".py", ".sh"))
 
 
@@ -117,8 +117,11 @@ def _inside(role: Role, program: str) -> str:
     return path
 
 
+# ---- arguments and hyperparameters
+
+
 def as_hyperparameters(arguments: list[str], *, role: str) -> dict[str, str]:
-    """Return arguments as the hyperparameters that an image's own ``train`` makes them of again.
+    """Return arguments as the hyperparameters from which an image's own ``train`` makes the same arguments.
 
     ``train`` gives ``--name value`` for each, sorted by name, and ``-n value`` for names of one character.
 
@@ -136,10 +139,10 @@ def as_hyperparameters(arguments: list[str], *, role: str) -> dict[str, str]:
             wrong = not rest or _is_flag(rest[0])
             value = "" if wrong else rest.pop(0)
         if wrong or key in result:
-            why = f"{name} is given twice" if key in result and not wrong else f"not {flag!r}"
+            why = f"but {name} is given twice" if key in result and not wrong else f"not {flag!r}"
             raise ConfigError(
-                f"role {role!r}: the image's own `train` takes arguments like --name value only, {why}",
-                hint="Leave toolkit=false out: trainyard's toolkit passes any arguments on as they are.",
+                f"role {role!r}: the image's own `train` takes only arguments like --name value, {why}",
+                hint="Leave toolkit=false out: trainyard's toolkit passes all arguments on unchanged.",
             )
         result[key] = value
     return result
@@ -151,7 +154,7 @@ def _is_flag(text: str) -> bool:
 
 
 def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return hyperparameters as arguments, in the way of ``train`` and of the toolkit."""
+    """Return hyperparameters as arguments, as ``train`` and the toolkit do."""
     return [
         part
         for key, value in sorted(hyperparameters.items())
@@ -167,50 +170,22 @@ def _argument(value: Any) -> str:
     return str(value)
 
 
-def distribution_hyperparameters(
-    distribution: Mapping[str, Any], instance_type: str | None, *, toolkit: bool
-) -> dict[str, Any]:
-    """Return the reserved hyperparameters that the toolkit and ``sagemaker-training`` start the ranks by.
-
-    Args:
-        distribution: the script's own.
-        instance_type: the type of the instances; None if it is not known yet.
-        toolkit: whether trainyard's toolkit starts the script, which alone starts as many processes on a
-            host under torchrun as are asked for.
-    """
-    kind = distribution.get("kind", "none")
-    processes = distribution.get("processes_per_host")
-    values: dict[str, Any] = {}
-    if kind == "torchrun":
-        values = {"sagemaker_torch_distributed_enabled": True}
-        if instance_type is not None:
-            values["sagemaker_instance_type"] = instance_type
-        if processes and toolkit:
-            values["sagemaker_torch_distributed_processes_per_host"] = int(processes)
-    elif kind == "mpi":
-        values = {
-            "sagemaker_mpi_enabled": True,
-            "sagemaker_mpi_custom_mpi_options": str(distribution.get("mpi_options", "")),
-        }
-        if processes:
-            values["sagemaker_mpi_num_of_processes_per_host"] = int(processes)
-    elif kind != "none":
-        raise ConfigError(f"there is no distribution {kind!r}", hint="Known: none, torchrun, mpi.")
-    groups = distribution.get("instance_groups")
-    if groups and values:
-        values["sagemaker_distribution_instance_groups"] = list(groups)
-    return values
-
-
 def encode(values: Mapping[str, Any]) -> dict[str, str]:
     """Return hyperparameters as the request has them: each a text that is decoded once as JSON."""
     return {key: json.dumps(value) for key, value in values.items()}
 
 
-# ---- the option ``distribution``
+# ---- distributions
+#
+# Images with AWS's framework toolkits decide by reserved hyperparameters what starts the script: torchrun,
+# MPI, a parameter server, SMDDP, Neuron's XLA. Those of the option ``distribution`` are the ones that the
+# SDK's estimators send; where these differ, the one of PyTorch.
 
-
-#: Ways to start ranks, with the settings of each.
+GROUPS = "instance_groups"
+_INSTANCE_TYPE = "sagemaker_instance_type"
+_TORCHRUN = "sagemaker_torch_distributed_enabled"
+_CHOSEN_GROUPS = "sagemaker_distribution_instance_groups"
+#: The option's ways to start ranks, with the settings of each.
 KINDS: dict[str, set[str]] = {
     "torch_distributed": {"enabled"},
     "pytorchddp": {"enabled", "custom_mpi_options"},
@@ -229,17 +204,48 @@ _SWITCHES = {
     "parameter_server": "sagemaker_parameter_server_enabled",
     "multi_worker_mirrored_strategy": "sagemaker_multi_worker_mirrored_strategy_enabled",
 }
-GROUPS = "instance_groups"
-INSTANCE_TYPE = "sagemaker_instance_type"
 
 
-def hyperparameters_of(
-    distribution: Mapping[str, Any], instance_type: str | None, groups: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return the hyperparameters of a distribution that is in order.
+def of_script(distribution: Mapping[str, Any], instance_type: str | None, *, toolkit: bool) -> dict[str, Any]:
+    """Return the hyperparameters of a script's own distribution.
 
     Args:
-        distribution: the SDK's dictionary.
+        distribution: the script's.
+        instance_type: the type of the instances; None if it is not known yet.
+        toolkit: whether trainyard's toolkit starts the script; only it starts a given number of processes on
+            each host under torchrun.
+    """
+    kind = distribution.get("kind", "none")
+    processes = distribution.get("processes_per_host")
+    values: dict[str, Any] = {}
+    if kind == "torchrun":
+        values = {_TORCHRUN: True}
+        if instance_type is not None:
+            values[_INSTANCE_TYPE] = instance_type
+        if processes and toolkit:
+            values["sagemaker_torch_distributed_processes_per_host"] = int(processes)
+    elif kind == "mpi":
+        values = {
+            "sagemaker_mpi_enabled": True,
+            "sagemaker_mpi_custom_mpi_options": str(distribution.get("mpi_options", "")),
+        }
+        if processes:
+            values["sagemaker_mpi_num_of_processes_per_host"] = int(processes)
+    elif kind != "none":
+        raise ConfigError(f"there is no distribution {kind!r}", hint="Known: none, torchrun, mpi.")
+    groups = distribution.get(GROUPS)
+    if groups and values:
+        values[_CHOSEN_GROUPS] = list(groups)
+    return values
+
+
+def of_option(
+    distribution: Mapping[str, Any], instance_type: str | None, groups: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the hyperparameters of the option ``distribution``, the SDK's dictionary.
+
+    Args:
+        distribution: the option, which `distribution_problems` has accepted.
         instance_type: the type of all instances; None where there are groups, or it is not known yet.
         groups: names of the job's instance groups.
     """
@@ -247,9 +253,9 @@ def hyperparameters_of(
     torch = _is_enabled(given, "torch_distributed")
     values = {} if torch and "smdistributed" not in given else _common(given, instance_type, groups)
     if torch:
-        values["sagemaker_torch_distributed_enabled"] = True
+        values[_TORCHRUN] = True
         if instance_type is not None:
-            values[INSTANCE_TYPE] = instance_type
+            values[_INSTANCE_TYPE] = instance_type
     return values
 
 
@@ -277,14 +283,13 @@ def _common(given: Mapping[str, Any], instance_type: str | None, groups: Sequenc
         if model.get("enabled") and model.get("parameters"):
             values["mp_parameters"] = model["parameters"]
         values["sagemaker_distributed_dataparallel_enabled"] = data.get("enabled", False)
-        values[INSTANCE_TYPE] = instance_type
+        values[_INSTANCE_TYPE] = instance_type
         if data.get("enabled"):
-            values["sagemaker_distributed_dataparallel_custom_mpi_options"] = data.get(
-                "custom_mpi_options", ""
-            )
+            options = data.get("custom_mpi_options", "")
+            values["sagemaker_distributed_dataparallel_custom_mpi_options"] = options
     chosen = list(given.get(GROUPS) or (groups if len(groups) == 1 else []))
     if chosen and (_is_enabled(given, "mpi") or data.get("enabled")):
-        values["sagemaker_distribution_instance_groups"] = chosen
+        values[_CHOSEN_GROUPS] = chosen
     return values
 
 
@@ -292,13 +297,10 @@ def _is_enabled(given: Mapping[str, Any], kind: str) -> bool:
     return bool(given.get(kind, {}).get("enabled", False))
 
 
-# ---- what is wrong
-
-
-def problems_of(
+def distribution_problems(
     distribution: Mapping[str, Any], types: Sequence[str], groups: Sequence[str], program: str
 ) -> Iterator[str]:
-    """Find what is wrong with a distribution; each text begins with the option's name.
+    """Find what is wrong with the option ``distribution``.
 
     Args:
         distribution: the option.
@@ -306,19 +308,15 @@ def problems_of(
         groups: names of the job's instance groups.
         program: the script.
     """
-    found = list(_shape_problems(distribution))
+    found = list(_shape_problems(distribution)) or list(_rule_problems(distribution, types, groups, program))
     yield from (f"distribution: {problem}" for problem in found)
-    if not found:
-        yield from (f"distribution: {problem}" for problem in _rule_problems(distribution, types, groups))
-        if _is_enabled(distribution, "torch_distributed") and not program.endswith(".py"):
-            yield f"distribution: torch_distributed starts Python scripts, not {program}"
 
 
 def _shape_problems(distribution: Mapping[str, Any]) -> Iterator[str]:
     for kind, settings in distribution.items():
         if kind == GROUPS:
             if not isinstance(settings, list) or not all(isinstance(name, str) for name in settings):
-                yield f"{GROUPS} is {settings!r}, it must be a list of the groups' names"
+                yield f"{GROUPS} must be a list of the groups' names, not {settings!r}"
         elif kind not in KINDS:
             yield f"there is no {kind!r}. {did_you_mean(str(kind), [*KINDS, GROUPS])}"
         else:
@@ -332,27 +330,27 @@ def _shape_problems(distribution: Mapping[str, Any]) -> Iterator[str]:
 def _settings_problems(kind: str, settings: Any, known: set[str]) -> Iterator[str]:
     if not isinstance(settings, dict):
         example = '{"dataparallel": {"enabled": true}}' if kind == "smdistributed" else '{"enabled": true}'
-        yield f"{kind} is {settings!r}, it must be an object such as {example}"
+        yield f"{kind} must be an object such as {example}, not {settings!r}"
         return
     for key, value in settings.items():
         if key not in known:
-            yield f"{kind} has no {key!r}. {did_you_mean(str(key), known)}"
+            yield f"{kind} has no setting {key!r}. {did_you_mean(str(key), known)}"
         elif key == "enabled" and not isinstance(value, bool):
-            yield f"{kind}.enabled is {value!r}, it must be true or false"
+            yield f"{kind}.enabled must be true or false, not {value!r}"
         elif key == "processes_per_host" and (not isinstance(value, int) or value < 1):
-            yield f"{kind}.processes_per_host is {value!r}, it must be a whole number of at least 1"
+            yield f"{kind}.processes_per_host must be a whole number ≥ 1, not {value!r}"
         elif key == "custom_mpi_options" and not isinstance(value, str):
-            yield f"{kind}.custom_mpi_options is {value!r}, it must be text: the options of mpirun"
+            yield f"{kind}.custom_mpi_options must be text, the options of mpirun, not {value!r}"
         elif key == "parameters" and not isinstance(value, dict):
-            yield f"{kind}.parameters is {value!r}, it must be an object"
+            yield f"{kind}.parameters must be an object, not {value!r}"
 
 
 def _rule_problems(
-    distribution: Mapping[str, Any], types: Sequence[str], groups: Sequence[str]
+    distribution: Mapping[str, Any], types: Sequence[str], groups: Sequence[str], program: str
 ) -> Iterator[str]:
-    """Check the rules that the SDK and the developer guide have."""
+    """Check the rules of the SDK and the developer guide."""
     if "pytorchddp" in distribution and "smdistributed" in distribution:
-        yield "pytorchddp and smdistributed are both given: they are two names of one"
+        yield "pytorchddp and smdistributed are both given: they are two names of one thing"
     given = _as_smdistributed(distribution)
     kinds = [kind for kind in given if kind != GROUPS]
     strategies = given.get("smdistributed", {})
@@ -365,26 +363,22 @@ def _rule_problems(
     if _is_enabled(given, "multi_worker_mirrored_strategy"):
         others = [kind for kind in ("smdistributed", "parameter_server") if kind in given]
         if others:
-            yield f"multi_worker_mirrored_strategy does not go together with {' and '.join(others)}"
+            yield f"multi_worker_mirrored_strategy cannot be combined with {' and '.join(others)}"
     for kind in types:
         # developer guide: on Trainium torchrun starts the workers
         if kind.startswith("ml.trn") and kinds not in ([], ["torch_distributed"]):
             yield f"{kind} is a Trainium instance, on which only torch_distributed can be used"
         if kind == "ml.p5.48xlarge" and strategies and not torch:
             yield f"smdistributed on {kind} needs torch_distributed too"
-    yield from _group_problems(given, strategies, groups)
-
-
-def _group_problems(
-    given: Mapping[str, Any], strategies: Mapping[str, Any], groups: Sequence[str]
-) -> Iterator[str]:
     chosen = given.get(GROUPS) or []
     unknown = [name for name in chosen if name not in groups]
     by_group = _is_enabled(given, "mpi") or _is_enabled(strategies, "dataparallel")
     if unknown:
-        said = f"known: {', '.join(groups)}" if groups else "the job has no instance groups"
-        yield f"{GROUPS} has {', '.join(unknown)}, which the job does not have; {said}"
+        known = f"known: {', '.join(groups)}" if groups else "the job has no instance groups"
+        yield f"{GROUPS} has {', '.join(unknown)}, which the job does not have; {known}"
     elif chosen and not by_group:
-        yield f"{GROUPS} is given, which is for mpi and smdistributed.dataparallel alone"
+        yield f"{GROUPS} is given, but only mpi and smdistributed.dataparallel use it"
     elif len(groups) > 1 and by_group and len(chosen) != 1:
         yield f"{GROUPS} must name one of {', '.join(groups)}, on which the ranks run"
+    if torch and not program.endswith(".py"):
+        yield f"torch_distributed starts Python scripts, not {program}"

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BackendError, ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.channels import check_there, local_path
+from trainyard.schedulers.aws.sagemaker.channels import check_exists, local_path
 from trainyard.schedulers.aws.sagemaker.option_rules import check_options
-from trainyard.schedulers.aws.sagemaker.queue_request import OPTIONS as QUEUE_OPTIONS
+from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker_local import rules
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
-from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
@@ -137,7 +136,7 @@ def make_request(app: AppDef, opts: SageMakerLocalOpts, code: CodePackage | None
     check_options(app, completed, region=region, local=True)
     app = _started_once(app) if completed.batch_queue else app
     job = make_job(app, _without_queue(completed), code=planned, region=region, local=True)
-    check_there(job.needs.uploads)
+    check_exists(job.needs.uploads)
     job.needs.role_name, job.needs.role_check, job.needs.checkpoint_check = "", False, ""  # nobody to ask
     replacements = {names.ACCOUNT: ACCOUNT}
     if job.needs.code_uri:
@@ -165,7 +164,7 @@ def settings_of(file_systems: dict[str, str] | None, request: dict[str, Any]) ->
 
 def _check(request: dict[str, Any], settings: Settings) -> None:
     try:
-        validation.check_request(request)
+        check_request(request)
         rules.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
         from trainyard.redaction import redact_text
