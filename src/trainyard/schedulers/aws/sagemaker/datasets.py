@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.
 CONCURRENCY = 16
 _SHOWN = 5
-_HINT = "Mend it, or take it out of the directory: a channel takes all that is there."
+_HINT = "Fix it, or remove it from the directory: a channel contains everything in there."
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Dataset:
     Attributes:
         path: of this machine.
         files: by their names below the directory, with slashes.
-        is_single: whether it is a file, and no directory.
+        is_single: whether it is a file, not a directory.
     """
 
     path: str
@@ -71,11 +71,7 @@ class Dataset:
 
 
 def read_dataset(path: str) -> Dataset:
-    """Find and hash the files. What has not changed since it was last hashed is not read again.
-
-    Raises:
-        ConfigError: there is nothing, or something cannot be read; all of it is named.
-    """
+    """Find and hash the files. What has not changed since it was last hashed is not read again."""
     is_single = os.path.isfile(path)
     found = {os.path.basename(path): path} if is_single else _files(path)
     index = Index(f"{os.path.dirname(path) if is_single else path}#data")
@@ -111,7 +107,7 @@ def _reason(error: Exception) -> str:
 
 def _files(path: str) -> dict[str, str]:
     if not os.path.isdir(path):
-        raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
+        raise ConfigError(f"there is no file or directory {path}, from which the job's data should come")
     try:
         found = files_below(path)
     except OSError as error:
@@ -119,7 +115,7 @@ def _files(path: str) -> dict[str, str]:
             f"the data of {error.filename} cannot be read: {error.strerror}", hint=_HINT
         ) from None
     if not found:
-        raise ConfigError(f"there are no files in {path}, which the job's data is to come from")
+        raise ConfigError(f"there are no files in {path}, from which the job's data should come")
     return found
 
 
@@ -130,7 +126,7 @@ def upload_dataset(data: Dataset, parent: str, s3: S3, progress: Progress) -> st
         data: what is to be there.
         parent: ``s3://`` URI of a "directory".
         s3: where they are written.
-        progress: is told of the steps.
+        progress: receives the steps.
 
     Returns:
         The object's URI for a file; for a directory one that ends in a slash.
@@ -199,6 +195,3 @@ def _send(files: dict[str, DataFile], uri: str, s3: S3, progress: Progress) -> N
         pool.shutdown(cancel_futures=True)
     for name in files.keys() - small.keys():
         s3.put(Path(files[name].path), uri + name, progress, name)
-
-
-__all__ = ["DataFile", "Dataset", "read_dataset", "upload_dataset"]
