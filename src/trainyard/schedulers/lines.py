@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import threading
@@ -15,6 +16,7 @@ from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 # A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
 QUEUED_BLOCKS = 256
+READ_SIZE = 256 << 10
 
 
 def compile_regex(regex: str) -> re.Pattern[str]:
@@ -141,6 +143,22 @@ def iter_lines(data: bytes) -> Iterator[bytes]:
     for match in _LINE.finditer(data):
         if match.end() > match.start():
             yield match.group()
+
+
+def start_of_last_lines(fd: int, count: int, end: int) -> int:
+    """Return where the last ``count`` lines before ``end`` begin in a file."""
+    place, found = end, 0
+    while place > 0:
+        start = max(0, place - READ_SIZE)
+        data = os.pread(fd, place - start, start)
+        if place == end and data.endswith(b"\n"):
+            data = data[:-1]  # the end of the last line begins no other
+        lines = data.count(b"\n")
+        if found + lines >= count:
+            return start + len(data.rsplit(b"\n", count - found)[0]) + 1
+        found += lines
+        place = start
+    return 0
 
 
 def merge_line_iterators(

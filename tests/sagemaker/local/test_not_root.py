@@ -23,7 +23,7 @@ PYTHON = "/usr/bin/python3"
 RUN = """
 import json, os, signal, sys, time
 from trainyard.schedulers.aws.sagemaker_local import launch
-from trainyard.schedulers.exec.process import job_watch, recovery
+from trainyard.schedulers.exec.process import job_watch
 request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
 job = launch.launch(request)
 if kill:
@@ -32,7 +32,7 @@ if kill:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(job.read_state()["runner"][0], signal.SIGKILL)
-job_watch.wait_for_end(job, lambda: job.is_over(recovery.current_state(job)), 40)
+job_watch.wait_for_end(job, 40)
 state = job.read_state()
 while not state["swept"] or os.path.exists(job.work):
     time.sleep(0.05)

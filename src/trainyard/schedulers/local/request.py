@@ -91,12 +91,7 @@ class LocalRequest:
 
         redactor = Redactor()
         roles = [
-            {
-                "name": role.name,
-                "max_retries": role.max_retries,
-                "retry_policy": role.retry_policy,
-                "replicas": [redactor.json(vars(replica)) for replica in role.replicas],
-            }
+            {**vars(role), "replicas": [redactor.json(vars(replica)) for replica in role.replicas]}
             for role in self.roles
         ]
         return {**vars(self), "roles": roles}
@@ -122,11 +117,12 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
     roles = [_plan_role(role, app_id, job, log_root, cwd, path, opts.grace_period) for role in app.roles]
     if opts.auto_set_cuda_visible_devices:
         _place_gpus(app, roles)
-    problems = [problem for role in roles for problem in _find_program(role, cwd, path, manifest)]
-    problems += [problem for role in app.roles for problem in _find_script(role, cwd, manifest)]
+    found = [(role.name, _find_program(role, cwd, path, manifest)) for role in roles]
+    found += [(role.name, _script_problem(role, cwd, manifest)) for role in app.roles]
+    problems = [f"\n  - role {name!r}: {problem}" for name, problem in found if problem]
     if problems:
         raise ConfigError(
-            "the job cannot run here:" + "".join(f"\n  - {problem}" for problem in problems),
+            "the job cannot run here:" + "".join(problems),
             hint="Programs are searched in PATH, scripts and other paths from "
             f"{cwd if manifest is None else 'the workspace'}.",
         )
@@ -141,11 +137,6 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         path=path,
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
-
-
-def inherited_environ(request: LocalRequest, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what all replicas have in their environment, when the job is started from ``environ``."""
-    return {**without_enclosing_job(environ), "PATH": request.path}
 
 
 def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
@@ -247,8 +238,8 @@ def _search_path(cwd: str, *, prepend_cwd: bool) -> str:
     return os.pathsep.join(parts)
 
 
-def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> list[str]:
-    """Find the program of a role's replicas; returns what is wrong with it."""
+def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None) -> str:
+    """Find the program of a role's replicas; returns what is wrong with it, or ""."""
     program = role.replicas[0].argv[0]
     if manifest is not None:
         searched = path.startswith(cwd + os.pathsep) and os.sep not in program
@@ -259,9 +250,9 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
             if not problem:
                 for replica in role.replicas:
                     replica.program = os.path.join(cwd, program)
-                return []
+                return ""
             if not searched:
-                return [f"role {role.name!r}: {problem}"]
+                return problem
     searched_path = role.replicas[0].env.get("PATH", path)
     found = find_program(program, searched_path)
     if found is None and program == "python":  # many systems call it python3 alone
@@ -269,29 +260,28 @@ def _find_program(role: RolePlan, cwd: str, path: str, manifest: Manifest | None
     if found is not None:
         for replica in role.replicas:
             replica.program = os.path.join(cwd, found)
-        return []
+        return ""
     located = os.path.join(cwd, program)
     if os.sep in program and os.path.isdir(located):
-        return [f"role {role.name!r}: {program} is a directory"]
+        return f"{program} is a directory"
     if os.sep in program and os.path.exists(located):
-        return [f"role {role.name!r}: {program} is not executable (chmod +x?)"]
-    return [f"role {role.name!r}: there is no program {program!r}"]
+        return f"{program} is not executable (chmod +x?)"
+    return f"there is no program {program!r}"
 
 
-def _find_script(role: Role, cwd: str, manifest: Manifest | None) -> list[str]:
-    """Return what is wrong with the script of a role's program."""
+def _script_problem(role: Role, cwd: str, manifest: Manifest | None) -> str:
+    """Return what is wrong with the script of a role's program, or ""."""
     script = script_of(role.args, role.metadata)
     if not script:
-        return []
+        return ""
     if manifest is not None and not os.path.isabs(script) and not script.startswith(os.pardir):
         from trainyard.workspace.directory_shipment import program_problem
 
-        problem = program_problem(manifest, script, is_executed=False)
-        return [f"role {role.name!r}: {problem}"] if problem else []
+        return program_problem(manifest, script, is_executed=False)
     located = os.path.join(cwd, script)
     if os.path.isdir(located):
-        return [f"role {role.name!r}: {script} is a directory"]
-    return [] if os.path.exists(located) else [f"role {role.name!r}: there is no script {script}"]
+        return f"{script} is a directory"
+    return "" if os.path.exists(located) else f"there is no script {script}"
 
 
 def _ignored(role: Role) -> list[str]:

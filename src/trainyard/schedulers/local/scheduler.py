@@ -155,7 +155,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.find(app_id)
         if job is None:
             return None
-        wait_for_end(job, lambda: _is_over(job), timeout)
+        wait_for_end(job, timeout)
         return self.describe(app_id)
 
     # ---- ending
@@ -247,7 +247,7 @@ def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) ->
         try:
             if query.last is not None:
                 yield from read_logs(logs, query, to_be_continued=True)
-            yield from follow_logs(logs, query, watch, lambda: _is_over(job))
+            yield from follow_logs(logs, query, watch, lambda: recovery.has_ended(job))
         finally:
             watch.close()
     except OSError as error:
@@ -255,11 +255,6 @@ def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) ->
     finally:
         for log in logs.values():
             log.close()
-
-
-def _is_over(job: ProcessJob) -> bool:
-    state = recovery.current_state(job)
-    return state is None or job.is_over(state)
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LocalScheduler:

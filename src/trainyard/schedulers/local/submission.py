@@ -12,7 +12,7 @@ from trainyard.redaction import Redactor
 from trainyard.schedulers.exec.process import documents
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.launcher import Launcher
-from trainyard.schedulers.local.request import LocalRequest, inherited_environ
+from trainyard.schedulers.local.request import LocalRequest, without_enclosing_job
 from trainyard.specs.serialize import to_json
 from trainyard.system.identity import machine, myself
 
@@ -73,21 +73,10 @@ def _document(info: AppDryRunInfo[LocalRequest]) -> dict[str, Any]:
 
 def _start_supervisor(request: LocalRequest, job: ProcessJob, launcher: Launcher | None) -> None:
     plan = {
-        "app_id": request.app_id,
-        "job_dir": job.path,
-        "timeout": request.timeout,
-        "grace_period": request.grace_period,
-        "fail_fast": request.fail_fast,
-        "cwd": request.cwd,
-        "env": inherited_environ(request, os.environ),
+        **vars(request),
+        "env": {**without_enclosing_job(os.environ), "PATH": request.path},
         "roles": [
-            {
-                "name": role.name,
-                "max_retries": role.max_retries,
-                "retry_policy": role.retry_policy,
-                "replicas": [vars(replica) for replica in role.replicas],
-            }
-            for role in request.roles
+            {**vars(role), "replicas": [vars(replica) for replica in role.replicas]} for role in request.roles
         ],
     }
     try:

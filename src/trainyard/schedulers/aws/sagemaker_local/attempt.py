@@ -139,7 +139,7 @@ class Attempt:
 
     def _set_reason_of_hosts(self, reason: str) -> None:
         for host in self._hosts:
-            self._journal.host(host.name, reason=reason)
+            self._journal.set_host(host.name, reason=reason)
 
     def _fill_tree(self, tree: Tree, host: Host) -> None:
         run = self._run
@@ -180,7 +180,7 @@ class Attempt:
             with open(f"{path}.log", "ab"):
                 pass
             self._timekeeper.add(path)
-            self._journal.stream(host.name, stream)
+            self._journal.add_log(host.name, stream)
             running = self._run.platform.host(
                 host, self._hosts, self.trees[host.name], path, shown[host.name]
             )
@@ -204,7 +204,7 @@ class Attempt:
         running.start()
         with self._lock:
             self._started.append(running)
-        self._journal.host(
+        self._journal.set_host(
             running.plan.name,
             state="running",
             started_at=time.time(),
@@ -244,9 +244,11 @@ class Attempt:
             if failed and first not in ("", name):
                 reason = f"stopped, since {first} had failed" if was_stopped else f"after {first} had failed"
             state = "stopped" if was_stopped else "exited"
-            self._journal.host(name, state=state, exit_code=ended.code, reason=reason, ended_at=time.time())
+            self._journal.set_host(
+                name, state=state, exit_code=ended.code, reason=reason, ended_at=time.time()
+            )
         else:
-            self._journal.host(name, state="lost", reason=str(ended), ended_at=time.time())
+            self._journal.set_host(name, state="lost", reason=str(ended), ended_at=time.time())
         if failed:
             self._run.host_failed(self)
 

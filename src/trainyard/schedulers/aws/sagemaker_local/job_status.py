@@ -167,7 +167,7 @@ class Journal:
             self.state.update(fields, modified_at=time.time())
             self._write()
 
-    def host(self, name: str, **fields: Any) -> None:
+    def set_host(self, name: str, **fields: Any) -> None:
         """Set fields of a host."""
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)
@@ -181,7 +181,7 @@ class Journal:
                 host.update(_FRESH)
             self._write()
 
-    def stream(self, name: str, stream: str) -> None:
+    def add_log(self, name: str, stream: str) -> None:
         """Add the log of a host's new attempt."""
         with self._lock:
             host = next(host for host in self.state["hosts"] if host["name"] == name)

@@ -13,13 +13,14 @@ import os
 import struct
 import threading
 import time
+from typing import NamedTuple
 
 from trainyard.schedulers.base import LogBlock
-from trainyard.schedulers.lines import LineFilter, last_lines
+from trainyard.schedulers.lines import LineFilter, last_lines, start_of_last_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
@@ -89,16 +90,13 @@ def _append(path: str, pair: bytes) -> bool:
     return False
 
 
-class LogEvent:
+class LogEvent(NamedTuple):
     """A line: where it begins and ends in the log, its time in milliseconds, and its bytes."""
 
-    __slots__ = ("data", "end", "start", "time_ms")
-
-    def __init__(self, start: int, end: int, time_ms: int, data: bytes) -> None:
-        self.start = start
-        self.end = end
-        self.time_ms = time_ms
-        self.data = data
+    start: int
+    end: int
+    time_ms: int
+    data: bytes
 
 
 class Log:
@@ -121,65 +119,67 @@ class Log:
         """How many bytes it holds."""
         return size_of(f"{self.path}.log")
 
-    def times(self) -> Times:
-        """Return how it has grown."""
+    def _times(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return how it has grown: sizes, and the times by which they had been reached. Both only grow.
+
+        They are not copied: there may be twenty a second, for days.
+        """
         try:
             with open(f"{self.path}.times", "rb") as file:
-                return Times(file.read())
+                data = file.read()
         except FileNotFoundError:
-            return Times(b"")
+            data = b""
+        numbers = memoryview(data)[: len(data) // _PAIR.size * _PAIR.size].cast("Q")
+        return numbers[::2], numbers[1::2]
 
     def span(self) -> tuple[int, int] | None:
         """Return the times of its first and its last line; None if it is empty."""
-        try:
-            with open(f"{self.path}.times", "rb") as file:
-                first = file.read(_PAIR.size)
-                count = file.seek(0, os.SEEK_END) // _PAIR.size
-                file.seek(max(0, count - 1) * _PAIR.size)
-                last = file.read(_PAIR.size)
-        except FileNotFoundError:
-            return None
-        return (_PAIR.unpack(first)[1], _PAIR.unpack(last)[1]) if count else None
+        times = self._times()[1]
+        return (times[0], times[-1]) if len(times) else None
 
-    def blocks(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
-        """Yield whole lines from a place on, in blocks with their places; the last line may lack its end."""
+    def _chunks(self, start: int) -> Iterator[bytes]:
         try:
             file = open(f"{self.path}.log", "rb", buffering=0)  # noqa: SIM115
         except FileNotFoundError:
             return
         with file:
             file.seek(start)
-            held = b""
             while data := file.read(BLOCK):
-                held += data
-                cut = held.rfind(b"\n") + 1
-                if cut:
-                    yield start, held[:cut]
-                    start += cut
-                    held = held[cut:]
-            if held and is_complete:
-                yield start, held
+                yield data
 
     def pieces(self, start: int, is_complete: bool) -> Iterator[tuple[int, int, bytes]]:
-        """Yield whole lines from a place on, with their place and time; each piece is of one moment."""
-        clock = _Clock(self.times(), self.created_ms)
-        for place, data in self.blocks(start, is_complete):
+        """Yield whole lines from a place on, with place and time; all lines of a piece have one time."""
+        clock = _Clock(*self._times(), self.created_ms)
+        for place, data in self._blocks(start, is_complete):
             while data:
                 time_ms = clock.at(place)
-                cut = data.rfind(b"\n", 0, min(clock.end() - place, len(data))) + 1
+                cut = data.rfind(b"\n", 0, min(clock.end - place, len(data))) + 1
                 piece = data[:cut] if cut else data[: data.find(b"\n") + 1] or data
                 yield place, time_ms, piece
                 place += len(piece)
                 data = data[len(piece) :]
+
+    def _blocks(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
+        """Yield whole lines from a place on, in blocks with their places; the last line may lack its end."""
+        held = b""
+        for data in self._chunks(start):
+            held += data
+            cut = held.rfind(b"\n") + 1
+            if cut:
+                yield start, held[:cut]
+                start += cut
+                held = held[cut:]
+        if held and is_complete:
+            yield start, held
 
     def events(self, start: int, is_complete: bool) -> Iterator[LogEvent]:
         """Yield the lines from a place on, long ones in parts.
 
         Of a log that still grows, only those whose time is known, so that it stays what it is.
         """
-        times = self.times()
-        clock = _Clock(times, self.created_ms)
-        known = times.size(-1) if len(times) else 0
+        sizes, times = self._times()
+        clock = _Clock(sizes, times, self.created_ms)
+        known = sizes[-1] if len(sizes) else 0
         for place, data in self._lines(start, is_complete):
             if place >= known and not is_complete:
                 return
@@ -187,39 +187,33 @@ class Log:
 
     def _lines(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
         """Yield lines and parts of long ones, with their places; never more than a block is held."""
-        try:
-            file = open(f"{self.path}.log", "rb", buffering=0)  # noqa: SIM115
-        except FileNotFoundError:
-            return
-        with file:
-            file.seek(start)
-            held = b""
-            while data := file.read(BLOCK):
-                *lines, held = (held + data).split(b"\n")  # at this alone: a progress bar is one line
-                for line in lines:
-                    while len(line) > LONGEST_EVENT:
-                        part, line = _cut(line)
-                        yield start, part
-                        start += len(part)
-                    yield start, line + b"\n"
-                    start += len(line) + 1
-                while len(held) > LONGEST_EVENT:
-                    part, held = _cut(held)
+        held = b""
+        for data in self._chunks(start):
+            *lines, held = (held + data).split(b"\n")  # at this alone: a progress bar is one line
+            for line in lines:
+                while len(line) > LONGEST_EVENT:
+                    part, line = _cut(line)
                     yield start, part
                     start += len(part)
-            if held and is_complete:
-                yield start, held
+                yield start, line + b"\n"
+                start += len(line) + 1
+            while len(held) > LONGEST_EVENT:
+                part, held = _cut(held)
+                yield start, part
+                start += len(part)
+        if held and is_complete:
+            yield start, held
 
     def boundary(self, time_ms: int, is_complete: bool) -> int:
         """Return the place before which everything was written before a time.
 
         In a log that still grows it is at most the last place whose time is known.
         """
-        times = self.times()
-        index = times.first_at(time_ms)
+        sizes, times = self._times()
+        index = bisect.bisect_left(times, time_ms)
         if index == len(times) and is_complete:
             return self.size
-        return times.size(index - 1) if index else 0
+        return sizes[index - 1] if index else 0
 
     def line_start(self, place: int) -> int:
         """Return where the line begins that a place is within, or at the end of."""
@@ -228,80 +222,31 @@ class Log:
     def start_of_last(self, count: int, end: int) -> int:
         """Return where the last ``count`` lines before ``end`` begin."""
         try:
-            file = open(f"{self.path}.log", "rb")  # noqa: SIM115
+            with open(f"{self.path}.log", "rb", buffering=0) as file:
+                return start_of_last_lines(file.fileno(), count, end)
         except FileNotFoundError:
             return 0
-        with file:
-            place, found = end, 0
-            while place > 0:
-                start = max(0, place - BLOCK)
-                file.seek(start)
-                data = file.read(place - start)
-                if place == end and data.endswith(b"\n"):
-                    data = data[:-1]  # the end of the last line begins no new one
-                lines = data.count(b"\n")
-                if found + lines >= count:
-                    rest = data.rsplit(b"\n", count - found)
-                    return start + len(rest[0]) + 1
-                found += lines
-                place = start
-        return 0
-
-
-class Times:
-    """How a log grew: sizes, and the times in milliseconds by which they had been reached. Neither goes back.
-
-    Args:
-        data: the pairs, which are not copied: there may be twenty a second, for days.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._numbers = memoryview(data)[: len(data) // _PAIR.size * _PAIR.size].cast("Q")
-
-    def __len__(self) -> int:
-        return len(self._numbers) // 2
-
-    def size(self, index: int) -> int:
-        """Return a size; -1 is the last one."""
-        return self._numbers[2 * (index % len(self))]
-
-    def time(self, index: int) -> int:
-        """Return the time by which a size had been reached."""
-        return self._numbers[2 * (index % len(self)) + 1]
-
-    def first_beyond(self, place: int) -> int:
-        """Return the index of the first size that is greater than a place; the length if none is."""
-        return bisect.bisect_right(range(len(self)), place, key=self.size)
-
-    def first_at(self, time_ms: int) -> int:
-        """Return the index of the first time that is not before the given one; the length if all are."""
-        return bisect.bisect_left(range(len(self)), time_ms, key=self.time)
 
 
 class _Clock:
-    """Tells when the byte at a place was written. Places must not decrease."""
+    """Tells when the byte at a place was written. Places must not decrease.
 
-    def __init__(self, times: Times, begun: int) -> None:
-        self._times = times
-        self._begun = begun
-        self._to, self._time = 0, begun
+    Attributes:
+        end: where the time of the last place ends; a very large number if that is not known.
+    """
+
+    def __init__(self, sizes: Sequence[int], times: Sequence[int], begun: int) -> None:
+        self._sizes, self._times = sizes, times
+        self.end, self._time = 0, begun
 
     def at(self, place: int) -> int:
-        if place >= self._to:
-            self._find(place)
+        if place >= self.end:
+            index = bisect.bisect_right(self._sizes, place)
+            if index < len(self._sizes):
+                self.end, self._time = self._sizes[index], self._times[index]
+            else:
+                self.end, self._time = 1 << 62, self._times[-1] if len(self._times) else self._time
         return self._time
-
-    def _find(self, place: int) -> None:
-        index = self._times.first_beyond(place)
-        if index < len(self._times):
-            self._to, self._time = self._times.size(index), self._times.time(index)
-        else:
-            self._to = 1 << 62
-            self._time = self._times.time(-1) if len(self._times) else self._begun
-
-    def end(self) -> int:
-        """Return where the time of the last place ends; a very large number if that is not known."""
-        return self._to
 
 
 def _cut(line: bytes) -> tuple[bytes, bytes]:

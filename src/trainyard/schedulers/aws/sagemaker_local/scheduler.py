@@ -139,7 +139,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         job = TrainingJob.find(app_id)
         if job is None:
             return None
-        wait_for_end(job, lambda: _has_ended(job), timeout)
+        wait_for_end(job, timeout)
         return self.describe(app_id)
 
     # ---- ending
@@ -214,11 +214,6 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             return state, state["status"] in TERMINAL
 
         return logs.read(hosts, query, current_state)
-
-
-def _has_ended(job: TrainingJob) -> bool:
-    state = recovery.current_state(job)
-    return state is None or state["status"] in TERMINAL
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SageMakerLocalScheduler:

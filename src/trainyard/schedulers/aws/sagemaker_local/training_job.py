@@ -123,9 +123,13 @@ class TrainingJob(JobDirectory):
 
     # ---- its end
 
+    def has_ended(self, state: dict[str, Any]) -> bool:
+        """Tell whether the job has ended, though containers may be left of its hosts."""
+        return state["status"] in TERMINAL
+
     def is_over(self, state: dict[str, Any]) -> bool:
         """Tell whether the job has ended, and nothing is left of its hosts."""
-        return state["status"] in TERMINAL and state["swept"]
+        return self.has_ended(state) and state["swept"]
 
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
         """Return the state of a job that nothing runs any more, ended in place."""

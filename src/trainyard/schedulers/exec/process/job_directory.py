@@ -152,6 +152,10 @@ class JobDirectory:
         """Tell whether the job has ended, and nothing is left of it that would have to be removed."""
         raise NotImplementedError
 
+    def has_ended(self, state: dict[str, Any]) -> bool:
+        """Tell whether the job has ended, though something may be left of it."""
+        return self.is_over(state)
+
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
         """Return the state of a job that nothing runs any more; ``reason`` is one of `recovery`."""
         raise NotImplementedError

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
 
 from trainyard import system
 from trainyard.schedulers.exec.process.job_directory import JobDirectory
-from trainyard.schedulers.exec.process.recovery import supervisor_of
+from trainyard.schedulers.exec.process.recovery import has_ended, supervisor_of
 from trainyard.system import interface
 
 #: How often to poll where the system cannot notify, and while a supervisor starts.
@@ -88,12 +87,12 @@ class JobWatch:
             os.close(handle)
 
 
-def wait_for_end(job: JobDirectory, is_over: Callable[[], bool], timeout: float | None) -> None:
-    """Block until ``is_over()`` is true or ``timeout`` seconds have passed."""
+def wait_for_end(job: JobDirectory, timeout: float | None) -> None:
+    """Block until the job has ended or ``timeout`` seconds have passed."""
     deadline = None if timeout is None else time.monotonic() + timeout
     watch = JobWatch(job, [])
     try:
-        while not is_over():
+        while not has_ended(job):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return

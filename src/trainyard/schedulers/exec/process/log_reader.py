@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
 from trainyard.schedulers.exec.process.job_watch import JobWatch
 from trainyard.schedulers.exec.process.log_index import IndexReader, Record
-from trainyard.schedulers.lines import LineFilter, iter_lines, last_lines
+from trainyard.schedulers.lines import LineFilter, iter_lines, last_lines, start_of_last_lines
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10
@@ -126,16 +126,7 @@ class ReplicaLog:
         """Return where the last ``count`` lines of a stream begin."""
         if which not in self._wanted or self._file(which) < 0:
             return 0
-        end = os.fstat(self._file(which)).st_size
-        while end > 0:
-            start = max(0, end - CHUNK)
-            data = os.pread(self._file(which), end - start, start)
-            lines = data.count(b"\n")
-            if lines > count:
-                return end - len(data.split(b"\n", lines - count)[-1])
-            count -= lines
-            end = start
-        return 0
+        return start_of_last_lines(self._file(which), count, os.fstat(self._file(which)).st_size)
 
     def _file(self, which: int) -> int:
         if self._files[which] < 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.specs.status import AppState
+from trainyard.schedulers.exec.process.recovery import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
+from trainyard.specs.status import AppState, is_terminal
 from trainyard.system.processes import signal_name
 
 TYPE_CHECKING = False
@@ -18,75 +19,48 @@ CANCELLED = "cancelled"
 TIMEOUT = "timeout"
 PEER_FAILED = "peer_failed"
 SHUTDOWN = "shutdown"
-SUPERVISOR_LOST = "supervisor_lost"
-REBOOTED = "rebooted"
-NEVER_STARTED = "never_started"
 STATE_LOST = "state_lost"
 
-STATE_OF_REASON: dict[str, AppState] = {
-    SUCCEEDED: AppState.SUCCEEDED,
-    FAILED: AppState.FAILED,
-    SIGNAL: AppState.FAILED,
-    OUT_OF_MEMORY: AppState.FAILED,
-    NOT_STARTED: AppState.FAILED,
-    CANCELLED: AppState.CANCELLED,
-    TIMEOUT: AppState.FAILED,
-    PEER_FAILED: AppState.CANCELLED,
-    SHUTDOWN: AppState.FAILED,
-    SUPERVISOR_LOST: AppState.FAILED,
-    REBOOTED: AppState.FAILED,
-    NEVER_STARTED: AppState.FAILED,
-    STATE_LOST: AppState.UNKNOWN,
-}
-
-_TEXTS: dict[str, str] = {
-    SUCCEEDED: "",
-    FAILED: "exit code {code}",
-    SIGNAL: "killed by {signal}",
-    OUT_OF_MEMORY: "out of memory: killed by the kernel ({detail})",
-    NOT_STARTED: "could not be started: {detail}",
-    CANCELLED: "cancelled{detail}",
-    TIMEOUT: "stopped at its time limit of {detail} s",
-    PEER_FAILED: "stopped because {detail} failed",
-    SHUTDOWN: "its supervisor received {signal}, as at a shutdown of the machine",
-    SUPERVISOR_LOST: "its supervisor was killed, and its replicas with it",
-    REBOOTED: "the machine went down while it ran",
-    NEVER_STARTED: "its submission was interrupted before it was started",
-    STATE_LOST: "its state cannot be read",
+#: The state that a reason stands for, and its message.
+_REASONS: dict[str, tuple[AppState, str]] = {
+    SUCCEEDED: (AppState.SUCCEEDED, ""),
+    FAILED: (AppState.FAILED, "exit code {code}"),
+    SIGNAL: (AppState.FAILED, "killed by {signal}"),
+    OUT_OF_MEMORY: (AppState.FAILED, "out of memory: killed by the kernel ({detail})"),
+    NOT_STARTED: (AppState.FAILED, "could not be started: {detail}"),
+    CANCELLED: (AppState.CANCELLED, "cancelled{detail}"),
+    TIMEOUT: (AppState.FAILED, "stopped at its time limit of {detail} s"),
+    PEER_FAILED: (AppState.CANCELLED, "stopped because {detail} failed"),
+    SHUTDOWN: (AppState.FAILED, "its supervisor received {signal}, as at a shutdown of the machine"),
+    SUPERVISOR_LOST: (AppState.FAILED, "its supervisor was killed, and its replicas with it"),
+    REBOOTED: (AppState.FAILED, "the machine went down while it ran"),
+    NEVER_STARTED: (AppState.FAILED, "its submission was interrupted before it was started"),
+    STATE_LOST: (AppState.UNKNOWN, "its state cannot be read"),
 }
 
 
 def state_of(reason: str) -> AppState:
     """Return the state that a reason stands for."""
-    return STATE_OF_REASON[reason]
+    return _REASONS[reason][0]
 
 
 def describe(reason: str, *, code: int = 0, signum: int = 0, detail: str = "") -> str:
     """Return the message of a reason."""
     name = signal_name(signum) if signum else ""
-    return _TEXTS[reason].format(code=code, signal=name, detail=detail)
+    return _REASONS[reason][1].format(code=code, signal=name, detail=detail)
 
 
 def ended_state(state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
     """Return a job's state document with the job and all its live replicas ended for this reason."""
-    words = describe(reason)
+    end = {"state": state_of(reason).name, "reason": describe(reason), "ended_at": now}
     roles = [
         {
             **role,
             "replicas": [
-                replica
-                if AppState[replica["state"]] in (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
-                else {**replica, "state": state_of(reason).name, "reason": words, "ended_at": now}
+                replica if is_terminal(AppState[replica["state"]]) else {**replica, **end}
                 for replica in role["replicas"]
             ],
         }
         for role in state.get("roles", [])
     ]
-    return {
-        **state,
-        "roles": roles,
-        "state": state_of(reason).name,
-        "reason": reason,
-        "msg": words,
-        "ended_at": now,
-    }
+    return {**state, **end, "roles": roles, "reason": reason, "msg": describe(reason)}

@@ -38,6 +38,12 @@ def current_state(job: JobDirectory) -> dict[str, Any] | None:
     return state if _is_run(job, state, here["boot_id"]) else end_orphan(job)
 
 
+def has_ended(job: JobDirectory) -> bool:
+    """Tell whether a job has ended, after ending it if nothing runs it any more; True without a job."""
+    state = current_state(job)
+    return state is None or job.has_ended(state)
+
+
 def end_orphan(job: JobDirectory, *, by_guard: bool = False) -> dict[str, Any] | None:
     """End a job that nothing runs any more, and return its state. Several processes may try at once.
 

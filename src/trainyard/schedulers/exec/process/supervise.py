@@ -1,9 +1,10 @@
 """Program of the processes that outlive the command that starts a job: launcher -> guard -> supervisor.
 
 ``python supervise.py MODULE:CLASS waiting`` reads a plan from standard input (without one it ends), detaches
-a supervisor of this class, and ends with 0 as soon as it is at work, or prints on standard error why it is
-not. It may be started ahead of its job, so that it comes up while the job is being made. The plan comes
-through standard input, with all secrets in it, and is never written to a disk.
+a supervisor of this class, and ends with 0 as soon as it runs the job, or prints on standard error why it
+does not. It may be started ahead of its job, so that it loads while the job is being prepared. The plan comes
+through standard input, with all secrets in it, and is never written to a disk. The class has the class of its
+jobs as ``job_class``, is made with the job, its plan and its guard, and has a method ``run``.
 
 The guard does nothing but wait. Should the supervisor be killed, the kernel hands all of its descendants to
 the guard (a child subreaper), which kills them and ends the job. Should both be killed at once, the sentinel
@@ -28,30 +29,14 @@ from trainyard.backoff import Backoff
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.system import processes
-from trainyard.system.identity import Process, myself
+from trainyard.system.identity import myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, NoReturn
 
     from trainyard.schedulers.exec.process.job_directory import JobDirectory
-
-    class Supervisor(Protocol):
-        """What runs a job. It is made with the job, its plan, and the guard that waits for it.
-
-        Raises:
-            OSError: the job's directory cannot be written.
-        """
-
-        #: The kind of its jobs.
-        job_class: type[JobDirectory]
-
-        def __init__(self, job: Any, plan: dict[str, Any], guard: Process) -> None: ...
-
-        def run(self) -> None:
-            """Run the job to its end."""
-
 
 READY = b"ready"
 ORPHANED = "--orphaned"
@@ -92,10 +77,9 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _class_named(name: str) -> type[Supervisor]:
+def _class_named(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    found: type[Supervisor] = getattr(__import__(module, fromlist=[attribute]), attribute)
-    return found
+    return getattr(__import__(module, fromlist=[attribute]), attribute)
 
 
 def _last_line(log: str) -> str:
@@ -115,9 +99,7 @@ def _detach_output(path: str) -> None:
     os.close(null)
 
 
-def _guard(
-    job: JobDirectory, plan: dict[str, Any], supervisor_class: type[Supervisor], ready: int
-) -> NoReturn:
+def _guard(job: JobDirectory, plan: dict[str, Any], supervisor_class: Any, ready: int) -> NoReturn:
     """Start the supervisor, wait for its end, and end the job if the supervisor was killed."""
     for signum in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: None)  # not SIG_IGN, which programs of the job would inherit
@@ -161,7 +143,7 @@ def _start_sentinel(job: JobDirectory, lifeline: int) -> int:
         os.close(lifeline)
 
 
-def _supervise(job: JobDirectory, make_supervisor: Callable[[], Supervisor], ready: int) -> NoReturn:
+def _supervise(job: JobDirectory, make_supervisor: Callable[[], Any], ready: int) -> NoReturn:
     """Make the supervisor, say that it is ready, and run the job. Reports what it cannot write."""
     code = 1
     try:
