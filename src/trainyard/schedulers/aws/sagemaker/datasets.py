@@ -51,7 +51,7 @@ class Dataset:
     Attributes:
         path: of this machine.
         files: by their names below the directory, with slashes.
-        is_single: whether it is a file, not a directory.
+        is_single: whether it is a file, and no directory.
     """
 
     path: str
@@ -71,7 +71,11 @@ class Dataset:
 
 
 def read_dataset(path: str) -> Dataset:
-    """Find and hash the files. What has not changed since it was last hashed is not read again."""
+    """Find and hash the files. What has not changed since it was last hashed is not read again.
+
+    Raises:
+        ConfigError: there is nothing, or something cannot be read; all of it is named.
+    """
     is_single = os.path.isfile(path)
     found = {os.path.basename(path): path} if is_single else _files(path)
     index = Index(f"{os.path.dirname(path) if is_single else path}#data")
@@ -126,7 +130,7 @@ def upload_dataset(data: Dataset, parent: str, s3: S3, progress: Progress) -> st
         data: what is to be there.
         parent: ``s3://`` URI of a "directory".
         s3: where they are written.
-        progress: receives the steps.
+        progress: shows the steps.
 
     Returns:
         The object's URI for a file; for a directory one that ends in a slash.
