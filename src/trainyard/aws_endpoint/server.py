@@ -1,8 +1,8 @@
 """The service's endpoint on this machine: HTTP on loopback, for boto3, the AWS CLI and the SageMaker SDK.
 
 Its clients can start containers as its user, so it answers only processes of this user and of root: on Linux
-it looks up whose socket the other end is. It refuses names in ``Host`` that are not loopback's, so that no web
-page reaches it by another name, and requests that a browser sends for a page.
+it looks up whose socket the other end is. It refuses names in ``Host`` that are not loopback's, so that no
+web page reaches it by another name, and requests that a browser sends for a page.
 """
 
 from __future__ import annotations
