@@ -1,4 +1,4 @@
-"""Files of this machine that are data of a job."""
+"""Listing the files below a directory of this machine, for data of jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import stat
 def files_below(root: str) -> dict[str, str]:
     """Return the files of a directory: name below it -> path.
 
-    Links are followed; one that leads back to a directory that it is in is left out, since all in there
-    comes anyway. So is what is no file: links to nothing, sockets, fifos.
+    Links are followed, except those to a directory above them. Broken links, sockets and FIFOs are left out.
 
     Raises:
         OSError: a directory cannot be read.
