@@ -13,8 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 
-from trainyard.schedulers.aws.sagemaker_local import submission
-from trainyard.schedulers.aws.sagemaker_local.data import object_cache
+from trainyard.schedulers.aws.sagemaker_local import object_cache, submission
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
@@ -130,20 +129,20 @@ def _data(older_than: float) -> Iterator[Leftover]:
         yield Leftover(f"data/{older_than}", object_cache.cache_dir(), age, size)
 
 
-def _unused(older_than: float) -> Iterator[object_cache.Entry]:
+def _unused(older_than: float) -> Iterator[object_cache.CacheEntry]:
     return (entry for entry in object_cache.entries() if entry.age >= older_than)
 
 
 def _of_daemon() -> Iterator[Leftover]:
     """Yield containers and networks whose job is gone: the job was removed while no daemon answered."""
     from trainyard.errors import TrainyardError
-    from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+    from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import all_of_jobs
 
     if Settings.from_env().docker == "never":
         return
     try:
         with _engine() as engine:
-            found = cluster.all_of_jobs(engine)
+            found = all_of_jobs(engine)
     except TrainyardError:
         return
     for kind, item, job_dir, age in found:
@@ -153,13 +152,13 @@ def _of_daemon() -> Iterator[Leftover]:
 
 
 def _remove_of_daemon(kind: str, item: str) -> None:
-    from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+    from trainyard.schedulers.exec.container import inventory
 
     with _engine() as engine:
         if kind == "container":
-            cluster.remove_container(engine, item)
+            inventory.remove_container(engine, item)
         else:
-            cluster.remove_network(engine, item)
+            inventory.remove_network(engine, item)
 
 
 @contextlib.contextmanager
