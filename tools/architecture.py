@@ -33,6 +33,9 @@ ROLES = frozenset(
 #: What stands around the index in ARCHITECTURE.md.
 BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
+#: Modules whose names are those of TorchX, which jobs and users' programs ask for.
+GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve"})
+
 Graph = dict[str, set[str]]
 
 
@@ -165,7 +168,7 @@ def repeated_names(paths: dict[str, Path]) -> dict[str, list[str]]:
     """Return the base names that modules share without playing the same role."""
     by_name = defaultdict(list)
     for name, path in paths.items():
-        if path.name != "__init__.py":
+        if path.name != "__init__.py" and name not in GIVEN:
             by_name[path.stem].append(name)
     return {
         base: names

@@ -97,7 +97,7 @@ def test_the_page_of_a_proxy_is_no_answer(page: bytes, monkeypatch: pytest.Monke
     import botocore.session
     from botocore.config import Config
 
-    from trainyard.schedulers.aws.errors import AwsUnreachableError
+    from trainyard.schedulers.aws.aws_errors import AwsUnreachableError
     from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")

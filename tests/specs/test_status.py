@@ -16,7 +16,7 @@ from trainyard.specs import (
     is_started,
     is_terminal,
 )
-from trainyard.specs.status_text import error_message
+from trainyard.specs.status import error_message
 
 floats = st.none() | st.floats(0, 1e10)
 replicas = st.builds(

@@ -105,7 +105,7 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
         Detached: the user stopped watching.
         UnknownAppException: the job no longer exists.
     """
-    from trainyard.specs.status_text import detail_lines, reason_text
+    from trainyard.specs.status import detail_lines, reason_text
 
     started = time.time()
     with Interrupts(handle, may_stop) as interrupts:

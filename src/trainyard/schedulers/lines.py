@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from trainyard.errors import UsageError
-from trainyard.schedulers.base import LogBlock, LogQuery, Stream
+from trainyard.schedulers.answers import LogBlock, LogQuery, Stream
 
 # A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
@@ -108,6 +108,26 @@ def last_lines(
     for (role, replica), lines in tails.items():
         if lines:
             yield LogBlock(role, replica, b"".join(lines))
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Split at ``\n``, keeping the line ends. Takes time in proportion to the text."""
+    lines = text.split("\n")
+    last = lines.pop()
+    return [line + "\n" for line in lines] + ([last] if last else [])
+
+
+def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:
+    r"""Cut a stream of texts into lines ending in ``\n``; only the last may lack it."""
+    pending: list[str] = []
+    for chunk in chunks:
+        for piece in split_lines(chunk):
+            pending.append(piece)
+            if piece.endswith("\n"):
+                yield "".join(pending)
+                pending = []
+    if pending:
+        yield "".join(pending)
 
 
 def iter_lines(data: bytes) -> Iterator[bytes]:

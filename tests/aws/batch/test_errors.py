@@ -14,9 +14,9 @@ import pytest
 
 from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws
+from trainyard.schedulers.aws.aws_errors import translate
 from trainyard.schedulers.aws.batch.names import console_url, queue_name
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler
-from trainyard.schedulers.aws.errors import translate
 from trainyard.schedulers.aws.session import AwsSession
 
 USER = "arn:aws:iam::123456789012:user/somebody"

@@ -11,9 +11,9 @@ import pytest
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch.observe import CONCURRENCY
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
-from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse
 from trainyard.specs import AppState, Resource

@@ -11,16 +11,16 @@ from tests.aws.fake import FakeAws
 from trainyard.backoff import Clock
 from trainyard.components.train import script
 from trainyard.runner.preparation import start_toolkits
-from trainyard.schedulers.aws.batch import submission
-from trainyard.schedulers.aws.batch.names import JobRef
-from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
-from trainyard.schedulers.aws.errors import (
+from trainyard.schedulers.aws.aws_errors import (
     AwsCredentialsError,
     AwsError,
     AwsForbiddenError,
     AwsThrottledError,
     AwsUnreachableError,
 )
+from trainyard.schedulers.aws.batch import submission
+from trainyard.schedulers.aws.batch.names import JobRef
+from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from trainyard.specs import AppState
 
 CFG = {"queue": "queue"}

@@ -16,7 +16,7 @@ from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.progress import Silent
 from trainyard.schedulers.aws import session
-from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.s3 import PART_BYTES, S3
 from trainyard.schedulers.aws.sagemaker import datasets
 from trainyard.schedulers.aws.sagemaker.datasets import read_dataset, upload_dataset

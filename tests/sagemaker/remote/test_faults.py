@@ -17,7 +17,7 @@ from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.runner.preparation import inject
 from trainyard.schedulers.aws import session
-from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.sagemaker.scheduler import create_scheduler
 from trainyard.specs.status import AppState
 

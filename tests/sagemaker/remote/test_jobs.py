@@ -17,7 +17,7 @@ from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.errors import ConfigError, UnknownAppException, UsageError
 from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.schedulers.base import Stream
 from trainyard.specs.app import AppDef, Role

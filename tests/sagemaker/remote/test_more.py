@@ -14,7 +14,7 @@ from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_cli import cfg, trainyard
 from tests.sagemaker.remote.test_jobs import options, submit
 from trainyard.components.utils import sh
-from trainyard.schedulers.aws.errors import AwsCredentialsError
+from trainyard.schedulers.aws.aws_errors import AwsCredentialsError
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler, create_scheduler
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.status import AppState

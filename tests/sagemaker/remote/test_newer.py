@@ -16,7 +16,7 @@ from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.progress import Silent
 from trainyard.schedulers.aws import service_model
-from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler

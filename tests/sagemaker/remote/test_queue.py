@@ -17,7 +17,7 @@ from trainyard.components.train import script
 from trainyard.components.utils import sh
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.sagemaker import names, submission
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import make_job

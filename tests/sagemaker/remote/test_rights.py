@@ -15,7 +15,7 @@ from trainyard.cli.submitting import shown_request
 from trainyard.components.train import script
 from trainyard.errors import ConfigError
 from trainyard.progress import Silent
-from trainyard.schedulers.aws.errors import AwsCredentialsError
+from trainyard.schedulers.aws.aws_errors import AwsCredentialsError
 from trainyard.schedulers.aws.sagemaker.permissions import services, trust_problem
 from trainyard.schedulers.aws.sagemaker.scheduler import AWSSageMakerScheduler
 from trainyard.specs.status import AppState

@@ -21,6 +21,7 @@ from itertools import groupby
 from typing import Protocol, TypeVar
 
 from trainyard.backoff import Clock
+from trainyard.schedulers.aws.aws_errors import failure_kind
 from trainyard.schedulers.aws.cloudwatch_calls import (
     CloudWatchEvent,
     LogCalls,
@@ -30,7 +31,6 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
     default_translation,
 )
 from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
-from trainyard.schedulers.aws.errors import failure_kind
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.schedulers.lines import compile_regex, iter_lines
 

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 
 from trainyard.backoff import Backoff, Clock
 from trainyard.errors import BackendError
-from trainyard.schedulers.aws.errors import error_code, failure_kind
+from trainyard.schedulers.aws.aws_errors import error_code, failure_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 
 from trainyard.backoff import Clock
+from trainyard.schedulers.aws.aws_errors import error_code, failure_kind
 from trainyard.schedulers.aws.cloudwatch_calls import LogCalls
-from trainyard.schedulers.aws.errors import error_code, failure_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

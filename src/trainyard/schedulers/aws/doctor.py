@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import Check
 

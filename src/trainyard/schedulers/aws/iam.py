@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
 
-from trainyard.schedulers.aws.errors import AwsError
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 
 ASSUME = "sts:AssumeRole"
@@ -98,7 +98,7 @@ MOST_PAGES = 20
 
 
 @dataclass(frozen=True)
-class Decision:
+class PolicyDecision:
     """The simulator's answer for one action on one resource.
 
     Attributes:
@@ -132,7 +132,7 @@ def simulate(
     context: Mapping[str, str] | None = None,
     *,
     repeats: bool = True,
-) -> list[Decision]:
+) -> list[PolicyDecision]:
     """Ask IAM's policy simulator which actions a principal may do on which resources. Nothing is carried out.
 
     It knows identity policies, permission boundaries and those of the organisation, but not resource
@@ -162,7 +162,7 @@ def simulate(
         "ResourceArns": list(resources),
         "ContextEntries": entries,
     }
-    found: list[Decision] = []
+    found: list[PolicyDecision] = []
     for _ in range(MOST_PAGES):
         page = session.call("iam", "SimulatePrincipalPolicy", repeats=repeats, **params)
         found += map(_decision, page.get("EvaluationResults") or [])
@@ -172,8 +172,8 @@ def simulate(
     return found
 
 
-def _decision(result: Mapping[str, Any]) -> Decision:
-    return Decision(
+def _decision(result: Mapping[str, Any]) -> PolicyDecision:
+    return PolicyDecision(
         result["EvalActionName"],
         result.get("EvalResourceName") or "*",
         result["EvalDecision"],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress

@@ -11,7 +11,7 @@ import functools
 import re
 from typing import Any
 
-from trainyard.schedulers.aws.errors import missing_sdk
+from trainyard.schedulers.aws.aws_errors import missing_sdk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.aws.errors import AwsError, missing_sdk, translate
+from trainyard.schedulers.aws.aws_errors import AwsError, missing_sdk, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

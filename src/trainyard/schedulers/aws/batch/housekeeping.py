@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.logs import attempts_of
-from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import observe
 from trainyard.schedulers.aws.batch.observe import ReplicaRef
 from trainyard.schedulers.aws.batch.reasons import reason_of
 from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
-from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal

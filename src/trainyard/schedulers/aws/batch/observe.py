@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.reasons import exit_code, reason_of
@@ -26,7 +27,6 @@ from trainyard.schedulers.aws.batch.replicas import (
     original_command,
 )
 from trainyard.schedulers.aws.batch.rules import node_range
-from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.specs.named_resources_aws import NAMED_RESOURCES
 from trainyard.specs.status import AppState

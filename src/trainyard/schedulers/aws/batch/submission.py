@@ -11,14 +11,14 @@ from typing import Any
 
 from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.observe import find_by_name
-from trainyard.schedulers.aws.errors import (
+from trainyard.schedulers.aws.aws_errors import (
     AwsError,
     AwsForbiddenError,
     AwsThrottledError,
     AwsUnreachableError,
 )
+from trainyard.schedulers.aws.batch import names
+from trainyard.schedulers.aws.batch.observe import find_by_name
 from trainyard.schedulers.aws.session import AwsSession
 
 ATTEMPTS = 5

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.doctor import ECR_IMAGE, guarded, identity, image, partition_and_account
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
-from trainyard.schedulers.aws.iam import Decision, find_role, simulate
+from trainyard.schedulers.aws.iam import PolicyDecision, find_role, simulate
 from trainyard.schedulers.aws.s3 import find_bucket
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
@@ -151,7 +151,7 @@ class _Examination:
         if not failed:
             yield Check(name, True, f"{principal} may do all {count} actions that jobs need")
 
-    def _denied(self, name: str, principal: str, grant: Grant, denied: Sequence[Decision]) -> Check:
+    def _denied(self, name: str, principal: str, grant: Grant, denied: Sequence[PolicyDecision]) -> Check:
         """Return the finding about missing rights; a remark, if something else may allow the actions."""
         actions = ", ".join(dict.fromkeys(decision.action for decision in denied))
         resources = ", ".join(dict.fromkeys(decision.resource for decision in denied))
@@ -169,7 +169,7 @@ class _Examination:
             return Check(name, None, f"{text}; {doubt} allow it", hint)
         return Check(name, False, text, hint)
 
-    def _doubt(self, grant: Grant, denied: Sequence[Decision]) -> str:
+    def _doubt(self, grant: Grant, denied: Sequence[PolicyDecision]) -> str:
         """Return what may allow it nevertheless; "" if nothing can."""
         if grant.elsewhere != BUCKET_POLICY:
             return f"{grant.elsewhere} may" if grant.elsewhere else ""

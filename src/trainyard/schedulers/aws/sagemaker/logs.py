@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.cloudwatch import AttemptLog, LogStreams, ReplicaAttempts
-from trainyard.schedulers.aws.errors import AwsError
 from trainyard.schedulers.aws.sagemaker.names import LOG_GROUP
 from trainyard.schedulers.aws.sagemaker.observe import describe_job, layout
 from trainyard.schedulers.aws.sagemaker.reasons import is_over

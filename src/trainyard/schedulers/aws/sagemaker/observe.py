@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsUnreachableError
+from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.container import ROLE_NAME, RoleCommand, read_command
 from trainyard.schedulers.aws.sagemaker.reasons import exit_code_of, message_of, state_of

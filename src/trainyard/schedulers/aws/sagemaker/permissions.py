@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws import s3
+from trainyard.schedulers.aws.aws_errors import AwsCredentialsError, AwsError
 from trainyard.schedulers.aws.doctor import ECR_IMAGE, partition_and_account
-from trainyard.schedulers.aws.errors import AwsCredentialsError, AwsError
-from trainyard.schedulers.aws.iam import ASSUME, TAG_SESSION, Decision, find_role, simulate, trusts
+from trainyard.schedulers.aws.iam import ASSUME, TAG_SESSION, PolicyDecision, find_role, simulate, trusts
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts, as_object
 from trainyard.schedulers.aws.session import AwsSession
@@ -415,7 +415,7 @@ def _checkpoint_arns(role: str, uri: str) -> tuple[str, str]:
     return arn, f"{arn}/{key}/*" if key else f"{arn}/*"
 
 
-def _denied(session: AwsSession, role: str, uri: str, progress: Progress) -> list[Decision]:
+def _denied(session: AwsSession, role: str, uri: str, progress: Progress) -> list[PolicyDecision]:
     """Return what is not allowed by the role's policies; nothing if that cannot be found out."""
     bucket, objects = _checkpoint_arns(role, uri)
     key = s3.split_uri(uri)[1]

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.sagemaker import names, observe, reasons
 from trainyard.schedulers.aws.sagemaker.logs import Runs, read_runs
 from trainyard.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, in_parallel, tags_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard import system
 from trainyard.backoff import Backoff
 from trainyard.errors import ConfigError, WorkspaceChangedError
-from trainyard.schedulers.aws.errors import AwsError, AwsForbiddenError, AwsThrottledError
+from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsThrottledError
 from trainyard.schedulers.aws.iam import find_role
 from trainyard.schedulers.aws.s3 import S3, ensure_bucket, split_uri
 from trainyard.schedulers.aws.sagemaker import names, permissions
