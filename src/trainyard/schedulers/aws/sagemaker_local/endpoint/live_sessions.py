@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint import eventstream
 from trainyard.schedulers.aws.sagemaker_local.endpoint.log_search import Stream, message_of
-from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogEvent
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine
 
 SECONDS_BETWEEN_UPDATES = 1.0
 #: The service ends a session then.
@@ -70,9 +70,9 @@ def _last_end(log: Log) -> int:
     return size if is_whole else log.line_start(size)
 
 
-def _fresh(look: Look, places: dict[str, int], over: set[str]) -> list[tuple[Stream, LogEvent]]:
+def _fresh(look: Look, places: dict[str, int], over: set[str]) -> list[tuple[Stream, LogLine]]:
     """Return what has been written since the last look, in order of time."""
-    found: list[tuple[Stream, LogEvent]] = []
+    found: list[tuple[Stream, LogLine]] = []
     for stream in look(over):
         try:
             for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
@@ -85,7 +85,7 @@ def _fresh(look: Look, places: dict[str, int], over: set[str]) -> list[tuple[Str
     return sorted(found, key=lambda pair: (pair[1].time_ms, pair[0].name, pair[1].start))
 
 
-def _row(group: str, stream: Stream, event: LogEvent) -> dict[str, Any]:
+def _row(group: str, stream: Stream, event: LogLine) -> dict[str, Any]:
     return {
         "logStreamName": stream.name,
         "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),

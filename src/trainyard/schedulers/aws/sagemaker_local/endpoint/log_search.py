@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
-from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogEvent, log_path
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine, log_path
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 MOST_EVENTS = 10_000
@@ -67,14 +67,14 @@ class Query:
     after: str | None
 
 
-def find(streams: list[Stream], query: Query) -> tuple[list[tuple[Stream, LogEvent]], str]:
+def find(streams: list[Stream], query: Query) -> tuple[list[tuple[Stream, LogLine]], str]:
     """Return a page of events, and the token of the next one; "" if there is none.
 
     Raises:
         ApiError: the token is none of ours.
     """
     after = _key_of(query.after) if query.after else None
-    found: list[tuple[Stream, LogEvent]] = []
+    found: list[tuple[Stream, LogLine]] = []
     size = searched = 0
     last = after
     for key, stream, event in _in_order(streams, max(query.since, after[0] if after else 0)):
@@ -94,10 +94,10 @@ def find(streams: list[Stream], query: Query) -> tuple[list[tuple[Stream, LogEve
     return found, ""
 
 
-def _in_order(streams: list[Stream], since: int) -> Iterator[tuple[Key, Stream, LogEvent]]:
+def _in_order(streams: list[Stream], since: int) -> Iterator[tuple[Key, Stream, LogLine]]:
     """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
     waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
-    active: list[tuple[Key, LogEvent, Stream, Iterator[LogEvent]]] = []
+    active: list[tuple[Key, LogLine, Stream, Iterator[LogLine]]] = []
     while active or waiting:
         while waiting and (not active or waiting[-1].log.created_ms <= active[0][0][0]):
             stream = waiting.pop()
@@ -109,7 +109,7 @@ def _in_order(streams: list[Stream], since: int) -> Iterator[tuple[Key, Stream, 
 
 
 def _advance(
-    active: list[tuple[Key, LogEvent, Stream, Iterator[LogEvent]]], stream: Stream, rest: Iterator[LogEvent]
+    active: list[tuple[Key, LogLine, Stream, Iterator[LogLine]]], stream: Stream, rest: Iterator[LogLine]
 ) -> None:
     event = next(rest, None)
     if event is not None:
@@ -117,7 +117,7 @@ def _advance(
         heapq.heappush(active, (key, event, stream, rest))
 
 
-def _events(stream: Stream, since: int) -> Iterator[LogEvent]:
+def _events(stream: Stream, since: int) -> Iterator[LogLine]:
     start = 0
     if since:
         start = stream.log.line_start(stream.log.boundary(since, stream.is_over))
@@ -126,17 +126,17 @@ def _events(stream: Stream, since: int) -> Iterator[LogEvent]:
             yield event
 
 
-def size_of_event(event: LogEvent) -> int:
+def size_of_event(event: LogLine) -> int:
     """Return how much an event counts in an answer."""
     return len(event.data) + EVENT_BYTES
 
 
-def message_of(event: LogEvent) -> str:
+def message_of(event: LogLine) -> str:
     """Return an event's text, without the end of its line."""
     return event.data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
 
 
-def event_id(stream: Stream, event: LogEvent) -> str:
+def event_id(stream: Stream, event: LogLine) -> str:
     """Return what tells an event from all others; clients that follow count on it."""
     number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
     return f"{number:020d}{event.start:036d}"

@@ -24,7 +24,7 @@ from trainyard.schedulers.aws.sagemaker_local.endpoint.log_search import (
 )
 from trainyard.schedulers.aws.sagemaker_local.endpoint.patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from trainyard.schedulers.aws.sagemaker_local.logs import LogEvent
+from trainyard.schedulers.aws.sagemaker_local.logs import LogLine
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.recovery import current_state
 
@@ -148,11 +148,11 @@ class LocalLogs:
         }
 
 
-def _page_forward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[list[LogEvent], int, int]:
+def _page_forward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
     """Return the events from a place on, where they begin, and the place up to which the log was read."""
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
-    events: list[LogEvent] = []
+    events: list[LogLine] = []
     size = 0
     start = max(place, stream.log.line_start(_boundary(stream, since)) if since else 0)
     for event in stream.log.events(start, stream.is_over):
@@ -167,7 +167,7 @@ def _page_forward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[l
     return events, events[0].start if events else place, place
 
 
-def _page_backward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[list[LogEvent], int, int]:
+def _page_backward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
     """Return the last events before a place, where they begin, and where they end."""
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
@@ -177,7 +177,7 @@ def _page_backward(stream: Stream, place: int, params: dict[str, Any]) -> tuple[
     start = max(log.start_of_last(limit, end), log.line_start(max(0, end - MOST_BYTES)))
     if since:
         start = max(start, log.line_start(_boundary(stream, since)))
-    events: deque[LogEvent] = deque()
+    events: deque[LogLine] = deque()
     size = 0
     for event in log.events(start, stream.is_over):
         if event.start >= end:
@@ -261,7 +261,7 @@ def _arn(stream: Stream) -> str:
     return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
 
 
-def _row(event: LogEvent) -> dict[str, Any]:
+def _row(event: LogLine) -> dict[str, Any]:
     return {
         "timestamp": event.time_ms,
         "message": message_of(event),
