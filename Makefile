@@ -81,6 +81,7 @@ bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/python tools/architecture.py index
 
 clean:
 	rm -rf $(VENV) build dist

@@ -3,7 +3,7 @@
     python tools/architecture.py            folders from top to bottom, and what each imports
     python tools/architecture.py circles    circles between folders and between modules
     python tools/architecture.py names      base names and class names with two meanings
-    python tools/architecture.py index      a line for each module, as ARCHITECTURE.md has them
+    python tools/architecture.py index      write the line for each module that ARCHITECTURE.md has
 
 Late imports, within functions, count. Imports under TYPE_CHECKING do not, since they are gone when the
 program runs; nor do tables of modules that are imported by name: those of the schedulers and the commands.
@@ -29,6 +29,9 @@ ROLES = frozenset(
         *("reasons", "request", "rules", "scheduler", "submission"),
     }
 )
+
+#: What stands around the index in ARCHITECTURE.md.
+BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
 Graph = dict[str, set[str]]
 
@@ -182,6 +185,12 @@ def repeated_classes(paths: dict[str, Path]) -> dict[str, list[str]]:
     return {cls: names for cls, names in found.items() if len(names) > 1}
 
 
+def with_index(text: str, paths: dict[str, Path]) -> str:
+    """Return the text of ARCHITECTURE.md with its index brought up to date."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{index(paths)}\n{END}{rest.partition(END)[2]}"
+
+
 def index(paths: dict[str, Path]) -> str:
     """Return a Markdown list of all modules with the first line of what each says of itself."""
     lines: list[str] = []
@@ -203,7 +212,8 @@ def main(words: list[str]) -> int:
     what = words[0] if words else "folders"
     broken = False
     if what == "index":
-        print(index(paths), end="")
+        document = ROOT / "ARCHITECTURE.md"
+        document.write_text(with_index(document.read_text(encoding="utf-8"), paths), encoding="utf-8")
     elif what == "names":
         for kind, repeated in (("module", repeated_names(paths)), ("class", repeated_classes(paths))):
             for name, places in sorted(repeated.items()):

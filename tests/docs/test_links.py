@@ -14,7 +14,10 @@ from tests.docs.documents import ROOT, documents, name_of
 LINK = re.compile(r"\[[^\]\n]+\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 IN_PROJECT = re.compile(r"(?:src|tests|docs|examples|benchmarks|toolkit|\.ci)/[\w./-]+")
-OF_PACKAGE = re.compile(r"(?:specs|components|schedulers|runner|cli)/[\w/]+\.py")
+OF_PACKAGE = re.compile(
+    r"(?:aws_endpoint|cli|components|docker|http|image_registry|runner|schedulers|specs|system|testing|workspace)"
+    r"/[\w/]+\.py"
+)
 
 
 def prose_of(path: Path) -> str:

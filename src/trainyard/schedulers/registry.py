@@ -31,7 +31,7 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "sagemaker_local": "trainyard.schedulers.aws.sagemaker_local.scheduler",
 }
 
-_EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "docker": "docker", "lightkube": "kubernetes"}
+_EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws"}
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:

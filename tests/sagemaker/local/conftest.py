@@ -161,9 +161,9 @@ class Bucket:
 @pytest.fixture
 def endpoint(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The endpoint, with boto3 pointed at it by its variables."""
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
+    from trainyard.aws_endpoint.server import EndpointServer
 
-    server = Endpoint()
+    server = EndpointServer()
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", server.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", server.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH", server.url)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.endpoint.answers import NOT_DESCRIBED
-from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint, is_own_peer
+from trainyard.aws_endpoint.server import EndpointServer, is_own_peer
+from trainyard.schedulers.aws.sagemaker_local.description import NOT_DESCRIBED
 
 from .conftest import ROLE, SIGNED, file_channel
 
@@ -301,7 +301,7 @@ def test_tags(jobs: Jobs, processes: str) -> None:
         jobs.sagemaker.add_tags(ResourceArn=arn, Tags=tags)
 
 
-def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
+def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
     """A job goes on while there is no endpoint, and another one knows all of it."""
     import boto3
 
@@ -310,7 +310,7 @@ def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: Endpoint, processes: 
     )
     jobs.says(name, "up")
     endpoint.shutdown()
-    other = Endpoint()
+    other = EndpointServer()
     thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -329,7 +329,7 @@ def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: Endpoint, processes: 
         threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
 
-def test_the_wire_format(endpoint: Endpoint) -> None:
+def test_the_wire_format(endpoint: EndpointServer) -> None:
     """As the service's protocol has it: the operation in a header, JSON, the error's name in the body."""
 
     def post(target: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any], Any]:
@@ -363,7 +363,7 @@ def test_the_wire_format(endpoint: Endpoint) -> None:
         assert answer.status == 200
 
 
-def test_other_users_are_not_answered(endpoint: Endpoint) -> None:
+def test_other_users_are_not_answered(endpoint: EndpointServer) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
     code = (
@@ -379,7 +379,7 @@ def test_other_users_are_not_answered(endpoint: Endpoint) -> None:
     assert not is_own_peer(("127.0.0.1", 1), ("127.0.0.1", 2))
 
 
-def test_other_users_who_hang_up_at_once_start_nothing(endpoint: Endpoint, jobs: Jobs) -> None:
+def test_other_users_who_hang_up_at_once_start_nothing(endpoint: EndpointServer, jobs: Jobs) -> None:
     """The kernel says that a socket which nobody has open any more is root's."""
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")

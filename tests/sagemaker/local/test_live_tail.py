@@ -8,7 +8,7 @@ import boto3
 import botocore.exceptions
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local.endpoint import live_sessions
+from trainyard.aws_endpoint import job_logs
 
 from .conftest import GROUP
 
@@ -31,7 +31,7 @@ for number in range(1200):
 def logs(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A client that puts nothing before the host's name: what is looked up then would not be this machine."""
     monkeypatch.setenv("AWS_DISABLE_HOST_PREFIX_INJECTION", "true")
-    monkeypatch.setattr(live_sessions, "SECONDS_BETWEEN_UPDATES", 0.02)
+    monkeypatch.setattr(job_logs, "SECONDS_BETWEEN_UPDATES", 0.02)
     return boto3.client("logs")
 
 
@@ -75,7 +75,7 @@ def test_what_is_written_from_then_on_comes(jobs: Jobs, processes: str, logs: An
 
 
 def test_a_session_ends_in_time(jobs: Jobs, logs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_sessions, "LONGEST_SESSION", 0.0)
+    monkeypatch.setattr(job_logs, "LONGEST_SESSION", 0.0)
     stream = logs.start_live_tail(logGroupIdentifiers=[ARN])["responseStream"]
     with pytest.raises(botocore.exceptions.EventStreamError, match="SessionTimeoutException"):
         list(stream)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
-from trainyard.schedulers.aws.sagemaker_local.endpoint.logs_api import LocalLogs
-from trainyard.schedulers.aws.sagemaker_local.endpoint.patterns import matcher
+from trainyard.aws_endpoint import job_logs
+from trainyard.aws_endpoint.log_patterns import matcher
 from trainyard.schedulers.aws.sagemaker_local.logs import LONGEST_EVENT, Log
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
 
 from .conftest import GROUP, Jobs
 
@@ -141,7 +141,7 @@ def test_long_lines_are_cut_between_characters(made: Made) -> None:
 def test_a_line_without_end_is_no_burden(made: Made) -> None:
     """Progress bars end no line for hours."""
     stream = made.add("algo-1", (T, b"50%\r" * (8 << 20)))
-    logs = LocalLogs()
+    logs = job_logs
     tracemalloc.start()
     try:
         answer = logs.get_log_events({"logGroupName": GROUP, "logStreamName": stream, "limit": 2})
@@ -158,7 +158,7 @@ def test_memory_does_not_grow_with_the_log(made: Made) -> None:
     """A page of one that is larger than what one answer looks at; and its end."""
     line = b"z" * 199 + b"\n"
     stream = made.add("algo-1", (T, line * 100_000), (T + 1, line * 300_000), (T + 2, b"needle\n"))
-    logs = LocalLogs()
+    logs = job_logs
     where = {"logGroupName": GROUP, "logStreamName": stream}
     tracemalloc.start()
     try:

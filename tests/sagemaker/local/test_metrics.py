@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor
+from trainyard.aws_endpoint.wire_formats import decode_cbor, encode_cbor
 
 from .conftest import SIGNED
 
@@ -108,7 +108,7 @@ def test_other_protocols(endpoint: Any) -> None:
     assert b"take a later SDK" in body
     path = "/service/GraniteServiceVersion20100801/operation/GetMetricStatistics"
     status, body = post(path, b"\xa1\x61", smithy_protocol="rpc-v2-cbor", Content_Type="application/cbor")
-    assert (status, cbor.decode(body)["__type"]) == (400, "SerializationException")
+    assert (status, decode_cbor(body)["__type"]) == (400, "SerializationException")
 
 
 SCALARS = st.booleans() | st.integers(-(1 << 64), (1 << 64) - 1) | st.text()
@@ -120,7 +120,7 @@ DOCUMENTS = st.recursive(
 
 @given(DOCUMENTS)
 def test_cbor_is_read_as_it_was_written(document: Any) -> None:
-    assert cbor.decode(cbor.encode([document, None])) == [document, None]
+    assert decode_cbor(encode_cbor([document, None])) == [document, None]
 
 
 @given(DOCUMENTS)
@@ -130,14 +130,14 @@ def test_cbor_is_that_of_the_sdk(document: Any) -> None:
 
     from botocore.parsers import BaseCBORParser
 
-    stream = BufferedReader(BytesIO(cbor.encode(document)))  # type: ignore[arg-type]
+    stream = BufferedReader(BytesIO(encode_cbor(document)))  # type: ignore[arg-type]
     assert BaseCBORParser().parse_data_item(stream) == document
 
 
 @given(st.binary(max_size=40))
 def test_anything_is_cbor_or_is_refused(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        cbor.decode(data)
+        decode_cbor(data)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_anything_is_cbor_or_is_refused(data: bytes) -> None:
     ],
 )
 def test_examples_of_the_standard(data: bytes, value: Any) -> None:
-    assert cbor.decode(data) == value
+    assert decode_cbor(data) == value
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_examples_of_the_standard(data: bytes, value: Any) -> None:
 )
 def test_what_is_no_cbor(data: bytes) -> None:
     with pytest.raises(ValueError, match="CBOR"):
-        cbor.decode(data)
+        decode_cbor(data)

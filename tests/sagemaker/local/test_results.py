@@ -285,8 +285,8 @@ def test_a_failed_job_can_be_described_for_ever(jobs: Jobs, processes: str, home
 
     name = jobs.run("sys.exit(3)")["TrainingJobName"]
     code = (
-        "from trainyard.schedulers.aws.sagemaker_local.endpoint.api import LocalSageMaker; import json;"
-        f"print(json.dumps(LocalSageMaker().describe_training_job({{'TrainingJobName': {name!r}}})))"
+        "from trainyard.aws_endpoint.training_jobs import describe_training_job; import json;"
+        f"print(json.dumps(describe_training_job({{'TrainingJobName': {name!r}}})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout)

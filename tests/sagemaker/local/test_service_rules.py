@@ -12,9 +12,8 @@ import pytest
 from botocore import UNSIGNED
 from botocore.config import Config
 
-from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.constraints import without_nulls
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local import request_validation
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, without_nulls
 
 from .conftest import GROUP, ROLE, file_channel
 
@@ -88,7 +87,7 @@ def changed(path: tuple[Any, ...], change: Any) -> dict[str, Any]:
 def code_of(request: dict[str, Any]) -> str:
     """The error's name; "" of a request that is taken. Any other exception is a fault."""
     try:
-        validation.check_request(without_nulls(request))
+        request_validation.check_request(without_nulls(request))
     except ApiError as error:
         return error.code
     return ""
@@ -125,7 +124,7 @@ TYPES: list[tuple[tuple[Any, ...], Any, str]] = [
 @pytest.mark.parametrize(("path", "value", "words"), TYPES)
 def test_wrong_types_are_serialization_errors(path: tuple[Any, ...], value: Any, words: str) -> None:
     with pytest.raises(ApiError) as caught:
-        validation.check_request(changed(path, value))
+        request_validation.check_request(changed(path, value))
     assert caught.value.code == "SerializationException"
     assert caught.value.message.startswith(words)
 
@@ -139,13 +138,15 @@ def test_more_hosts_than_a_machine_has_are_refused_before_they_are_listed() -> N
         {"InstanceGroups": groups},
     ):
         with pytest.raises(ApiError, match="this machine takes at most 1000"):
-            validation.check_request(changed(("ResourceConfig",), {"VolumeSizeInGB": 1, **resources}))
+            request_validation.check_request(changed(("ResourceConfig",), {"VolumeSizeInGB": 1, **resources}))
 
 
 @pytest.mark.parametrize("path", [("Environment",), ("AlgorithmSpecification", "ContainerArguments")])
 def test_what_no_process_takes_is_refused_at_once(path: tuple[str, ...]) -> None:
     with pytest.raises(ApiError, match="NUL character"):
-        validation.check_request(changed(path, {"A": "a\0b"} if path == ("Environment",) else ["a\0b"]))
+        request_validation.check_request(
+            changed(path, {"A": "a\0b"} if path == ("Environment",) else ["a\0b"])
+        )
 
 
 ONE, FAILED = "1 validation error detected: Value ", "failed to satisfy constraint: Member must"
@@ -192,7 +193,7 @@ LIMITS: list[tuple[tuple[Any, ...], Any, str]] = [
 @pytest.mark.parametrize(("path", "value", "message"), LIMITS)
 def test_limits_are_told_in_the_service_s_words(path: tuple[Any, ...], value: Any, message: str) -> None:
     with pytest.raises(ApiError) as caught:
-        validation.check_request(changed(path, value))
+        request_validation.check_request(changed(path, value))
     assert (caught.value.code, caught.value.message) == ("ValidationException", message)
 
 

@@ -20,8 +20,8 @@ import botocore.config
 import botocore.exceptions
 import pytest
 
+from trainyard.aws_endpoint.server import LARGEST_REQUEST, EndpointServer
 from trainyard.errors import BackendError, UsageError
-from trainyard.schedulers.aws.sagemaker_local.endpoint.server import LARGEST_REQUEST, Endpoint
 
 from .conftest import SIGNED, until
 
@@ -33,7 +33,7 @@ JSON = "application/x-amz-json-1.1"
 
 
 @pytest.fixture
-def line(endpoint: Endpoint) -> Iterator[http.client.HTTPConnection]:
+def line(endpoint: EndpointServer) -> Iterator[http.client.HTTPConnection]:
     """A connection that is kept."""
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.server_address[1], timeout=30)
     with contextlib.closing(connection):
@@ -148,7 +148,7 @@ def test_a_connection_is_kept(line: http.client.HTTPConnection) -> None:
     ],
 )
 def test_what_is_no_request(
-    endpoint: Endpoint, capfd: pytest.CaptureFixture[str], said: bytes, status: int
+    endpoint: EndpointServer, capfd: pytest.CaptureFixture[str], said: bytes, status: int
 ) -> None:
     """TLS, garbage, bodies of unknown length: an error, and the end of the connection."""
     with socket.create_connection(endpoint.server_address[:2], timeout=30) as wire:
@@ -162,7 +162,7 @@ def test_what_is_no_request(
     assert capfd.readouterr().err == ""
 
 
-def test_clients_that_go_away(endpoint: Endpoint, capfd: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_go_away(endpoint: EndpointServer, capfd: pytest.CaptureFixture[str]) -> None:
     for said in (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"):
         with socket.create_connection(endpoint.server_address[:2]) as wire:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # resets
@@ -172,18 +172,18 @@ def test_clients_that_go_away(endpoint: Endpoint, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == ""
 
 
-def test_where_it_listens(endpoint: Endpoint) -> None:
+def test_where_it_listens(endpoint: EndpointServer) -> None:
     port = endpoint.server_address[1]
     with pytest.raises(BackendError, match=rf"cannot listen on 127.0.0.1:{port}: Address already in use"):
-        Endpoint(port=port)
+        EndpointServer(port=port)
     with pytest.raises(BackendError, match="port must be 0-65535"):
-        Endpoint(port=70000)
+        EndpointServer(port=70000)
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com", ""):
         with pytest.raises(UsageError, match="does not listen on") as error:
-            Endpoint(host)
+            EndpointServer(host)
         assert "ssh -L" in error.value.hint
     if os.path.exists("/proc/net/if_inet6"):
-        with Endpoint("::1") as other:
+        with EndpointServer("::1") as other:
             assert other.url == f"http://[::1]:{other.server_address[1]}"
     words = [sys.executable, "-m", "trainyard", "sagemaker-local", "serve", "--port", str(port)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -212,7 +212,7 @@ def client_of(url: str, connections: int) -> Any:
     return boto3.client("sagemaker", endpoint_url=url, config=config)
 
 
-def test_fifty_at_once_want_one_name(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
+def test_fifty_at_once_want_one_name(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
     request = jobs.request(f"open({str(jobs.folder / 'runs')!r}, 'a').write('ran\\n')", name="wanted")
     client = client_of(endpoint.url, 50)
 
@@ -229,7 +229,7 @@ def test_fifty_at_once_want_one_name(jobs: Jobs, endpoint: Endpoint, processes: 
 
 
 @pytest.mark.slow
-def test_many_at_once_get_as_many_names(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
+def test_many_at_once_get_as_many_names(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
     request = jobs.request("")
     request["AlgorithmSpecification"]["ContainerEntrypoint"] = ["true"]
     client = client_of(endpoint.url, 50)
@@ -248,7 +248,7 @@ def test_many_at_once_get_as_many_names(jobs: Jobs, endpoint: Endpoint, processe
         assert jobs.end(name)["TrainingJobStatus"] == "Completed"
 
 
-def test_tags_of_many_at_once(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
+def test_tags_of_many_at_once(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
     """None is lost: they are changed one after the other."""
     arn = jobs.run("")["TrainingJobArn"]
     client = client_of(endpoint.url, 40)
@@ -263,7 +263,7 @@ def test_tags_of_many_at_once(jobs: Jobs, endpoint: Endpoint, processes: str) ->
     assert len([tag for page in pages for tag in page["Tags"]]) == 30
 
 
-def test_many_stop_one_job(jobs: Jobs, endpoint: Endpoint, processes: str) -> None:
+def test_many_stop_one_job(jobs: Jobs, endpoint: EndpointServer, processes: str) -> None:
     name = jobs.start("print('up', flush=True); time.sleep(600)")
     jobs.says(name, "up")
     client = client_of(endpoint.url, 20)

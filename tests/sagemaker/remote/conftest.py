@@ -126,11 +126,11 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
+    from trainyard.aws_endpoint.server import EndpointServer
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+    from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
 
-    with Endpoint(settings=Settings(docker="never", grace=5.0)) as endpoint:
+    with EndpointServer(settings=Settings(docker="never", grace=5.0)) as endpoint:
         made = Cloud(moto, endpoint.url)
         carry_out = endpoint.answer
 

@@ -53,7 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint runs containers; gives an image with Open MPI."""
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
+    from trainyard.aws_endpoint.server import EndpointServer
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 
     backends.need("docker")
@@ -61,7 +61,7 @@ def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     require_docker()
     tag = f"trainyard-mpi:{uuid.uuid4().hex[:12]}"
     make_mpi_image(tag)
-    with Endpoint(settings=Settings(docker="always", grace=5.0)) as endpoint:
+    with EndpointServer(settings=Settings(docker="always", grace=5.0)) as endpoint:
         thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", endpoint.url)

@@ -13,8 +13,8 @@ from trainyard.schedulers.aws.sagemaker import request_rules
 from trainyard.schedulers.aws.sagemaker.container import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
+from trainyard.schedulers.aws.sagemaker_local import request_validation
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
 from trainyard.specs.app import AppDef, Role
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
@@ -241,7 +241,7 @@ def test_rules(options: dict[str, Any], said: str, answered: str, monkeypatch: p
         return
     monkeypatch.setattr("trainyard.schedulers.aws.sagemaker.request.refuse", lambda app, problems: None)
     with pytest.raises(ApiError) as answer:
-        validation.check_request(settle(made(options), {"<account>": "123456789012"}))
+        request_validation.check_request(settle(made(options), {"<account>": "123456789012"}))
     assert answer.value.code == "ValidationException"
     assert answered in answer.value.message
 
@@ -301,7 +301,7 @@ def test_the_launchers_own_channels_go_to_all_groups_where_others_name_theirs() 
     mixed = copy.deepcopy(request)
     del mixed["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
     with pytest.raises(ApiError, match=r"some channels have InstanceGroupNames \(left, trainyard_code\)"):
-        validation.check_request(mixed)
+        request_validation.check_request(mixed)
 
 
 def _request(**changes: Any) -> dict[str, Any]:
@@ -376,7 +376,7 @@ def _request(**changes: Any) -> dict[str, Any]:
 def test_what_options_cannot_even_say_is_refused_by_the_endpoint(changes: dict[str, Any], said: str) -> None:
     backends.need("botocore")
     with pytest.raises(ApiError, match=said):
-        validation.check_request(_request(**changes))
+        request_validation.check_request(_request(**changes))
 
 
 def test_a_scripts_own_time_limit_counts_against_max_wait() -> None:

@@ -35,10 +35,10 @@ def run(args: Namespace) -> int:
     import signal
     import threading
 
-    from trainyard.schedulers.aws.sagemaker_local.endpoint.server import Endpoint
+    from trainyard.aws_endpoint.server import EndpointServer
     from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 
-    endpoint = Endpoint(args.host, args.port, Settings.from_env())
+    endpoint = EndpointServer(args.host, args.port, Settings.from_env())
     for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):
         out(f"export AWS_ENDPOINT_URL_{service}={endpoint.url}")
     note("serving; Ctrl-C ends the endpoint, not the jobs")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker import observe as remote
-from trainyard.schedulers.aws.sagemaker_local.endpoint import api
+from trainyard.schedulers.aws.sagemaker_local import description
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
@@ -37,7 +37,7 @@ def _as_boto(description: dict[str, Any]) -> dict[str, Any]:
 
 def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
     """Return a job with each of its hosts."""
-    response = remote.describe(job.name, _as_boto(api.describe(job, state)))
+    response = remote.describe(job.name, _as_boto(description.describe(job, state)))
     hosts = {host["name"]: host for host in state["hosts"]}
     roles: dict[str, list[ReplicaStatus]] = {}
     for role, index, name in layout(job):
@@ -82,7 +82,7 @@ def _replica(
 def listed(job: TrainingJob, state: dict[str, Any]) -> ListAppResponse:
     """Return a job as a row of a list."""
     tags = [{"Key": key, "Value": value} for key, value in job.read_tags().items()]
-    row = remote.listed({**_as_boto(api.describe(job, state)), "Tags": tags})
+    row = remote.listed({**_as_boto(description.describe(job, state)), "Tags": tags})
     row.submitted_at = state["created_at"]
     row.ended_at = state["transitions"][-1].get("EndTime") if state["status"] in TERMINAL else None
     return row

@@ -8,9 +8,9 @@ import shutil
 from typing import Any
 
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
+from trainyard.schedulers.aws.sagemaker_local.request_validation import invalid
 from trainyard.system.identity import account_name
 
 MPI, TORCHRUN = "sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled"

@@ -17,10 +17,9 @@ from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker_local import rules
 from trainyard.schedulers.aws.sagemaker_local.data import filesystems
-from trainyard.schedulers.aws.sagemaker_local.endpoint import validation
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
@@ -165,7 +164,7 @@ def settings_of(file_systems: dict[str, str] | None, request: dict[str, Any]) ->
 
 def _check(request: dict[str, Any], settings: Settings) -> None:
     try:
-        validation.check_request(request)
+        check_request(request)
         rules.check(request, settings.docker, settings.file_systems)
     except ApiError as error:
         from trainyard.redaction import redact_text

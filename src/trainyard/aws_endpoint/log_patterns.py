@@ -1,4 +1,5 @@
-"""Filter patterns of CloudWatch Logs for events that are JSON: ``{ $.level = "ERROR" && $.step > 10 }``.
+"""Filter patterns of CloudWatch Logs: words, phrases, alternatives, exclusions, regular expressions, and
+expressions for events that are JSON: ``{ $.level = "ERROR" && $.step > 10 }``.
 
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/FilterAndPatternSyntax.html
 """
@@ -11,9 +12,80 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-Test = Callable[[Any], bool]
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
 
-_TOKEN = re.compile(
+Matcher = Callable[[str], bool]
+
+_TERM = re.compile(
+    r"""\s*(?P<sign>[?-]?)(?:"(?P<phrase>(?:[^"\\]|\\.)*)"|%(?P<regex>[^%]*)%|(?P<word>[^\s"%?-]\S*))(?=\s|$)""",
+    re.DOTALL,
+)
+#: What the service lets regular expressions be made of: no groups, no other symbols.
+_REGEX = re.compile(r"(?:[A-Za-z0-9:_#=@/;,\-^$?\[\]{}|*+.\s]|\\.)*", re.DOTALL)
+
+
+def matcher(pattern: str) -> Matcher:
+    """Return what tells whether a message matches a pattern. Capitals matter.
+
+    All words and phrases have to be in the message, none with ``-`` may be, and of those with ``?`` one has
+    to be; where there are others beside them, the service pays no heed to those with ``?``.
+
+    Raises:
+        ApiError: the pattern is for columns, or makes no sense.
+    """
+    text = pattern.strip()
+    if text.startswith("{"):
+        try:
+            return json_matcher(text, _expression)
+        except PatternError as error:
+            raise _refused(str(error)) from None
+    if text.startswith("["):
+        raise _refused("it is a pattern for columns, which is not understood on this machine; use words")
+    wanted: list[Matcher] = []
+    excluded: list[Matcher] = []
+    optional: list[Matcher] = []
+    place = 0
+    while place < len(text):
+        term = _TERM.match(text, place)
+        if term is None:
+            raise _refused(f"there is no term at {text[place:].strip()[:40]!r}")
+        {"": wanted, "-": excluded, "?": optional}[term["sign"]].append(_test(term))
+        place = term.end()
+    if wanted or excluded or not optional:
+        return lambda message: (
+            all(test(message) for test in wanted) and not any(test(message) for test in excluded)
+        )
+    return lambda message: any(test(message) for test in optional)
+
+
+def _test(term: re.Match[str]) -> Matcher:
+    if term["regex"] is not None:
+        return _expression(term["regex"])
+    text = term["word"]
+    if text is None:
+        text = re.sub(r"\\(.)", r"\1", term["phrase"], flags=re.DOTALL)
+    return lambda message: text in message
+
+
+def _expression(text: str) -> Matcher:
+    if not _REGEX.fullmatch(text):
+        raise _refused(f"the regular expression {text!r} has characters that the service does not take")
+    try:
+        search = re.compile(text).search
+    except re.error as error:
+        raise _refused(f"the regular expression {text!r} is wrong: {error}") from None
+    return lambda message: search(message) is not None
+
+
+def _refused(reason: str) -> ApiError:
+    return ApiError("InvalidParameterException", f"Invalid filter pattern: {reason}")
+
+
+# ---- JSON
+
+ValueTest = Callable[[Any], bool]
+
+_JSON_TOKEN = re.compile(
     r"""\s*(?:
         (?P<sign>&&|\|\||\(|\)|!=|<=|>=|=|<|>)
       | (?P<selector>\$(?:\.?\[\s*(?:\d+|\*|'[^']*'|"[^"]*")\s*\]|\.[\w-]+)*)
@@ -64,7 +136,7 @@ def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]
     text = pattern.strip()
     if not text.endswith("}"):
         raise PatternError("the closing } is missing")
-    parser = _Parser(text[1:-1], expression)
+    parser = _JsonPatternParser(text[1:-1], expression)
     test = parser.whole()
 
     def is_match(message: str) -> bool:
@@ -77,7 +149,7 @@ def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]
     return is_match
 
 
-class _Parser:
+class _JsonPatternParser:
     """Reads an expression: ``||`` of ``&&`` of comparisons and parentheses."""
 
     def __init__(self, text: str, expression: Callable[[str], Callable[[str], bool]]) -> None:
@@ -85,7 +157,7 @@ class _Parser:
         self._tokens: list[re.Match[str]] = []
         place, end = 0, len(text.rstrip())
         while place < end:
-            token = _TOKEN.match(text, place)
+            token = _JSON_TOKEN.match(text, place)
             if token is None:
                 raise PatternError(f"there is no term at {text[place:].strip()[:40]!r}")
             self._tokens.append(token)
@@ -93,7 +165,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Test:
+    def whole(self) -> ValueTest:
         test = self._either()
         if self._at < len(self._tokens):
             raise PatternError(f"nothing is expected at {self._tokens[self._at][0].strip()!r}")
@@ -108,21 +180,21 @@ class _Parser:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _either(self) -> Test:
+    def _either(self) -> ValueTest:
         tests = [self._both()]
         while self._peek() == "||":
             self._at += 1
             tests.append(self._both())
         return tests[0] if len(tests) == 1 else lambda event: any(test(event) for test in tests)
 
-    def _both(self) -> Test:
+    def _both(self) -> ValueTest:
         tests = [self._one()]
         while self._peek() == "&&":
             self._at += 1
             tests.append(self._one())
         return tests[0] if len(tests) == 1 else lambda event: all(test(event) for test in tests)
 
-    def _one(self) -> Test:
+    def _one(self) -> ValueTest:
         if self._peek() == "(":
             self._at += 1
             self._depth += 1
@@ -148,7 +220,7 @@ class _Parser:
         value = self._comparison(sign["sign"], self._take("a value"))
         return lambda event: any(value(found) for found in select(event))
 
-    def _comparison(self, sign: str, token: re.Match[str]) -> Test:
+    def _comparison(self, sign: str, token: re.Match[str]) -> ValueTest:
         """Return whether a value of an event compares so with a value of the pattern."""
         word = token["word"]
         if sign in _ORDERS:
@@ -157,7 +229,7 @@ class _Parser:
             return _numeric(_ORDERS[sign], float(word))
         if token["regex"] is not None:
             search = self._expression(token["regex"])
-            test: Test = lambda found: isinstance(found, (str, int, float)) and search(_text(found))  # noqa: E731
+            test: ValueTest = lambda found: isinstance(found, (str, int, float)) and search(_text(found))  # noqa: E731
         elif word is not None and _NUMBER.fullmatch(word):
             number, equals = _numeric(operator.eq, float(word)), word
             test = lambda found: number(found) or found == equals  # noqa: E731
@@ -172,7 +244,7 @@ class _Parser:
         return lambda found: not test(found)
 
 
-def _numeric(compare: Callable[[float, float], bool], wanted: float) -> Test:
+def _numeric(compare: Callable[[float, float], bool], wanted: float) -> ValueTest:
     return lambda found: (
         isinstance(found, (int, float)) and not isinstance(found, bool) and compare(found, wanted)
     )

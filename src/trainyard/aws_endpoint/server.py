@@ -14,19 +14,16 @@ import socket
 import sys
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from trainyard import system
+from trainyard.aws_endpoint import job_logs, job_metrics, job_search, training_jobs, wire_formats
 from trainyard.errors import BackendError, TrainyardError, UsageError
-from trainyard.schedulers.aws.sagemaker_local.endpoint import cbor, eventstream
-from trainyard.schedulers.aws.sagemaker_local.endpoint.api import LocalSageMaker
-from trainyard.schedulers.aws.sagemaker_local.endpoint.constraints import without_nulls
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import ApiError
-from trainyard.schedulers.aws.sagemaker_local.endpoint.logs_api import LocalLogs
-from trainyard.schedulers.aws.sagemaker_local.endpoint.metrics_api import LocalMetrics
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, without_nulls
 
 LARGEST_REQUEST = 16 << 20
 #: How much of a request that is refused is read, so that the answer is.
@@ -40,9 +37,10 @@ CBOR_PROTOCOL = "rpc-v2-cbor"
 #: What SDKs put before the host's name for StartLiveTail.
 LIVE_TAIL_PREFIX = "stream-"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
+Operation = Callable[[dict[str, Any], str], dict[str, Any] | Iterator[bytes]]
 
 
-class Endpoint(ThreadingHTTPServer):
+class EndpointServer(ThreadingHTTPServer):
     """Serves until `shutdown`. Keeps nothing: all state is in the jobs' directories.
 
     Args:
@@ -63,11 +61,10 @@ class Endpoint(ThreadingHTTPServer):
         _check_loopback(host)
         if ":" in host:
             self.address_family = socket.AF_INET6
-        self.sagemaker = LocalSageMaker(settings)
-        self.logs = LocalLogs()
-        self.metrics = LocalMetrics()
+        create: Operation = partial(training_jobs.create_training_job, settings=settings)
+        self._operations: dict[str, Operation] = {**OPERATIONS, "SageMaker.CreateTrainingJob": create}
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__((host, port), _RequestHandler)
         except (OSError, OverflowError) as error:
             problem = getattr(error, "strerror", None) or error
             raise BackendError(
@@ -88,15 +85,12 @@ class Endpoint(ThreadingHTTPServer):
         Raises:
             ApiError: it is refused.
         """
-        service = target.partition(".")[0]
-        found = OPERATIONS.get(target)
-        if found is None:
+        operation = self._operations.get(target)
+        if operation is None:
             raise ApiError(
                 "UnknownOperationException", f"{target or 'this'} is not carried out on this machine"
             )
-        owner = {"SageMaker": self.sagemaker, CLOUDWATCH: self.metrics}.get(service, self.logs)
-        result: dict[str, Any] | Iterator[bytes] = getattr(owner, found)(without_nulls(params), region)
-        return result
+        return operation(without_nulls(params), region)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of clients that go away."""
@@ -104,31 +98,31 @@ class Endpoint(ThreadingHTTPServer):
             traceback.print_exc()
 
 
-OPERATIONS = {
-    "SageMaker.CreateTrainingJob": "create_training_job",
-    "SageMaker.UpdateTrainingJob": "update_training_job",
-    "SageMaker.DescribeTrainingJob": "describe_training_job",
-    "SageMaker.ListTrainingJobs": "list_training_jobs",
-    "SageMaker.StopTrainingJob": "stop_training_job",
-    "SageMaker.DeleteTrainingJob": "delete_training_job",
-    "SageMaker.AddTags": "add_tags",
-    "SageMaker.DeleteTags": "delete_tags",
-    "SageMaker.ListTags": "list_tags",
-    "SageMaker.Search": "search",
-    "Logs_20140328.DescribeLogGroups": "describe_log_groups",
-    "Logs_20140328.StartLiveTail": "start_live_tail",
-    "Logs_20140328.DescribeLogStreams": "describe_log_streams",
-    "Logs_20140328.GetLogEvents": "get_log_events",
-    "Logs_20140328.FilterLogEvents": "filter_log_events",
-    f"{CLOUDWATCH}.GetMetricStatistics": "get_metric_statistics",
+OPERATIONS: dict[str, Operation] = {
+    "SageMaker.CreateTrainingJob": training_jobs.create_training_job,
+    "SageMaker.UpdateTrainingJob": training_jobs.update_training_job,
+    "SageMaker.DescribeTrainingJob": training_jobs.describe_training_job,
+    "SageMaker.ListTrainingJobs": training_jobs.list_training_jobs,
+    "SageMaker.StopTrainingJob": training_jobs.stop_training_job,
+    "SageMaker.DeleteTrainingJob": training_jobs.delete_training_job,
+    "SageMaker.AddTags": training_jobs.add_tags,
+    "SageMaker.DeleteTags": training_jobs.delete_tags,
+    "SageMaker.ListTags": training_jobs.list_tags,
+    "SageMaker.Search": job_search.search,
+    "Logs_20140328.DescribeLogGroups": job_logs.describe_log_groups,
+    "Logs_20140328.StartLiveTail": job_logs.start_live_tail,
+    "Logs_20140328.DescribeLogStreams": job_logs.describe_log_streams,
+    "Logs_20140328.GetLogEvents": job_logs.get_log_events,
+    "Logs_20140328.FilterLogEvents": job_logs.filter_log_events,
+    f"{CLOUDWATCH}.GetMetricStatistics": job_metrics.get_metric_statistics,
 }
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "trainyard", ""
     timeout = 60
-    server: Endpoint
+    server: EndpointServer
 
     def do_POST(self) -> None:
         try:
@@ -210,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "SerializationException", "AWS's old query protocol is not spoken here: take a later SDK"
             )
         try:
-            params = cbor.decode(body) if self._speaks_cbor() else json.loads(body or b"{}")
+            params = wire_formats.decode_cbor(body) if self._speaks_cbor() else json.loads(body or b"{}")
         except (ValueError, RecursionError):
             params = None
         if not isinstance(params, dict):
@@ -260,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, status: int, body: dict[str, Any], code: str = "") -> None:
         is_cbor = getattr(self, "headers", None) is not None and self._speaks_cbor()
-        data = cbor.encode(body) if is_cbor else json.dumps(body).encode()
+        data = wire_formats.encode_cbor(body) if is_cbor else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/cbor" if is_cbor else CONTENT_TYPE)
         if is_cbor:
@@ -279,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with events as they come, until there are no more or nobody listens."""
         self.close_connection = True
         self.send_response(200)
-        self.send_header("Content-Type", eventstream.CONTENT_TYPE)
+        self.send_header("Content-Type", wire_formats.EVENT_STREAM_TYPE)
         self.send_header("Transfer-Encoding", "chunked")
         self.send_header("x-amzn-RequestId", str(uuid.uuid4()))
         self.send_header("Connection", "close")

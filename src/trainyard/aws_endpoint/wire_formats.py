@@ -1,42 +1,48 @@
-"""CBOR (RFC 8949), as far as SDKs speak it with CloudWatch."""
+"""Formats other than JSON: CBOR (RFC 8949), as SDKs use it with CloudWatch, and event streams.
+
+In an event stream (``vnd.amazon.eventstream``) an answer comes in parts:
+https://smithy.io/2.0/aws/amazon-eventstream.html
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import struct
+import zlib
 from typing import Any
 
 DEEPEST = 32
 _BREAK = object()
 
 
-class Moment(float):
+class Timestamp(float):
     """A time in seconds since the epoch, which is marked as one."""
 
 
-def encode(value: Any) -> bytes:
+def encode_cbor(value: Any) -> bytes:
     """Write a document."""
     if value is None:
         return b"\xf6"
     if isinstance(value, bool):
         return b"\xf5" if value else b"\xf4"
     if isinstance(value, int):
-        return _head(0, value) if value >= 0 else _head(1, -1 - value)
-    if isinstance(value, Moment):
+        return _cbor_head(0, value) if value >= 0 else _cbor_head(1, -1 - value)
+    if isinstance(value, Timestamp):
         return b"\xc1\xfb" + struct.pack(">d", value)
     if isinstance(value, float):
         return b"\xfb" + struct.pack(">d", value)
     if isinstance(value, str):
         data = value.encode()
-        return _head(3, len(data)) + data
+        return _cbor_head(3, len(data)) + data
     if isinstance(value, (list, tuple)):
-        return _head(4, len(value)) + b"".join(map(encode, value))
+        return _cbor_head(4, len(value)) + b"".join(map(encode_cbor, value))
     if isinstance(value, dict):
-        return _head(5, len(value)) + b"".join(encode(k) + encode(v) for k, v in value.items())
+        return _cbor_head(5, len(value)) + b"".join(encode_cbor(k) + encode_cbor(v) for k, v in value.items())
     raise TypeError(f"no CBOR for {type(value).__name__}")
 
 
-def _head(kind: int, number: int) -> bytes:
+def _cbor_head(kind: int, number: int) -> bytes:
     if number < 24:
         return bytes([kind << 5 | number])
     for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
@@ -45,20 +51,20 @@ def _head(kind: int, number: int) -> bytes:
     raise ValueError(f"{number} is too large")
 
 
-def decode(data: bytes) -> Any:
+def decode_cbor(data: bytes) -> Any:
     """Read a document.
 
     Raises:
         ValueError: it is none, or more than one.
     """
-    reader = _Reader(data)
+    reader = _CborReader(data)
     value = reader.item(0)
     if value is _BREAK or reader.place != len(data):
         raise ValueError("this is not one CBOR document")
     return value
 
 
-class _Reader:
+class _CborReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.place = 0
@@ -134,3 +140,35 @@ class _Reader:
                 raise ValueError("the CBOR document has a number without end")
             return value
         raise ValueError("the CBOR document has a value that means nothing here")
+
+
+# ---- event streams
+
+EVENT_STREAM_TYPE = "application/vnd.amazon.eventstream"
+#: What comes before the first event.
+INITIAL_RESPONSE = "initial-response"
+_TEXT = 7
+_CHECKSUM = 4
+
+
+def event_message(kind: str, content: dict[str, Any]) -> bytes:
+    """Return an event, encoded."""
+    return _message({":event-type": kind, ":message-type": "event"}, content)
+
+
+def exception_message(kind: str, text: str) -> bytes:
+    """Return an exception, with which a stream ends, encoded."""
+    return _message({":exception-type": kind, ":message-type": "exception"}, {"message": text})
+
+
+def _message(headers: dict[str, str], content: dict[str, Any]) -> bytes:
+    payload = json.dumps(content).encode()
+    block = b"".join(_header(*pair) for pair in {**headers, ":content-type": "application/json"}.items())
+    lengths = struct.pack("!II", 8 + _CHECKSUM + len(block) + len(payload) + _CHECKSUM, len(block))
+    whole = lengths + struct.pack("!I", zlib.crc32(lengths)) + block + payload
+    return whole + struct.pack("!I", zlib.crc32(whole))
+
+
+def _header(name: str, value: str) -> bytes:
+    raw_name, raw_value = name.encode(), value.encode()
+    return bytes([len(raw_name)]) + raw_name + struct.pack("!BH", _TEXT, len(raw_value)) + raw_value

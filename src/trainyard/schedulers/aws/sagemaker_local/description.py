@@ -1,10 +1,9 @@
-"""Jobs as the service describes them, and answers in pages. Times are seconds since the epoch."""
+"""Training jobs as the service describes them. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
 import time
 
-from trainyard.schedulers.aws.sagemaker_local.endpoint.errors import invalid
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import selected
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
@@ -12,7 +11,6 @@ from trainyard.schedulers.exec.process.recovery import current_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 #: Of a request, what the service does not show again in a description.
@@ -23,21 +21,6 @@ _FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "En
 def document_of(job: TrainingJob) -> dict[str, Any]:
     """Return what is kept of a job's request; empty if there is none."""
     return job.read_request() or {}
-
-
-def jobs_of(region: str) -> Iterator[TrainingJob]:
-    """Yield the jobs of a region; of all with ""."""
-    return (job for job in TrainingJob.all() if _is_in(job, region))
-
-
-def find_job(name: str, region: str) -> TrainingJob | None:
-    """Return a job of a region, or of any with "": elsewhere it is not known."""
-    job = TrainingJob.find(name)
-    return job if job is not None and _is_in(job, region) else None
-
-
-def _is_in(job: TrainingJob, region: str) -> bool:
-    return not region or document_of(job).get("region") == region
 
 
 def describe(job: TrainingJob, state: dict[str, Any]) -> dict[str, Any]:
@@ -127,56 +110,3 @@ def summary(job: TrainingJob) -> dict[str, Any] | None:
 def tag_list(tags: dict[str, str]) -> list[dict[str, str]]:
     """Return tags as the service writes them."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
-def page_of(
-    rows: list[dict[str, Any]], params: dict[str, Any], size_name: str, default: int
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a page of rows, and the token of the next one if there is one.
-
-    Raises:
-        ApiError: the token is none of ours.
-    """
-    text = params.get("NextToken") or params.get("nextToken") or "0"
-    if not _is_number(text):
-        raise invalid("the NextToken is invalid")
-    start, size = int(text), params.get(size_name, default)
-    end = start + size
-    return rows[start:end], {"NextToken": str(end)} if end < len(rows) else {}
-
-
-def page_of_jobs(
-    rows: list[dict[str, Any]], params: dict[str, Any], default: int
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return a page of jobs, without those that were created after the first page was asked for.
-
-    Lists show the latest job first, so otherwise a job that is created meanwhile would move the others on,
-    and one of them would be on two pages.
-
-    Raises:
-        ApiError: the token is none of ours.
-    """
-    start, at, moment = (params.get("NextToken") or f"0@{time.time_ns()}").partition("@")
-    if not at or not _is_number(start) or not _is_number(moment):
-        raise invalid("the NextToken is invalid")
-    rows = [row for row in rows if row["CreationTime"] * 1_000_000_000 <= int(moment)]
-    page, token = page_of(rows, {**params, "NextToken": start}, "MaxResults", default)
-    return page, {"NextToken": f"{token['NextToken']}@{moment}"} if token else {}
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 30
-
-
-__all__ = [
-    "NOT_DESCRIBED",
-    "describe",
-    "document_of",
-    "find_job",
-    "jobs_of",
-    "page_of",
-    "page_of_jobs",
-    "summary",
-    "tag_list",
-    "warm_pool",
-]

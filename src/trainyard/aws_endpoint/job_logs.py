@@ -1,0 +1,517 @@
+"""CloudWatch Logs' reading operations, StartLiveTail too, on the logs of this machine's training jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.aws_endpoint import wire_formats
+from trainyard.aws_endpoint.log_patterns import matcher
+from trainyard.aws_endpoint.training_jobs import find_job, jobs_of, page_of
+from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine, log_path
+from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check
+from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.recovery import current_state
+
+GROUP = "/aws/sagemaker/TrainingJobs"
+MOST_EVENTS = 10_000
+MOST_BYTES = 1 << 20
+#: CloudWatch counts so much for an event beside its text.
+EVENT_BYTES = 26
+#: How much one answer may look at. As on the service a page may then be empty, and there is another one.
+MOST_SEARCHED = 64 << 20
+
+#: Where an event is in the order of all: its time, stream and place.
+Key = tuple[int, str, int]
+
+
+SECONDS_BETWEEN_UPDATES = 1.0
+#: The service ends a session then.
+LONGEST_SESSION = 3 * 3600.0
+MOST_EVENTS_OF_UPDATE = 500
+
+
+@dataclass(frozen=True)
+class JobStream:
+    """A log stream.
+
+    Attributes:
+        name: such as ``JOB/algo-1-1700000000000``.
+        log: its log.
+        is_over: whether its job has ended.
+        job: its job.
+    """
+
+    name: str
+    log: Log
+    is_over: bool
+    job: TrainingJob
+
+    @classmethod
+    def of(cls, job: TrainingJob, file: str, *, is_over: bool) -> JobStream:
+        """Return the stream of a job that is kept in a file."""
+        return cls(f"{job.name}/{file}", Log(log_path(job, file)), is_over, job)
+
+    def job_arn(self) -> str:
+        """Return its job's ARN; "" if the job has just been deleted."""
+        return str((self.job.read_request() or {}).get("arn", ""))
+
+
+#: Finds the streams of all jobs but those whose names are given, which are over.
+FindStreams = Callable[[set[str]], list[JobStream]]
+#: The next event of a stream, with its key, and those after it.
+_NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which events are asked for.
+
+    Attributes:
+        matches: whether a message is wanted.
+        since: the first millisecond.
+        until: the last millisecond.
+        limit: greatest number of events.
+        after: the token of the page before.
+    """
+
+    matches: Callable[[str], bool]
+    since: int
+    until: int | None
+    limit: int
+    after: str | None
+
+
+def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """DescribeLogGroups: the one group, which the first job's log makes."""
+    _check("DescribeLogGroups", params)
+    prefix, pattern = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
+    if prefix and pattern:
+        raise _wrong("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
+    streams = _streams("", region)
+    names = [_group_of(name) for name in params.get("logGroupIdentifiers") or [GROUP]]
+    is_wanted = GROUP.startswith(prefix) and pattern.lower() in GROUP.lower() and GROUP in names
+    kind = params.get("logGroupClass", "STANDARD")
+    if not (streams and is_wanted and kind == "STANDARD") or params.get("nextToken"):
+        return {"logGroups": []}
+    arn = _arn(min(streams, key=lambda stream: stream.log.created_ms))
+    row = {
+        "logGroupName": GROUP,
+        "creationTime": min(stream.log.created_ms for stream in streams),
+        "metricFilterCount": 0,
+        "arn": f"{arn}:*",
+        "logGroupArn": arn,
+        "logGroupClass": "STANDARD",
+        "storedBytes": sum(stream.log.size for stream in streams),
+    }
+    return {"logGroups": [row]}
+
+
+def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]:
+    """StartLiveTail."""
+    _check("StartLiveTail", params)
+    groups = params["logGroupIdentifiers"]
+    names, prefixes = params.get("logStreamNames"), params.get("logStreamNamePrefixes")
+    if not all(group.startswith("arn:") for group in groups):
+        raise _wrong("logGroupIdentifiers are ARNs of log groups.")
+    if names and prefixes:
+        raise _wrong("logStreamNames and logStreamNamePrefixes cannot be given both.")
+    if (names or prefixes) and len(groups) > 1:
+        raise _wrong("logStreamNames and logStreamNamePrefixes are for one log group.")
+    if any(_group_of(group) != GROUP for group in groups):
+        raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
+    wanted = tuple(prefixes or names or [""])
+
+    def look(over: set[str]) -> list[JobStream]:
+        found = {
+            stream.name: stream for prefix in wanted for stream in _streams(prefix, region, skipped=over)
+        }
+        return [stream for name, stream in found.items() if not names or name in names]
+
+    return live_session(params, look, matcher(params.get("logEventFilterPattern", "")))
+
+
+def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """DescribeLogStreams."""
+    _check_group("DescribeLogStreams", params)
+    prefix = params.get("logStreamNamePrefix", "")
+    by_time = params.get("orderBy") == "LastEventTime"
+    if by_time and prefix:
+        raise _wrong("Cannot order by LastEventTime with a logStreamNamePrefix.")
+    rows = [_stream_row(stream) for stream in _streams(prefix, region)]
+    rows.sort(key=lambda row: row["logStreamName"])
+    if by_time:
+        rows.sort(key=lambda row: row.get("lastEventTimestamp", 0))
+    if params.get("descending"):
+        rows.reverse()
+    try:
+        page, token = page_of(rows, params, "limit", 50)
+    except ApiError:
+        raise _wrong("The specified nextToken is invalid.") from None
+    return {"logStreams": page, **({"nextToken": token["NextToken"]} if token else {})}
+
+
+def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """GetLogEvents. A token is a direction, and the place in the log up to which it has been read."""
+    _check_group("GetLogEvents", params)
+    stream = _stream(params["logStreamName"], region)
+    log = stream.log
+    direction, place = _place_of(params.get("nextToken"))
+    if not direction:
+        direction = "f" if params.get("startFromHead") else "b"
+        place = 0 if direction == "f" else log.size
+    if direction == "f":
+        events, first, last = _page_forward(stream, place, params)
+    else:
+        events, first, last = _page_backward(stream, place, params)
+    return {
+        "events": [_event_row(event) for event in events],
+        "nextForwardToken": f"f/{last:056d}",
+        "nextBackwardToken": f"b/{first:056d}",
+    }
+
+
+def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
+    """FilterLogEvents, over all streams in order of time."""
+    _check_group("FilterLogEvents", params)
+    names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
+    if names and prefix:
+        raise _wrong("logStreamNames and logStreamNamePrefix cannot be given both.")
+    if params.get("startFromHead") is False:
+        raise _wrong("startFromHead=false: this machine shows the earliest events first.")
+    streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
+    query = Query(
+        matches=matcher(params.get("filterPattern", "")),
+        since=params.get("startTime", 0),
+        until=params.get("endTime"),
+        limit=params.get("limit", MOST_EVENTS),
+        after=params.get("nextToken"),
+    )
+    found, token = find_events(streams, query)
+    return {
+        "events": [
+            {**_event_row(event), "logStreamName": stream.name, "eventId": event_id(stream, event)}
+            for stream, event in found
+        ],
+        "searchedLogStreams": [],
+        **({"nextToken": token} if token else {}),
+    }
+
+
+def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
+    """Return the events from a place on, where they begin, and the place up to which the log was read."""
+    since, until = params.get("startTime", 0), params.get("endTime")
+    limit = params.get("limit", MOST_EVENTS)
+    events: list[LogLine] = []
+    size = 0
+    start = max(place, stream.log.line_start(_boundary(stream, since)) if since else 0)
+    for event in stream.log.events(start, stream.is_over):
+        if len(events) >= limit or size + size_of_event(event) > MOST_BYTES:
+            break
+        if until is not None and event.time_ms >= until:
+            break
+        place = event.end
+        if event.time_ms >= since:
+            events.append(event)
+            size += size_of_event(event)
+    return events, events[0].start if events else place, place
+
+
+def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
+    """Return the last events before a place, where they begin, and where they end."""
+    since, until = params.get("startTime", 0), params.get("endTime")
+    limit = params.get("limit", MOST_EVENTS)
+    log = stream.log
+    end = min(place, _boundary(stream, until)) if until is not None else place
+    # more than one answer may hold need not be read
+    start = max(log.start_of_last(limit, end), log.line_start(max(0, end - MOST_BYTES)))
+    if since:
+        start = max(start, log.line_start(_boundary(stream, since)))
+    events: deque[LogLine] = deque()
+    size = 0
+    for event in log.events(start, stream.is_over):
+        if event.start >= end:
+            break
+        if event.time_ms < since:
+            continue
+        events.append(event)
+        size += size_of_event(event)
+        while len(events) > limit or size > MOST_BYTES:
+            size -= size_of_event(events.popleft())
+    if not events:
+        return [], place, min(start, place)  # and not in the midst of a line that is being written
+    return list(events), events[0].start, events[-1].end
+
+
+def _boundary(stream: JobStream, time_ms: int) -> int:
+    return stream.log.boundary(time_ms, stream.is_over)
+
+
+def _check_group(operation: str, params: dict[str, Any]) -> None:
+    _check(operation, params)
+    if params.get("logGroupName", _group_of(params.get("logGroupIdentifier", ""))) != GROUP:
+        raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
+
+
+def _check(operation: str, params: dict[str, Any]) -> None:
+    try:
+        check(operation, params, "logs")
+    except ApiError as error:
+        raise error if error.code == "SerializationException" else _wrong(error.message) from None
+
+
+def _group_of(identifier: str) -> str:
+    """Return the name of a log group that is given by its ARN, or its name."""
+    return identifier.rpartition("log-group:")[2]
+
+
+def _streams(prefix: str, region: str, skipped: Container[str] = ()) -> list[JobStream]:
+    """Return the streams whose names begin so, but for those of some jobs."""
+    name, slash, rest = prefix.partition("/")
+    jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
+    found = []
+    for job in jobs:
+        if job.name in skipped:
+            continue
+        try:
+            files = sorted(os.listdir(job.file("logs")))
+        except FileNotFoundError:  # deleted just now
+            continue
+        wanted = [file for file in files if file.endswith(".log") and file.startswith(rest)]
+        is_over = _is_over(job) if wanted else True
+        found += [JobStream.of(job, file.removesuffix(".log"), is_over=is_over) for file in wanted]
+    return found
+
+
+def _stream(full: str, region: str) -> JobStream:
+    name, _, stream = full.partition("/")
+    job = find_job(name, region)
+    is_name = stream and "/" not in stream and not stream.startswith(".")
+    if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
+        return JobStream.of(job, stream, is_over=_is_over(job))
+    raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
+
+
+def _stream_row(stream: JobStream) -> dict[str, Any]:
+    row = {
+        "logStreamName": stream.name,
+        "creationTime": stream.log.created_ms,
+        "arn": f"{_arn(stream)}:log-stream:{stream.name}",
+        "storedBytes": 0,  # nor does the service tell it any more
+    }
+    span = stream.log.span()
+    if span is not None:
+        row.update(firstEventTimestamp=span[0], lastEventTimestamp=span[1], lastIngestionTime=span[1])
+    return row
+
+
+def _arn(stream: JobStream) -> str:
+    """Return the ARN of the group, as the account has it that a stream's job is of."""
+    _, partition, _, region, account, _ = f"{stream.job_arn()}:::::".split(":", 5)
+    return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
+
+
+def _event_row(event: LogLine) -> dict[str, Any]:
+    return {
+        "timestamp": event.time_ms,
+        "message": message_of(event),
+        "ingestionTime": min(event.time_ms, time.time_ns() // 1_000_000),
+    }
+
+
+def _place_of(token: str | None) -> tuple[str, int]:
+    if not token:
+        return "", 0
+    direction, _, place = token.partition("/")
+    if direction not in ("f", "b") or not place.isascii() or not place.isdecimal() or len(place) > 56:
+        raise _wrong("The specified nextToken is invalid.")
+    return direction, int(place)
+
+
+def _wrong(message: str) -> ApiError:
+    return ApiError("InvalidParameterException", message)
+
+
+def _is_over(job: TrainingJob) -> bool:
+    state = current_state(job)
+    return state is None or state["status"] in TERMINAL
+
+
+# ---- searching
+
+
+def find_events(streams: list[JobStream], query: Query) -> tuple[list[tuple[JobStream, LogLine]], str]:
+    """Return a page of events, and the token of the next one; "" if there is none.
+
+    Raises:
+        ApiError: the token is none of ours.
+    """
+    after = _key_of(query.after) if query.after else None
+    found: list[tuple[JobStream, LogLine]] = []
+    size = searched = 0
+    last = after
+    for key, stream, event in _in_order(streams, max(query.since, after[0] if after else 0)):
+        if query.until is not None and event.time_ms > query.until:
+            return found, ""
+        if after is not None and key <= after:
+            continue
+        if searched >= MOST_SEARCHED:
+            return found, _token_of(last)
+        searched += len(event.data)
+        if query.matches(message_of(event)):
+            if len(found) >= query.limit or size + size_of_event(event) > MOST_BYTES:
+                return found, _token_of(last)
+            found.append((stream, event))
+            size += size_of_event(event)
+        last = key
+    return found, ""
+
+
+def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogLine]]:
+    """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
+    waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
+    active: list[_NextEvent] = []
+    while active or waiting:
+        while waiting and (not active or waiting[-1].log.created_ms <= active[0][0][0]):
+            stream = waiting.pop()
+            _advance(active, stream, _events(stream, since))
+        if active:
+            key, event, stream, rest = heapq.heappop(active)
+            yield key, stream, event
+            _advance(active, stream, rest)
+
+
+def _advance(
+    active: list[tuple[Key, LogLine, JobStream, Iterator[LogLine]]],
+    stream: JobStream,
+    rest: Iterator[LogLine],
+) -> None:
+    event = next(rest, None)
+    if event is not None:
+        key = (event.time_ms, stream.name, event.start)  # no two are equal, so nothing else is compared
+        heapq.heappush(active, (key, event, stream, rest))
+
+
+def _events(stream: JobStream, since: int) -> Iterator[LogLine]:
+    start = 0
+    if since:
+        start = stream.log.line_start(stream.log.boundary(since, stream.is_over))
+    for event in stream.log.events(start, stream.is_over):
+        if event.time_ms >= since:
+            yield event
+
+
+def size_of_event(event: LogLine) -> int:
+    """Return how much an event counts in an answer."""
+    return len(event.data) + EVENT_BYTES
+
+
+def message_of(event: LogLine) -> str:
+    """Return an event's text, without the end of its line."""
+    return event.data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+
+
+def event_id(stream: JobStream, event: LogLine) -> str:
+    """Return what tells an event from all others; clients that follow count on it."""
+    number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
+    return f"{number:020d}{event.start:036d}"
+
+
+def _token_of(key: Key | None) -> str:
+    assert key is not None
+    time_ms, name, place = key
+    return f"{time_ms}/{place}/{name}"
+
+
+def _key_of(token: str) -> Key:
+    time_ms, _, rest = token.partition("/")
+    place, _, name = rest.partition("/")
+    for number in (time_ms, place):
+        if not (number.isascii() and number.isdecimal() and len(number) < 20):
+            raise ApiError("InvalidParameterException", "The specified nextToken is invalid.")
+    return int(time_ms), name, int(place)
+
+
+# ---- following: unlike on the service nothing is sampled, of many lines there are more updates
+
+
+def live_session(
+    params: dict[str, Any], look: FindStreams, matches: Callable[[str], bool]
+) -> Iterator[bytes]:
+    """Yield the events of a session, encoded.
+
+    Args:
+        params: of the operation.
+        look: gives the streams.
+        matches: whether a message is wanted.
+    """
+    group = params["logGroupIdentifiers"][0]
+    places, over = _ends(look)
+    yield wire_formats.event_message(wire_formats.INITIAL_RESPONSE, {})
+    names = ("logGroupIdentifiers", "logStreamNames", "logStreamNamePrefixes", "logEventFilterPattern")
+    start = {"requestId": str(uuid.uuid4()), "sessionId": str(uuid.uuid4())}
+    given = {name: params[name] for name in names if name in params}
+    yield wire_formats.event_message("sessionStart", {**start, **given})
+    deadline = time.monotonic() + LONGEST_SESSION
+    while time.monotonic() < deadline:
+        found = _fresh(look, places, over)
+        rows = [_live_row(group, *pair) for pair in found if matches(message_of(pair[1]))]
+        for place in range(0, max(len(rows), 1), MOST_EVENTS_OF_UPDATE):
+            page = rows[place : place + MOST_EVENTS_OF_UPDATE]
+            content = {"sessionMetadata": {"sampled": False}, "sessionResults": page}
+            yield wire_formats.event_message("sessionUpdate", content)
+        time.sleep(SECONDS_BETWEEN_UPDATES)
+    yield wire_formats.exception_message("SessionTimeoutException", "The Live Tail session has timed out.")
+
+
+def _ends(look: FindStreams) -> tuple[dict[str, int], set[str]]:
+    """Return where the last whole lines of all streams end now, and which jobs are over."""
+    places, over = {}, set()
+    for stream in look(set()):
+        places[stream.name] = _last_end(stream.log)
+        if stream.is_over:
+            over.add(stream.job.name)
+    return places, over
+
+
+def _last_end(log: Log) -> int:
+    size = log.size
+    if not size:
+        return 0
+    with open(f"{log.path}.log", "rb") as file:
+        file.seek(size - 1)
+        is_whole = file.read(1) == b"\n"
+    return size if is_whole else log.line_start(size)
+
+
+def _fresh(look: FindStreams, places: dict[str, int], over: set[str]) -> list[tuple[JobStream, LogLine]]:
+    """Return what has been written since the last look, in order of time."""
+    found: list[tuple[JobStream, LogLine]] = []
+    for stream in look(over):
+        try:
+            for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
+                places[stream.name] = event.end
+                found.append((stream, event))
+        except FileNotFoundError:  # deleted just now
+            continue
+        if stream.is_over:
+            over.add(stream.job.name)
+    return sorted(found, key=lambda pair: (pair[1].time_ms, pair[0].name, pair[1].start))
+
+
+def _live_row(group: str, stream: JobStream, event: LogLine) -> dict[str, Any]:
+    return {
+        "logStreamName": stream.name,
+        "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),
+        "message": message_of(event),
+        "timestamp": event.time_ms,
+        "ingestionTime": min(event.time_ms, time.time_ns() // 1_000_000),
+    }

@@ -1,1 +1,0 @@
-"""SageMaker's API, answered on this machine."""

@@ -1,0 +1,90 @@
+"""The folders and modules of the launcher: who imports whom, and what they are called."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+from tests.docs.documents import ROOT
+
+#: From top to bottom. A folder imports from those below it, and from no other.
+LEVELS = [
+    ["cli.commands"],
+    ["cli"],
+    ["aws_endpoint"],
+    ["runner"],
+    ["components", "testing"],
+    ["schedulers.aws.sagemaker_local"],
+    ["schedulers.aws.sagemaker_local.hosts", "schedulers.aws.sagemaker_local.data"],
+    ["schedulers.aws.batch", "schedulers.aws.sagemaker", "schedulers.docker", "schedulers.local"],
+    ["schedulers.aws", "schedulers.exec.container", "schedulers.exec.process"],
+    ["schedulers.exec"],
+    ["schedulers"],
+    ["workspace.images"],
+    ["image_registry", "workspace"],
+    ["docker"],
+    ["http", "specs"],
+    ["system"],
+    ["apps", "apps.serve", "apps.utils"],
+    [""],
+]
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("architecture", ROOT / "tools" / "architecture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = load_tool()
+paths = tool.modules()
+graph = tool.import_graph(paths)
+folders = tool.folder_graph(graph, paths)
+
+
+def test_no_circles_late_imports_included():
+    assert tool.circle_lines(graph, folders, paths) == []
+
+
+def test_no_import_climbs():
+    level_of = {f"trainyard.{name}".rstrip("."): number for number, row in enumerate(LEVELS) for name in row}
+    assert sorted(folders) == sorted(level_of)
+    climbs = [
+        f"{name} -> {target}"
+        for name, targets in graph.items()
+        for target in sorted(targets)
+        if (here := tool.folder_of(name, paths)) != (there := tool.folder_of(target, paths))
+        and level_of[here] >= level_of[there]
+    ]
+    assert climbs == []
+
+
+def test_a_name_means_one_thing():
+    assert tool.repeated_names(paths) == {}
+    assert tool.repeated_classes(paths) == {}
+
+
+def test_the_index_is_up_to_date():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert tool.with_index(text, paths) == text, "run `make docs`"
+
+
+def test_a_circle_through_a_late_import_is_found(tmp_path, monkeypatch):
+    package = tmp_path / "trainyard"
+    for name, text in {
+        "a/__init__.py": "",
+        "a/one.py": "def f():\n    from trainyard.b import two\n",
+        "b/__init__.py": "",
+        "b/two.py": "if TYPE_CHECKING:\n    from trainyard.b import one\nfrom trainyard.a.one import f\n",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    monkeypatch.setattr(tool, "SOURCES", tmp_path)
+    found = tool.modules()
+    imports = tool.import_graph(found)
+    assert imports["trainyard.b.two"] == {"trainyard.a.one"}
+    assert tool.circles(imports) == [["trainyard.a.one", "trainyard.b.two"]]
+    assert tool.circles(tool.folder_graph(imports, found)) == [["trainyard.a", "trainyard.b"]]
