@@ -106,7 +106,7 @@ def _make(cls: Any, frozen: bool) -> Any:
     for name in ("__dataclass_fields__", "__dataclass_params__"):
         setattr(cls, name, _FromDataclasses(name, cls, own, frozen))
     defaults: dict[str, Any] = {
-        "__init__": _initializer(cls, every, frozen),
+        "__init__": _LateInitializer(cls, every, frozen),
         "__repr__": _repr,
         "__eq__": _eq,
         "__replace__": _replace,
@@ -123,23 +123,36 @@ def _make(cls: Any, frozen: bool) -> Any:
     return cls
 
 
+class _LateInitializer:
+    """Compiles the ``__init__`` of a class when it is first needed: a command uses few of the classes."""
+
+    def __init__(self, cls: Any, every: dict[str, LazyField], frozen: bool) -> None:
+        self._arguments = (cls, every, frozen)
+        optional = ""
+        for name, item in every.items():
+            if has_default(item):
+                optional = name
+            elif optional:
+                raise TypeError(f"{cls.__name__}: {name!r} has no default, but {optional!r} before it has")
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        made: Any = _initializer(*self._arguments)
+        self._arguments[0].__init__ = made
+        return made.__get__(instance, owner)
+
+
 def _initializer(cls: Any, every: dict[str, LazyField], frozen: bool) -> Callable[..., None]:
     parameters, lines = [], []
     names: dict[str, Any] = {"_MISSING": MISSING, "_set": object.__setattr__}
-    optional = ""
     for name, item in every.items():
         value = name
         if item.default_factory is not MISSING:
             names[f"_factory_{name}"] = item.default_factory
             value = f"_factory_{name}() if {name} is _MISSING else {name}"
             parameters.append(f"{name}=_MISSING")
-            optional = name
         elif item.default is not MISSING:
             names[f"_default_{name}"] = item.default
             parameters.append(f"{name}=_default_{name}")
-            optional = name
-        elif optional:
-            raise TypeError(f"{cls.__name__}: {name!r} has no default, but {optional!r} before it has")
         else:
             parameters.append(name)
         lines.append(f"    _set(self, {name!r}, {value})" if frozen else f"    self.{name} = {value}")

@@ -82,7 +82,7 @@ class Rig:
 
     def blocks(self, *, options: dict[str, Any] | None = None, **query: Any) -> Iterator[LogBlock]:
         reader = LogStreams(self.client, GROUP, clock=self.clock, **(options or {}))
-        return reader.read(self, LogQuery(**query), "aws_batch")
+        return reader.read(self, LogQuery(**query))
 
     def read(self, *, options: dict[str, Any] | None = None, **query: Any) -> dict[int, bytes]:
         texts: dict[int, bytes] = dict.fromkeys(self.attempts, b"")

@@ -90,13 +90,6 @@ def test_regex(job: Rig) -> None:
         job.read(regex="(")
 
 
-@pytest.mark.parametrize("stream", [Stream.STDOUT, Stream.STDERR])
-def test_one_of_both_streams_cannot_be_had(job: Rig, stream: Stream) -> None:
-    with pytest.raises(ValueError, match=f"aws_batch keeps stdout and stderr in one log.*{stream} alone"):
-        job.blocks(streams=stream)
-    assert job.refreshed == []
-
-
 def test_the_combined_stream_can(job: Rig) -> None:
     job.put(0, "one")
     job.end_long_ago()

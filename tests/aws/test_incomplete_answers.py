@@ -10,7 +10,7 @@ import pytest
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
 from tests.aws.logtools import sdk_session
-from trainyard.schedulers.aws.session import refuse_cut_answers
+from trainyard.schedulers.aws.session import check_answers
 
 
 def client_of(aws: FakeAws, service: str, attempts: int) -> Any:
@@ -25,7 +25,7 @@ def client_of(aws: FakeAws, service: str, attempts: int) -> Any:
         aws_access_key_id="AKIAEXAMPLE",
         aws_secret_access_key="example",
     )
-    refuse_cut_answers(client)
+    check_answers(client)
     return client
 
 

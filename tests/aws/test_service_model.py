@@ -32,7 +32,7 @@ def test_valid_requests() -> None:
         ({"arrayProperties": {"size": "3"}}, "arrayProperties.size"),
         (
             {"dependsOn": [{"jobId": "x", "type": "WHENEVER"}]},
-            "dependsOn[0].type: 'WHENEVER' is none of N_TO_N",
+            "dependsOn[0].type: 'WHENEVER' must be one of N_TO_N",
         ),
         ({"tags": {}}, "tags"),
         ({"tags": {str(i): "v" for i in range(51)}}, "tags: 51 entries, at most 50"),
@@ -53,8 +53,8 @@ def test_what_is_missing() -> None:
     [
         (["TrainingJobName"], "my_job", "does not match"),
         (["TrainingJobName"], "a" * 64, "64 characters, at most 63"),
-        (["ResourceConfig", "InstanceType"], "ml.p4.24xlarge", "is none of"),
-        (["AlgorithmSpecification", "TrainingInputMode"], "file", "is none of"),
+        (["ResourceConfig", "InstanceType"], "ml.p4.24xlarge", "must be one of"),
+        (["AlgorithmSpecification", "TrainingInputMode"], "file", "must be one of"),
         (["Environment"], {"A-B": "1"}, "does not match"),
         (["Environment"], {"A": "x" * 513}, "513 characters"),
         (["HyperParameters"], {str(i): "1" for i in range(101)}, "101 entries"),

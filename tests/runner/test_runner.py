@@ -170,7 +170,7 @@ class PlainScheduler(FakeScheduler):
 
 def test_a_workspace_that_would_be_left_behind_is_refused(app: AppDef, tmp_path: Path) -> None:
     with Runner("s", {"plain": PlainScheduler}) as runner:
-        with pytest.raises(ConfigError, match="does not take a workspace along"):
+        with pytest.raises(ConfigError, match="cannot ship a workspace"):
             runner.dryrun(app, "plain", workspace=str(tmp_path))
         assert runner.dryrun(app, "plain", workspace="").record["workspace"] is None
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from trainyard.specs.status import SlotRecord
+from trainyard.lazy_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,37 +22,30 @@ if TYPE_CHECKING:
 LOGGER = "trainyard.events"
 
 
-class Event(SlotRecord):
+@dataclass
+class Event:
     """What happened in one call of the runner. Texts hold no secrets; times are in microseconds."""
 
-    api: str  # the method: run, schedule, status, wait, cancel, log_lines, ...
-    app_id: str | None  # id of the job, if there is one
-    app_image: str | None  # image of the job's first role
-    app_metadata: dict[str, str] | None  # the job's metadata
-    cpu_time_usec: int | None  # processor time of the call
-    exception_message: str | None
-    exception_source_location: str | None  # ``file:line`` where it was raised
-    exception_type: str | None  # name of the exception's class
-    raw_exception: str | None  # the traceback's last line; None if the call succeeded
-    runcfg: str | None  # scheduler options as JSON text
+    session: str  # name of the session
     scheduler: str  # name of the scheduler
-    session: str  # name of the runner's session
-    source: str  # "<internal>" when the runner called it for itself, "<user>" otherwise
-    start_epoch_time_usec: int | None  # start of the call, since the epoch
-    wall_time_usec: int | None  # duration of the call
-    workspace: str | None  # the workspace of the job
-
-    __slots__ = tuple(__annotations__)
-
-    def __init__(self, session: str, scheduler: str, api: str, **fields: Any) -> None:
-        values: dict[str, Any] = dict.fromkeys(self.__slots__)
-        values |= {"session": session, "scheduler": scheduler, "api": api, "source": "<user>", **fields}
-        for name, value in values.items():
-            setattr(self, name, value)
+    api: str  # the method: run, schedule, status, wait, cancel, log_lines, ...
+    app_id: str | None = None  # id of the job, if there is one
+    app_image: str | None = None  # image of the job's first role
+    app_metadata: dict[str, str] | None = None  # the job's metadata
+    cpu_time_usec: int | None = None  # processor time of the call
+    exception_message: str | None = None
+    exception_source_location: str | None = None  # ``file:line`` where it was raised
+    exception_type: str | None = None  # name of the exception's class
+    raw_exception: str | None = None  # the traceback's last line; None if the call succeeded
+    runcfg: str | None = None  # scheduler options as JSON text
+    source: str = "<user>"  # "<internal>" when the runner called it for itself
+    start_epoch_time_usec: int | None = None  # start of the call, since the epoch
+    wall_time_usec: int | None = None  # duration of the call
+    workspace: str | None = None  # the workspace of the job
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(sorted(vars(self).items()))
 
 
 _handlers: list[tuple[str, Callable[[Event], object]]] | None = None

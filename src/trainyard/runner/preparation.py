@@ -64,7 +64,7 @@ def prepare(
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
     start_toolkits(own, scheduler)
-    info = scheduler.submit_dryrun(own, cfg or {}, workspace)
+    info = scheduler.make_dryrun(own, cfg or {}, workspace)
     info.record |= {
         "app": definition,
         # an implicit workspace that did not travel is not recorded

@@ -77,23 +77,23 @@ class Scheduler(ABC, Generic[T]):
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False
-    #: What `list` takes in ``cfg`` beside options, so that less has to be asked for: ``states`` (a set of
-    #: `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
+    #: The filters that `list` accepts in ``cfg`` beside options: ``states`` (a set of `AppState`), ``since``
+    #: (seconds since the epoch), ``all`` (also jobs that are not ours).
     list_filters: frozenset[str] = frozenset()
-    #: Whether the scheduler carries out a role's ``metadata["train"]`` itself, without the toolkit.
+    #: Whether the scheduler runs a role's ``metadata["train"]`` itself, without the toolkit.
     reads_training_specs = False
 
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
 
-        #: Gives the backend's own id of a job of ours, if the history has it. Set by the runner.
+        #: Returns the backend's id of a job of ours, if the history has it. Set by the runner.
         self.recall: Callable[[str], str | None] = lambda app_id: None
-        #: Gives the options that are configured for this directory, without defaults. Set by the runner.
+        #: Returns the options configured for this directory, without defaults. Set by the runner.
         self.configured: Callable[[], Mapping[str, Any]] = dict
 
     def close(self) -> None:
-        """Free what the scheduler holds. May be called more than once."""
+        """Release connections and threads. May be called more than once."""
 
     def run_opts(self) -> runopts:
         """Return the options that jobs on this scheduler take."""
@@ -104,10 +104,10 @@ class Scheduler(ABC, Generic[T]):
     # ---- submitting
 
     def expect_submission(self) -> None:
-        """Begin what can be begun before the job is known. Whether one follows is not certain."""
+        """Start work that does not need the job yet. A job may or may not follow."""
 
     def submit(self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None) -> str:
-        """Check, prepare and start a job without a runner; returns its id. Meant for tests."""
+        """Check, prepare and start a job without a runner; returns its id. For tests."""
         info = self.submit_dryrun(app, cfg, workspace)
         self.ship(info)
         return self.schedule(info)
@@ -115,21 +115,28 @@ class Scheduler(ABC, Generic[T]):
     def submit_dryrun(
         self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
     ) -> AppDryRunInfo[Any]:
-        """Make the request that `schedule` would send. Touches nothing.
+        """Check the job and make the request that `schedule` would send. Changes nothing outside ``app``.
 
         Args:
-            app: the job. With a workspace its images become those that the workspace will be in.
+            app: the job. With a workspace, its images become those that will hold the workspace.
             cfg: the scheduler's options.
-            workspace: the code that goes with it, see `Workspace.from_str`.
+            workspace: the code that travels with the job, see `Workspace.from_str`.
 
         Raises:
             InvalidRunConfigException: an option is unknown, missing or of the wrong type.
             ConfigError: the job cannot run on this scheduler.
         """
         from trainyard.specs.app import validate_app
-        from trainyard.specs.workspace import Workspace
 
         validate_app(app)
+        return self.make_dryrun(app, cfg, workspace)
+
+    def make_dryrun(
+        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    ) -> AppDryRunInfo[Any]:
+        """Make the request for a job that has passed `validate_app`; see `submit_dryrun`."""
+        from trainyard.specs.workspace import Workspace
+
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
         if not isinstance(workspace, Workspace):
@@ -148,38 +155,38 @@ class Scheduler(ABC, Generic[T]):
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how a workspace gets to the job; None if nothing has to travel. Only reads.
 
-        A scheduler that ships code overrides this, and may set the roles' images to what they will be called.
+        A scheduler that ships code overrides this, and may set the roles' images to their future names.
 
         Raises:
-            ConfigError: this scheduler ships no code, or not this.
+            ConfigError: this scheduler cannot ship this code.
         """
         if workspace:
             from trainyard.errors import ConfigError
 
             raise ConfigError(
-                f"{self.backend} does not take a workspace along: {workspace}",
+                f"{self.backend} cannot ship a workspace: {workspace}",
                 hint="Leave --workspace out.",
             )
         return None
 
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where a role's replicas will find the toolkit; None if it cannot be brought to them."""
+        """Return where a role's replicas will find the toolkit; None if it cannot be shipped to them."""
         return None
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
-        """Look whether the job would be taken at all, before its code is sent anywhere: a call or two.
+        """Check with a call or two whether the backend would accept the job, before its code is sent.
 
         Raises:
-            TrainyardError: it would not: there are no credentials, say, or no such queue.
+            TrainyardError: it would not, for example for lack of credentials or of the queue.
         """
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
-        """Bring a job's code to where it will run, and put into the request what it has come to be there.
+        """Ship a job's code to where it will run, and put the exact images into the request.
 
-        Comes before `schedule`. Does nothing for a job without a workspace.
+        Called before `schedule`. Does nothing for a job without a workspace.
 
         Raises:
-            TrainyardError: the code could not be brought there; no job may be started.
+            TrainyardError: the code could not be shipped; no job may be started.
         """
         if info.shipment is None:
             return
@@ -200,7 +207,7 @@ class Scheduler(ABC, Generic[T]):
             role.image = references.get(role.image, role.image)
 
     def has_images(self, images: Sequence[str]) -> bool:
-        """Tell whether all of these images, which `ship` made, can still be used as they are."""
+        """Tell whether all of these images, which `ship` made, still exist."""
         return False
 
     def _make_request(
@@ -228,10 +235,10 @@ class Scheduler(ABC, Generic[T]):
 
     @abstractmethod
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return what the scheduler knows of a job; None if it knows none of this id."""
+        """Return what the scheduler knows of a job; None if it does not know the id."""
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Describe several jobs; one call for many where the backend takes that."""
+        """Describe several jobs, with few calls where the backend allows it."""
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
     @abstractmethod
@@ -239,7 +246,7 @@ class Scheduler(ABC, Generic[T]):
         """Return all jobs that were launched on this scheduler, complete."""
 
     def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
-        """Tell whether a job of this id would be among those that `list` returns for these options."""
+        """Tell whether `list` with these options would include a job of this id."""
         return True
 
     def exists(self, app_id: str) -> bool:
@@ -247,10 +254,9 @@ class Scheduler(ABC, Generic[T]):
         return self.describe(app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends or ``timeout`` seconds have passed, and describe it.
+        """Block until the job ends or ``timeout`` seconds pass, and describe it; None for an unknown id.
 
-        Returns None if there is no such job. Without help from the backend this polls, as often as
-        `trainyard.backoff.polling` says.
+        Polls as often as `trainyard.backoff.polling` says, unless the backend can notify.
         """
         return poll_until_ended(lambda: self.describe(app_id), timeout)
 
@@ -287,25 +293,25 @@ class Scheduler(ABC, Generic[T]):
     def _delete_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot delete jobs")
 
-    # ---- keeping house
+    # ---- housekeeping
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Look whether jobs with these options could run. Changes nothing.
+        """Check whether jobs with these options could run. Changes nothing.
 
         Args:
-            cfg: options; those that are missing are not looked at.
+            cfg: options; missing ones are not checked.
         """
         raise NotImplementedError(f"{self.backend} has nothing that could be checked")
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return what jobs left behind at the backend, is older than so many seconds, and can be removed."""
+        """Return what jobs left behind at the backend more than ``older_than`` seconds ago."""
         raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
-        """Remove what `leftovers` found; returns how many bytes that frees.
+        """Remove what `leftovers` found; returns the number of bytes freed.
 
         Raises:
-            TrainyardError: something cannot be removed; the rest is.
+            TrainyardError: something cannot be removed; the rest has been.
         """
         raise NotImplementedError(f"jobs leave nothing behind on {self.backend}")
 

@@ -1,4 +1,4 @@
-"""Lines: cutting blocks of bytes into them, and merging the lines of several replicas."""
+"""Log lines: splitting blocks of bytes into lines, merging several replicas, checking queries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ READ_SIZE = 256 << 10
 
 
 def compile_regex(regex: str) -> re.Pattern[str]:
-    """Compile a pattern that a user gave.
+    """Compile a user's pattern.
 
     Raises:
-        UsageError: it is no regular expression.
+        UsageError: it is not a valid regular expression.
     """
     try:
         return re.compile(regex)
@@ -32,15 +32,15 @@ def compile_regex(regex: str) -> re.Pattern[str]:
 
 
 def check_combined(query: LogQuery, scheduler: str, why: str) -> None:
-    """Refuse what a log of both streams together cannot be asked, and a pattern that is none.
+    """Check a query of a log that has stdout and stderr in one stream.
 
     Args:
-        query: what is asked.
-        scheduler: how the message calls who keeps the log.
-        why: the hint: what stands behind there being one stream only.
+        query: the query.
+        scheduler: the scheduler's name in the message.
+        why: the hint: why there is one stream only.
 
     Raises:
-        UsageError: stdout or stderr alone is asked for, or the pattern is no regular expression.
+        UsageError: stdout or stderr alone is asked for, or the pattern is invalid.
     """
     if query.streams not in (None, Stream.COMBINED):
         raise UsageError(f"{scheduler} only supports the COMBINED log stream, not {query.streams}", hint=why)
@@ -51,10 +51,10 @@ def check_combined(query: LogQuery, scheduler: str, why: str) -> None:
 def check_replicas(
     app_id: str, wanted: Iterable[tuple[str, int]], known: Collection[tuple[str, int]]
 ) -> None:
-    """Refuse replicas that a job does not have.
+    """Check that a job has these replicas.
 
     Raises:
-        UsageError: names one, and at most twenty of those that there are.
+        UsageError: it does not; the hint lists at most twenty that it has.
     """
     for role, k in wanted:
         if (role, k) not in known:
@@ -108,26 +108,6 @@ def last_lines(
     for (role, replica), lines in tails.items():
         if lines:
             yield LogBlock(role, replica, b"".join(lines))
-
-
-def split_lines(text: str) -> list[str]:
-    r"""Split at ``\n``, keeping the line ends. Takes time in proportion to the text."""
-    lines = text.split("\n")
-    last = lines.pop()
-    return [line + "\n" for line in lines] + ([last] if last else [])
-
-
-def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:
-    r"""Cut a stream of texts into lines ending in ``\n``; only the last may lack it."""
-    pending: list[str] = []
-    for chunk in chunks:
-        for piece in split_lines(chunk):
-            pending.append(piece)
-            if piece.endswith("\n"):
-                yield "".join(pending)
-                pending = []
-    if pending:
-        yield "".join(pending)
 
 
 def iter_lines(data: bytes) -> Iterator[bytes]:

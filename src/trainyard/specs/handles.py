@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.errors import MalformedAppHandleException
-from trainyard.specs.status import SlotRecord
+from trainyard.lazy_dataclass import dataclass
 
 AppHandle = str
 
@@ -13,15 +13,13 @@ AppHandle = str
 _HANDLE = re.compile(r"(?P<scheduler>[^:/\s]+)://(?P<session>.*)/(?P<app_id>[^/\s]+)")
 
 
-class ParsedAppHandle(SlotRecord):
+@dataclass
+class ParsedAppHandle:
     """The three parts of a handle. The session may be empty."""
 
-    __slots__ = ("app_id", "scheduler_backend", "session_name")
-
-    def __init__(self, scheduler_backend: str, session_name: str, app_id: str) -> None:
-        self.scheduler_backend = scheduler_backend
-        self.session_name = session_name
-        self.app_id = app_id
+    scheduler_backend: str
+    session_name: str
+    app_id: str
 
     def __iter__(self) -> object:
         return iter((self.scheduler_backend, self.session_name, self.app_id))

@@ -1,14 +1,11 @@
-"""States of a job and of its replicas.
-
-These are plain classes rather than dataclasses: `trainyard status` reads nothing else of `specs`,
-and importing `dataclasses` (with `inspect`) costs as much as the rest of that command.
-"""
+"""States of a job and of its replicas. `trainyard status` imports nothing else of `specs`."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 from trainyard.errors import AppStatusError
+from trainyard.lazy_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,91 +51,39 @@ def is_started(state: AppState) -> bool:
     return state in STARTED_STATES
 
 
-class SlotRecord:
-    """Equality and repr from ``__slots__``, for classes that must import fast."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, like the lists that it holds
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-        return f"{type(self).__name__}({fields})"
-
-
-class ReplicaStatus(SlotRecord):
+@dataclass
+class ReplicaStatus:
     """State of one replica.
 
     Args:
         id: index of the replica within its role, from 0.
         state: its state.
         role: name of its role.
-        hostname: host that it runs or ran on; "" when unknown.
+        hostname: host that it runs or ran on; "" if unknown.
         structured_error_msg: JSON text of the error file that it wrote; ``<NONE>`` without one.
         exit_code: code of its last attempt, 128 + N after signal N; None while it has not ended.
-        reason: why it is in this state, in words; "" when there is nothing to say.
-        restarts: how many times it was started again.
+        reason: why it is in this state, in words; may be empty.
+        restarts: how many times it was restarted.
         started_at: start of its last attempt, seconds since the epoch.
         ended_at: end of its last attempt, seconds since the epoch.
     """
 
-    __slots__ = (
-        "ended_at",
-        "exit_code",
-        "hostname",
-        "id",
-        "reason",
-        "restarts",
-        "role",
-        "started_at",
-        "state",
-        "structured_error_msg",
-    )
-
-    def __init__(
-        self,
-        id: int,
-        state: AppState,
-        role: str,
-        hostname: str = "",
-        structured_error_msg: str = NONE,
-        *,
-        exit_code: int | None = None,
-        reason: str = "",
-        restarts: int = 0,
-        started_at: float | None = None,
-        ended_at: float | None = None,
-    ) -> None:
-        self.id = id
-        self.state = state
-        self.role = role
-        self.hostname = hostname
-        self.structured_error_msg = structured_error_msg
-        self.exit_code = exit_code
-        self.reason = reason
-        self.restarts = restarts
-        self.started_at = started_at
-        self.ended_at = ended_at
+    id: int
+    state: AppState
+    role: str
+    hostname: str = ""
+    structured_error_msg: str = NONE
+    exit_code: int | None = None
+    reason: str = ""
+    restarts: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; the state by its name."""
-        return {
-            "id": self.id,
-            "state": self.state.name,
-            "role": self.role,
-            "hostname": self.hostname,
-            "exit_code": self.exit_code,
-            "reason": self.reason,
-            "restarts": self.restarts,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "structured_error_msg": self.structured_error_msg,
-        }
+        data = {**vars(self), "state": self.state.name}
+        data["structured_error_msg"] = data.pop("structured_error_msg")  # long, so it comes last
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ReplicaStatus:
@@ -146,14 +91,15 @@ class ReplicaStatus(SlotRecord):
         return cls(**{**data, "state": AppState[data["state"]]})
 
 
-class RoleStatus(SlotRecord):
+@dataclass
+class RoleStatus:
     """State of all replicas of one role."""
 
-    __slots__ = ("replicas", "role")
+    role: str
+    replicas: Sequence[ReplicaStatus]
 
-    def __init__(self, role: str, replicas: Sequence[ReplicaStatus]) -> None:
-        self.role = role
-        self.replicas = list(replicas)
+    def __post_init__(self) -> None:
+        self.replicas = list(self.replicas)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -165,39 +111,30 @@ class RoleStatus(SlotRecord):
         return cls(data["role"], [ReplicaStatus.from_json(replica) for replica in data["replicas"]])
 
 
-class AppStatus(SlotRecord):
+@dataclass
+class AppStatus:
     """State of a job with everything that the scheduler says of it.
 
     Args:
         state: state of the whole job.
-        num_restarts: how often the job as a whole was restarted; -1 when the scheduler does not tell.
+        num_restarts: how often the job as a whole was restarted; -1 if the scheduler does not tell.
         msg: the reason in words.
         structured_error_msg: JSON text of the first failing replica's error file; ``<NONE>`` without one.
         ui_url: where a browser shows the job.
         roles: states of the replicas, by role.
-        results: where its model, other results and failure report are: a directory of this machine or a URI;
-            None where the scheduler does not know.
+        results: directory or URI of its model, other results and failure report; None if unknown.
     """
 
-    __slots__ = ("msg", "num_restarts", "results", "roles", "state", "structured_error_msg", "ui_url")
+    state: AppState
+    num_restarts: int = 0
+    msg: str = ""
+    structured_error_msg: str = NONE
+    ui_url: str | None = None
+    roles: Sequence[RoleStatus] = ()
+    results: str | None = None
 
-    def __init__(
-        self,
-        state: AppState,
-        num_restarts: int = 0,
-        msg: str = "",
-        structured_error_msg: str = NONE,
-        ui_url: str | None = None,
-        roles: Sequence[RoleStatus] = (),
-        results: str | None = None,
-    ) -> None:
-        self.state = state
-        self.num_restarts = num_restarts
-        self.msg = msg
-        self.structured_error_msg = structured_error_msg
-        self.ui_url = ui_url
-        self.roles = list(roles)
-        self.results = results
+    def __post_init__(self) -> None:
+        self.roles = list(self.roles)
 
     def is_terminal(self) -> bool:
         """Tell whether the job has ended."""

@@ -73,7 +73,11 @@ def test_code_that_was_asked_for_needs_a_repository(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue", "problem"),
-    [("nosuch", "there is no queue nosuch"), ("off", "takes no jobs: it is DISABLED"), ("queue", "expired")],
+    [
+        ("nosuch", "there is no queue nosuch"),
+        ("off", "accepts no jobs: it is DISAB"),
+        ("queue", "expired"),
+    ],
 )
 def test_nothing_is_pushed_where_the_queue_or_the_credentials_do_not_hold(
     still: FakeAws,

@@ -499,7 +499,7 @@ def test_lists_are_complete_whatever_happens(
 def test_a_list_without_end_is_an_error(still: FakeAws, scheduler: AWSBatchScheduler) -> None:
     fill(still, scheduler, 250)
     still.faults.add("ListJobs", "repeat", None, skip=1)
-    with pytest.raises(AwsError, match="does not come to an end"):
+    with pytest.raises(AwsError, match="does not end"):
         scheduler.list({"queue": "queue"})
 
 

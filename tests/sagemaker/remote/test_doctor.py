@@ -316,7 +316,7 @@ def test_what_may_not_be_looked_at_is_no_failure(
     for name in ("rights of the caller", "rights of the role"):
         assert checks[name].ok is None
         assert (
-            f"cannot be looked at: arn:aws:iam::123456789012:user/me lacks the permission iam:{SIMULATE}"
+            f"cannot be checked: arn:aws:iam::123456789012:user/me lacks the permission iam:{SIMULATE}"
             in (checks[name].text)
         )
     assert checks["role"].ok is (None if "GetRole" in forbidden else True)

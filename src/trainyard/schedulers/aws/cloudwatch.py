@@ -1,11 +1,11 @@
-"""Reading the logs of jobs from CloudWatch Logs: what is there, and what comes until the job has ended.
+"""Reading the logs of jobs from CloudWatch Logs: the lines that exist, and new ones until the job has ended.
 
-One reader serves all replicas of a job, and makes no more calls per second than `CALLS_PER_SECOND`, however
-many they are (AWS allows an account some 25 GetLogEvents a second in a region). Knows nothing of what runs
-the job: a `JobLogs` says which streams there are and whether more will come.
+One reader serves all replicas of a job and makes at most `CALLS_PER_SECOND` (AWS allows an account some 25
+GetLogEvents a second in a region). It knows nothing of the scheduler: a `JobLogs` names the streams and says
+whether more will come.
 
-What AWS keeps is not quite what was written, and nothing can be done about it here: the text of an event is
-never empty, so agents leave empty lines out, and they cut lines that are too long into several events.
+AWS does not keep exactly what was written: the text of an event is never empty, so agents drop empty lines,
+and they cut lines that are too long into several events.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
     MissingGroupError,
     RateLimit,
     ReadingStoppedError,
-    untranslated,
-    verdict,
+    default_translation,
 )
 from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
-from trainyard.schedulers.base import LogBlock, LogQuery, Stream
+from trainyard.schedulers.aws.errors import failure_kind
+from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.schedulers.lines import compile_regex, iter_lines
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ Key = tuple[str, int]
 
 CALLS_PER_SECOND = 8.0
 BURST = 8
-#: Events held for all streams together: of pages that are read ahead, and of those remembered.
+#: Events held for all streams together: in pages that are read ahead, and remembered to find late ones.
 PAGES_OF_ALL = 100_000
 REMEMBERED_OF_ALL = 200_000
 #: Threads that read pages ahead.
@@ -52,11 +52,11 @@ WORKERS = 8
 #: How often the job is asked for its streams and its state, in seconds: the first time, and at last.
 FIRST_REFRESH = 2.0
 LONGEST_REFRESH = 10.0
-#: For so long (s) the job may be out of sight before following ends with the error.
+#: How long (s) asking for the job may fail before following ends with the error.
 REFRESH_PATIENCE = 600.0
-#: A block is passed on when it has so many bytes.
+#: A block is passed on when it has this many bytes.
 BLOCK_BYTES = 256 << 10
-#: Clocks may differ by so many seconds.
+#: Clocks may differ by this many seconds.
 SKEW = 900.0
 
 
@@ -77,36 +77,23 @@ class ReplicaAttempts(namedtuple("ReplicaAttempts", "attempts over")):
 
 
 class JobLogs(Protocol):
-    """Where the logs of a job's replicas are. One call serves all of them."""
+    """Knows where the logs of a job's replicas are."""
 
     def refresh(self) -> Mapping[Key, ReplicaAttempts]:
-        """Ask the backend, and return the runs of every replica that is wanted, by its role and index."""
-
-
-def check_stream(stream: Stream | None, scheduler: str) -> None:
-    """Refuse to tell stdout and stderr apart: CloudWatch has both in one.
-
-    Raises:
-        ValueError: another stream than ``COMBINED`` is asked for.
-    """
-    if stream not in (None, Stream.COMBINED):
-        raise ValueError(
-            f"{scheduler} keeps stdout and stderr in one log, in the order in which they were written: "
-            f"{stream} alone cannot be read, only {Stream.COMBINED}"
-        )
+        """Ask the backend, and return the attempts of all wanted replicas, by role and index."""
 
 
 class LogStreams:
-    """Reads streams of one log group. All readers of one object share the bound on calls.
+    """Reads streams of one log group. All readers of one object share the rate limit.
 
     Args:
-        client: boto3's client of the service ``logs``. It need not retry: all calls are repeated here.
+        client: boto3's client of the service ``logs``. It need not retry: calls are repeated here.
         group: name of the log group.
-        live: whether Live Tail may be used where the account has it, to learn at once of new lines. AWS
-            charges for it by the minute.
+        live: whether to learn of new lines at once from Live Tail, where the account has it. AWS charges for
+            it by the minute.
         renew: makes another client when the credentials have expired; None if that cannot help.
-        translate: makes an error of ours from an error of botocore and the name of the operation.
-        calls_per_second: the bound.
+        translate: returns our error for one of botocore and the operation's name.
+        calls_per_second: the rate limit.
         clock: the time.
     """
 
@@ -117,7 +104,7 @@ class LogStreams:
         *,
         live: bool = False,
         renew: Callable[[], Any] | None = None,
-        translate: Callable[[Exception, str], Exception] = untranslated,
+        translate: Callable[[Exception, str], Exception] = default_translation,
         calls_per_second: float = CALLS_PER_SECOND,
         clock: Clock | None = None,
     ) -> None:
@@ -127,49 +114,46 @@ class LogStreams:
         self._renew = renew
         self._translate = translate
         self._clock = clock or Clock()
-        self._pace = RateLimit(calls_per_second, BURST, self._clock)
+        self._rate_limit = RateLimit(calls_per_second, BURST, self._clock)
 
-    def read(self, job: JobLogs, query: LogQuery, scheduler: str = "CloudWatch") -> Iterator[LogBlock]:
-        """Return the lines of a job's replicas.
+    def read(self, job: JobLogs, query: LogQuery) -> Iterator[LogBlock]:
+        """Return the lines of a job's replicas, about in the order in which they were written.
 
-        What is there comes about in the order in which it was written, each replica's attempts one after the
-        other. Of a job that has just ended, and when following, it goes on until all has come in.
+        The attempts of a replica come one after the other. When following, and for a job that has just ended,
+        reading goes on until all lines have arrived.
 
         Args:
-            job: tells the replicas' streams.
+            job: names the replicas' streams.
             query: which lines.
-            scheduler: how messages call what keeps the logs.
 
         Raises:
-            ValueError: another stream than ``COMBINED`` is asked for.
-            UsageError: the regular expression is none.
-            BackendError: CloudWatch refuses, or has been out of reach for too long (from the iterator).
+            UsageError: the regular expression is invalid.
+            BackendError: CloudWatch refuses, or was unreachable for too long (from the iterator).
         """
-        check_stream(query.streams, scheduler)
-        lines_of = _line_filter(query)
-        calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
-        return _Reading(job, query, lines_of, calls, self._clock, live=self._live).blocks()
+        return _Reading(job, query, _line_filter(query), self._calls(), self._clock, live=self._live).blocks()
 
     def find(self, prefix: str) -> list[str]:
-        """Return the names of all streams that begin with this, in order; none if there is no such group.
+        """Return the names of all streams with this prefix, in order; empty if the group does not exist.
 
         Raises:
-            BackendError: CloudWatch refuses, or has been out of reach for too long.
+            BackendError: CloudWatch refuses, or was unreachable for too long.
         """
-        calls = LogCalls(self._client, self.group, self._pace, self._clock, self._renew, self._translate)
         try:
-            return calls.stream_names(prefix)
+            return self._calls().stream_names(prefix)
         except MissingGroupError:
             return []
 
+    def _calls(self) -> LogCalls:
+        return LogCalls(self._client, self.group, self._rate_limit, self._clock, self._renew, self._translate)
+
 
 def milliseconds(time: datetime) -> int:
-    """Return the first whole millisecond since the epoch that does not come before a time."""
+    """Return a time as milliseconds since the epoch, rounded up."""
     return -((datetime(1970, 1, 1, tzinfo=UTC) - time.astimezone(UTC)) // timedelta(milliseconds=1))
 
 
 def _line_filter(query: LogQuery) -> Callable[[LogEvent], list[bytes]]:
-    """Return a function that makes of an event the lines that are wanted."""
+    """Return a function that returns the wanted lines of an event."""
     if query.regex is None:
         return lambda event: list(iter_lines(_bytes_of(event)))
     search = compile_regex(query.regex).search
@@ -214,7 +198,7 @@ class _Reading:
 
     def blocks(self) -> Iterator[LogBlock]:
         """Yield everything."""
-        workers = Workers()
+        workers = _Workers()
         try:
             self._begin()
             workers.start(min(WORKERS, len(self._logs)))
@@ -227,7 +211,7 @@ class _Reading:
                 if lines:
                     yield LogBlock(role, replica, b"".join(lines))
         except MissingGroupError as error:
-            raise self._calls.no_group() from error
+            raise self._calls.missing_group() from error
         except ReadingStoppedError:  # only a reader that was closed stops its calls
             return
         finally:
@@ -236,7 +220,7 @@ class _Reading:
             if self._live is not None:
                 self._live.close()
 
-    # ---- what is there
+    # ---- lines that exist
 
     def _begin(self) -> None:
         found = self._job.refresh()
@@ -247,7 +231,7 @@ class _Reading:
         for key in found:
             end = until
             if not is_follower and end is None:
-                # Without it, AWS says, reading may never come to an end where much is written.
+                # Without an end, AWS says, reading may never finish while much is written.
                 end = int((self._clock.time() + SKEW) * 1000)
             self._logs[key] = ReplicaFollower(
                 self._calls,
@@ -260,11 +244,11 @@ class _Reading:
                 is_open=until is None,
                 replicas=count,
             )
-        self._take(found)
+        self._update(found)
         self._schedule_refresh(changed=True)
 
-    def _history(self, workers: Workers) -> Iterator[LogBlock]:
-        """Yield what is there, merged by time. Pages are read ahead, one of each replica."""
+    def _history(self, workers: _Workers) -> Iterator[LogBlock]:
+        """Yield the lines that exist, merged by time. One page of each replica is read ahead."""
 
         def events(key: Key, pages: Iterator[list[LogEvent]]) -> Iterator[tuple[int, Key, LogEvent]]:
             newest = 0
@@ -279,8 +263,8 @@ class _Reading:
         for key, items in groupby(merged, key=lambda item: item[1]):
             yield from self._block(key, (event for _, _, event in items))
 
-    def _last(self, workers: Workers, count: int) -> Iterator[LogBlock]:
-        """Yield the last lines of each replica; or keep them, if more may have to be seen first."""
+    def _last(self, workers: _Workers, count: int) -> Iterator[LogBlock]:
+        """Yield the last lines of each replica; or keep them, if later ones may replace them."""
         if count == 0 and not self._query.should_tail:
             for log in self._logs.values():
                 log.is_done = True
@@ -295,10 +279,10 @@ class _Reading:
             elif lines:
                 yield LogBlock(*key, b"".join(lines))
 
-    # ---- what comes
+    # ---- new lines
 
     def _follow(self) -> Iterator[LogBlock]:
-        """Yield what comes, until each replica is done."""
+        """Yield new lines, until each replica is done."""
         while waiting := {key: log for key, log in self._logs.items() if not log.is_done}:
             now = self._clock.monotonic()
             if self._query.should_tail and now >= self._refresh_due:
@@ -319,7 +303,7 @@ class _Reading:
         self._clock.wait(self._live.changed, seconds)
 
     def _listen(self, waiting: Mapping[Key, ReplicaFollower]) -> None:
-        """Keep Live Tail up, and look at once where it has seen something."""
+        """Keep Live Tail running, and read at once the streams that it reports."""
         if not self._wants_live:
             return
         if self._live is None:
@@ -327,27 +311,27 @@ class _Reading:
 
             self._live = LiveTail(self._calls, self._clock)
         self._live.watch({log.stream for log in waiting.values() if log.stream})
-        news = self._live.take()
+        news = self._live.grown_streams()
         for log in waiting.values():
             log.is_watched = self._live.watches(log.stream)
             if news is None or log.stream in news:
-                log.rouse()
+                log.read_soon()
 
     def _refresh(self) -> None:
         try:
             found = self._job.refresh()
         except Exception as error:
-            if verdict(error) in ("final", "expired") or self._refresh_failures.left() == 0:
+            if failure_kind(error) in ("final", "expired") or self._refresh_failures.left() == 0:
                 raise
             delay = max(FIRST_REFRESH, self._refresh_failures.delay())
             self._refresh_due = self._clock.monotonic() + delay
             return
         self._refresh_failures.reset()
         self._refresh_failures.start()
-        self._schedule_refresh(changed=self._take(found))
+        self._schedule_refresh(changed=self._update(found))
 
-    def _take(self, found: Mapping[Key, ReplicaAttempts]) -> bool:
-        """Tell each replica's log what is known now; returns whether that is new."""
+    def _update(self, found: Mapping[Key, ReplicaAttempts]) -> bool:
+        """Pass on what is known of each replica's attempts; returns whether that is new."""
         changes = [
             self._logs[key].update(runs.attempts, runs.over)
             for key, runs in found.items()
@@ -362,7 +346,7 @@ class _Reading:
             self._refresh_due = float("inf")
 
     def _block(self, key: Key, events: Iterable[LogEvent]) -> Iterator[LogBlock]:
-        """Yield the wanted lines of events in blocks; or keep them, if only the last are wanted."""
+        """Yield the wanted lines of events in blocks; or keep them, if only the last lines are wanted."""
         tail = self._tails.get(key)
         lines: list[bytes] = []
         size = 0
@@ -380,42 +364,42 @@ class _Reading:
             yield LogBlock(*key, b"".join(lines))
 
 
-#: How soon a stream that had something new is looked at again (s), and how late one that is silent.
+#: How often a stream is polled, in seconds: when it has just had something new, and when it is silent.
 FIRST_LOOK = 1.0
 LONGEST_LOOK = 5.0
-#: So many silent streams are looked at per second, if they are many.
+#: Silent streams polled per second, if there are many.
 SILENT_LOOKS_PER_SECOND = 4.0
-#: A stream that Live Tail watches, and that is silent, is looked at this late (s).
+#: How often a silent stream is polled that Live Tail watches (s).
 WATCHED_LOOK = 60.0
-#: How often (s) a stream is looked through for what came late, if it grows, and if it does not.
+#: How often (s) the end of a stream is read again for late events: of one that grows, and of a silent one.
 SWEEP = 20.0
 SILENT_SWEEP = 60.0
-#: Agents send what they hold every few seconds; so long after the end (s) nothing is to be expected any more,
-#: unless AWS itself says that there is something; and so long after it not even then.
+#: Agents send what they hold every few seconds. This long after the end (s) a log is complete unless AWS says
+#: that it has more; and this long after it, whatever AWS says.
 SETTLE = 6.0
 LATE = 60.0
-#: A stream that is not there so long after the end (s) will never be.
+#: A stream that does not exist this long after the end (s) never will.
 MISSING = 20.0
 
 
 class ReplicaFollower:
-    """Reads the streams of one replica's attempts.
+    """Reads the streams of one replica's attempts one after the other, and decides when to poll them again.
 
     Args:
         calls: makes the calls.
         clock: the time.
-        since, until: the time that is wanted, in milliseconds since the epoch.
+        since, until: the wanted time, in milliseconds since the epoch.
         limit: events of a page.
         capacity: events to remember.
         is_follower: whether to go on until the replica has ended.
-        is_open: whether all that comes in is wanted, whatever its time.
+        is_open: whether all lines are wanted, however late.
         replicas: how many are read together.
 
     Attributes:
-        due: when to look next, by the monotonic clock.
+        due: when to read next, by the monotonic clock.
         is_done: whether nothing more will come.
         is_over: whether the replica has ended.
-        is_watched: whether somebody else says when there is something to see.
+        is_watched: whether Live Tail reports new lines.
     """
 
     def __init__(
@@ -452,11 +436,11 @@ class ReplicaFollower:
 
     @property
     def stream(self) -> str:
-        """Name of the stream that is read now, if it is there."""
+        """Name of the stream that is being read, if it exists."""
         return self._cursor.stream if self._cursor is not None and self._cursor.exists else ""
 
     def update(self, attempts: Sequence[AttemptLog], over: bool) -> bool:
-        """Take in what is known of the attempts; returns whether that is new."""
+        """Learn of the attempts; returns whether that is new."""
         before = (dict(self._ends), self.is_over)
         for attempt in attempts:
             self._ends[attempt.stream] = attempt.ended
@@ -470,21 +454,21 @@ class ReplicaFollower:
             self.due = 0.0
         return is_new
 
-    def rouse(self) -> None:
-        """Look at once, and soon again if what is said to be there cannot be seen yet."""
+    def read_soon(self) -> None:
+        """Read at once, and soon again if the announced lines cannot be seen yet."""
         self.due = 0.0
         self._interval = FIRST_LOOK
 
     # ---- reading
 
     def available(self) -> Iterator[list[LogEvent]]:
-        """Yield pages of what is new, until there is a reason to wait."""
+        """Yield pages of new events, until there is a reason to wait."""
         while not self.is_done and self.due <= self._clock.monotonic():
             if page := self.step():
                 yield page
 
     def step(self) -> list[LogEvent]:
-        """Make one call, and decide when the next is due. Returns what is new."""
+        """Make one call, and decide when the next is due. Returns the new events."""
         cursor = self._open()
         if cursor is None:
             self._wait_for_attempt()
@@ -506,7 +490,7 @@ class ReplicaFollower:
         elif (ended := self._ended_at(cursor.stream)) is not None:
             self._settle(cursor, ended)
         elif self._is_follower:
-            self._look_later(cursor)
+            self._poll_later(cursor)
         else:
             self.is_done = True
         return events
@@ -538,10 +522,10 @@ class ReplicaFollower:
             self.is_done = True
         return lines
 
-    # ---- what comes next
+    # ---- when to read again
 
     def _open(self) -> StreamCursor | None:
-        """Return the cursor of the attempt that is to be read; None if there is none yet."""
+        """Return the cursor of the attempt to read; None if no attempt is known yet."""
         names = list(self._ends)
         if self._cursor is None and self._index < len(names):
             self._cursor = self._new_cursor(names[self._index])
@@ -554,7 +538,7 @@ class ReplicaFollower:
         return StreamCursor(self._calls, name, since, until, limit, capacity)
 
     def _ended_at(self, name: str) -> float | None:
-        """Return since when nothing is written to a stream (seconds since the epoch); None if it still is."""
+        """Return when a stream ended (seconds since the epoch); None if it is still written to."""
         until = self._span[1]
         if self._is_follower and until is not None and self._calls.now() * 1000 >= until:
             return until / 1000
@@ -576,7 +560,7 @@ class ReplicaFollower:
             self.due = float("inf") if until is None else self._clock.monotonic() + LONGEST_LOOK
 
     def _settle(self, cursor: StreamCursor, ended: float) -> None:
-        """At the end of a stream that has ended: go on to the next, or look whether more came in."""
+        """At the end of a stream that has ended: go on to the next, or read it again for late events."""
         age = self._calls.now() - ended
         looked = age - (self._clock.monotonic() - cursor.scan_started) if cursor.scan_is_full else 0.0
         if not cursor.exists:
@@ -584,7 +568,7 @@ class ReplicaFollower:
         elif looked >= LATE:
             is_settled = True
         elif looked >= SETTLE and not cursor.scan_has_news:
-            # Of a stream that has nothing from `since` on, what came in before tells nothing.
+            # If no event is from `since` on, the stream's last ingestion says nothing about the wanted time.
             is_older = self._span[0] > 0 and not cursor.ingested
             is_settled = age >= LATE or not self._is_open or is_older or not self._is_more(cursor)
         else:
@@ -602,8 +586,8 @@ class ReplicaFollower:
         """Tell whether AWS knows of events that have not been read."""
         return self._calls.last_ingestion(cursor.stream) > cursor.ingested
 
-    def _look_later(self, cursor: StreamCursor) -> None:
-        """At the end of a stream that may grow: say when to look again, and how far back."""
+    def _poll_later(self, cursor: StreamCursor) -> None:
+        """At the end of a stream that may grow: decide when to read again, and how far back."""
         now = self._clock.monotonic()
         longest = WATCHED_LOOK if self.is_watched else self._longest
         self.due = now + min(self._interval, longest)
@@ -617,7 +601,7 @@ class ReplicaFollower:
 T = TypeVar("T")
 
 
-class Workers:
+class _Workers:
     """Threads that carry out what is submitted, in order."""
 
     def __init__(self) -> None:
@@ -625,7 +609,7 @@ class Workers:
         self._count = 0
 
     def start(self, count: int) -> None:
-        """Start so many threads."""
+        """Start the threads."""
         self._count = count
         for i in range(count):
             threading.Thread(target=self._work, name=f"log-reader-{i}", daemon=True).start()
@@ -653,13 +637,13 @@ class Workers:
             task()
 
 
-def ahead(workers: Workers, items: Iterator[T]) -> Iterator[T]:
+def ahead(workers: _Workers, items: Iterator[T]) -> Iterator[T]:
     """Return an iterator over the items. The first is made at once, and each while the one before is used."""
     end = object()
     return _ahead(workers, items, workers.submit(next, items, end), end)
 
 
-def _ahead(workers: Workers, items: Iterator[T], upcoming: Future[T | object], end: object) -> Iterator[T]:
+def _ahead(workers: _Workers, items: Iterator[T], upcoming: Future[T | object], end: object) -> Iterator[T]:
     while (item := upcoming.result()) is not end:
         upcoming = workers.submit(next, items, end)
         yield item  # type: ignore[misc]

@@ -1,10 +1,9 @@
-"""CloudWatch's Live Tail as a bell: it says at once which streams have grown, and polling reads them.
+"""CloudWatch's Live Tail as a notification of which streams have grown; polling reads them.
 
-Live Tail itself is not exact. It gives a sample where more than 500 events come in a second, drops what is
-not fetched fast enough, tells nothing of what came before, and ends after three hours. So no line is taken
-from it: it only makes a look at a stream come sooner, and lets silent streams be looked at seldom. Whenever a
-session begins or ends, every stream is looked at once, so whatever Live Tail does, lines are neither lost nor
-doubled.
+Live Tail is not exact. It samples above 500 events a second, drops events that are not fetched fast enough,
+shows none from before the session, and ends after three hours. So no line is taken from it: it only triggers
+a read, and lets silent streams be polled less often. Whenever a session begins or ends every stream is read,
+so lines are neither lost nor doubled, whatever Live Tail does.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from __future__ import annotations
 import threading
 
 from trainyard.backoff import Clock
-from trainyard.schedulers.aws.cloudwatch_calls import LogCalls, error_code, verdict
+from trainyard.schedulers.aws.cloudwatch_calls import LogCalls
+from trainyard.schedulers.aws.errors import error_code, failure_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 #: How many streams a session can watch.
 MOST_STREAMS = 100
-#: A session is not replaced by one with other streams before it is so old, in seconds.
+#: How old a session has to be before one with other streams replaces it, in seconds.
 LEAST_SESSION = 30.0
-#: So many failures in a row, and Live Tail is left alone.
+#: Live Tail is given up after this many failures in a row.
 FAILURES = 3
 
 
 class LiveTail:
-    """Watches streams of a log group in a thread of its own.
+    """Watches streams of a log group in a thread.
 
     Attributes:
-        changed: set when there is something to `take`.
+        changed: set when `grown_streams` has news.
         is_up: whether a session watches the streams.
     """
 
@@ -47,7 +47,7 @@ class LiveTail:
         self._is_off = False
 
     def watch(self, names: set[str]) -> None:
-        """Watch these streams from now on, all of which exist. Does nothing where Live Tail cannot be had."""
+        """Watch these existing streams from now on. Does nothing if Live Tail is unavailable."""
         if self._is_off or not names or names <= self._names or len(names) > MOST_STREAMS:
             return
         now = self._clock.monotonic()
@@ -63,10 +63,10 @@ class LiveTail:
         ).start()
 
     def watches(self, name: str) -> bool:
-        """Tell whether a session is there that watches this stream."""
+        """Tell whether a session watches this stream."""
         return self.is_up and name in self._names
 
-    def take(self) -> set[str] | None:
+    def grown_streams(self) -> set[str] | None:
         """Return which streams have grown since the last call; None for any of them."""
         with self._lock:
             self.changed.clear()
@@ -74,7 +74,7 @@ class LiveTail:
             return news
 
     def close(self) -> None:
-        """Let the session end. Its thread ends with the next message, which AWS sends every second."""
+        """End the session. Its thread ends with the next message, which AWS sends every second."""
         self._session += 1
         self._is_off = True
 
@@ -88,7 +88,7 @@ class LiveTail:
                 timed_out = error_code(error) == "SessionTimeoutException"
                 if timed_out:
                     continue
-                if verdict(error) not in ("passing", "throttled") or backoff.failures + 1 >= FAILURES:
+                if failure_kind(error) not in ("transient", "throttled") or backoff.failures + 1 >= FAILURES:
                     self._is_off = session == self._session or self._is_off
                     return
             if session == self._session:
@@ -104,16 +104,16 @@ class LiveTail:
                 if session != self._session:
                     break
                 if "sessionStart" in message:
-                    self._ring(session, None, is_up=True)
+                    self._notify(session, None, is_up=True)
                 elif grown := {event["logStreamName"] for event in _results(message)}:
-                    self._ring(session, grown, is_up=True)
+                    self._notify(session, grown, is_up=True)
         finally:
             stream.close()
             was_up = self.is_up
-            self._ring(session, None, is_up=False)
+            self._notify(session, None, is_up=False)
         return was_up
 
-    def _ring(self, session: int, grown: set[str] | None, *, is_up: bool) -> None:
+    def _notify(self, session: int, grown: set[str] | None, *, is_up: bool) -> None:
         with self._lock:
             if session != self._session:
                 return

@@ -1,10 +1,15 @@
 """Reading one log stream: every event once, whatever the pages do.
 
 CloudWatch Logs orders a stream by the times that its writer gave, and a token stands for a place in that
-order. Events that come in late with an earlier time lie before the token, so reading on would miss them. Now
-and then a cursor therefore reads the last part of the stream anew, and compares it with what it remembers of
-it. It remembers how often each text was seen at each millisecond: GetLogEvents gives no ids, but events never
-go away, so what is there more often than it was seen is new.
+order. Late events with an earlier time lie before the token, so reading on would miss them. Now and then a
+cursor therefore reads the last part of the stream again and compares it with what it remembers. It counts how
+often each text was seen at each millisecond: GetLogEvents gives no ids, but events never disappear, so what
+occurs more often than it was seen is new.
+
+FilterLogEvents gives ids, and one call serves 100 streams. But it has no token that goes on at the end, so
+each poll reads an overlap again: following 64 streams for two minutes took 3 times the events of GetLogEvents
+(and a tenth of the calls). It cannot read backwards, so the last lines would still come from GetLogEvents,
+without ids, and it needs a permission that users' policies may lack.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
     StaleTokenError,
 )
 
-#: How far back an ordinary look at what came late goes, in milliseconds.
+#: How far back an ordinary search for late events goes, in milliseconds.
 LATE_MS = 120_000
-#: A page that was given before is asked for again so often.
+#: How often a page is requested again that AWS repeats.
 REPEATS = 5
-#: Where only the last lines are wanted, pages are no smaller than this.
+#: The smallest page when only the last lines are wanted.
 LEAST_LIMIT = 1000
 
 
@@ -32,8 +37,8 @@ class Seen:
     """How often each text was seen at each millisecond, for the newest events.
 
     Args:
-        capacity: about so many events are remembered; more if they all have the same time.
-        floor: all that was seen from this time on (ms) is remembered. It rises when older ones are forgotten.
+        capacity: about how many events are remembered; more if they all have the same time.
+        floor: events from this time on (ms) are remembered. It rises when older ones are forgotten.
     """
 
     def __init__(self, capacity: int, floor: int) -> None:
@@ -43,7 +48,7 @@ class Seen:
         self._size = 0
 
     def add(self, event: LogEvent) -> int:
-        """Take an event in; returns how often it has been seen."""
+        """Remember an event; returns how often it has been seen."""
         counts = self._counts.setdefault(event.time, {})
         key = hash(event.message)
         count = counts[key] = counts.get(key, 0) + 1
@@ -74,16 +79,16 @@ class StreamCursor:
     Args:
         calls: makes the calls.
         stream: the stream's name.
-        since, until: the time that is wanted, in milliseconds; ``until`` is excluded.
-        limit: events of a page, at most.
+        since, until: the wanted time, in milliseconds; ``until`` is excluded.
+        limit: the most events of a page.
         capacity: events to remember.
 
     Attributes:
         exists: whether the stream has been found.
-        ingested: when the newest event that was read came in, in milliseconds.
-        scan_started: when the present reading began, by the monotonic clock.
+        ingested: the newest ingestion time of the events read, in milliseconds.
+        scan_started: when the present scan began, by the monotonic clock.
         scan_is_full: whether it began as far back as is remembered.
-        scan_has_news: whether it has brought anything that was not known.
+        scan_has_news: whether it found new events.
     """
 
     def __init__(
@@ -111,11 +116,11 @@ class StreamCursor:
         self._stale = 0
 
     def begin(self, *, full: bool) -> None:
-        """Begin anew, from as far back as is remembered or from `LATE_MS` ago, to find what came late."""
+        """Begin a scan for late events, as far back as is remembered or `LATE_MS` ago."""
         start = self._seen.floor
         if not full:
             start = max(start, min(self._newest, int(self._calls.now() * 1000)) - LATE_MS)
-        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.monotonic(), full, False
+        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.clock.monotonic(), full, False
         self._start = start
         self._token = ""
         self._tokens.clear()
@@ -123,7 +128,7 @@ class StreamCursor:
         self._compare_until = self._newest
 
     def read(self) -> tuple[list[LogEvent], bool]:
-        """Read a page; returns the events that were not known, and whether the end has been reached."""
+        """Read a page; returns its new events, and whether the end has been reached."""
         try:
             page = self._page(self._start, self._token, forward=True)
         except MissingStreamError:
@@ -148,14 +153,7 @@ class StreamCursor:
         return news, is_end
 
     def read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
-        """Read from the end back until there are ``count`` lines, and return the last so many.
-
-        Reading goes on after them with `begin`.
-
-        Args:
-            count: how many lines.
-            lines_of: gives the lines of an event that are wanted.
-        """
+        """Return the last ``count`` wanted lines, as ``lines_of`` gives them; `begin` goes on after them."""
         while True:
             try:
                 return self._read_back(count, lines_of)
@@ -165,13 +163,13 @@ class StreamCursor:
                 self._note_stale(error)
 
     def _note_stale(self, error: StaleTokenError) -> None:
-        """Begin anew where a token has expired; tokens that always have are an error."""
+        """Count an expired token; tokens that always expire are an error."""
         self._stale += 1
         if self._stale > REPEATS:
             raise self._calls.refusal(error) from error
 
     def _read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
-        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.monotonic(), True, True
+        self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.clock.monotonic(), True, True
         lines: deque[bytes] = deque()
         known: list[LogEvent] = []
         token, repeats, is_beginning, is_whole = "", 0, False, True
@@ -200,7 +198,7 @@ class StreamCursor:
         return list(lines)[-count:] if count else []
 
     def _remember(self, newest_first: list[LogEvent], *, is_whole: bool) -> None:
-        """Know these events, the newest of the stream, and all events before them as read."""
+        """Remember these events, the newest of the stream, and treat all before them as read."""
         oldest = newest_first[-1].time if newest_first else self._since
         floor = self._since if is_whole else oldest + 1
         self._seen = Seen(self._capacity, floor)
@@ -227,7 +225,7 @@ class StreamCursor:
         return event.time >= self._since and (self._until is None or event.time < self._until)
 
     def _is_new(self, event: LogEvent) -> bool:
-        """Tell whether an event has not been given out, and remember it."""
+        """Tell whether an event has not been returned before, and remember it."""
         if self._compared_with is not None and event.time <= self._compare_until:
             if event.time < self._seen.floor:
                 return False

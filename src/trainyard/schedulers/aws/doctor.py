@@ -1,4 +1,4 @@
-"""What the doctors of AWS's schedulers look at alike: who asks, log groups, images in ECR."""
+"""Checks that the doctors of AWS's schedulers share: credentials, log groups, images in ECR."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ECR_IMAGE = re.compile(
 
 
 def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Do one look; what is not allowed is no failure of what was to be looked at."""
+    """Run one check; a missing permission to look does not count as a failure."""
     try:
         return list(look())
     except AwsForbiddenError as error:
-        return [Check(name, None, f"cannot be looked at: {error.message}")]
+        return [Check(name, None, f"cannot be checked: {error.message}")]
     except TrainyardError as error:
         return [Check(name, False, error.message, error.hint)]
 
 
 def identity(session: AwsSession) -> tuple[Check, str]:
-    """Look whether there are credentials; returns the ARN of who asks too, "" if there are none."""
+    """Check the credentials; returns the caller's ARN too, "" without credentials."""
     try:
         answer = session.call("sts", "GetCallerIdentity")
     except TrainyardError as error:
@@ -39,27 +39,27 @@ def identity(session: AwsSession) -> tuple[Check, str]:
 
 
 def partition_and_account(arn: str) -> tuple[str, str]:
-    """Return partition and account of an ARN; ``aws`` and ``*`` if it is none."""
+    """Return partition and account of an ARN; ``aws`` and ``*`` if it is not an ARN."""
     parts = arn.split(":")
     return (parts[1], parts[4]) if len(parts) > 5 else ("aws", "*")
 
 
 def log_group_exists(session: AwsSession, name: str) -> bool:
-    """Tell whether there is a log group of this name."""
+    """Tell whether a log group of this name exists."""
     pages = session.pages("logs", "DescribeLogGroups", "logGroups", logGroupNamePrefix=name)
     return any(group["logGroupName"] == name for page in pages for group in page)
 
 
 def image(session: AwsSession, name: str | None) -> Iterator[Check]:
-    """Look whether an image, or the repository for images, is in ECR."""
+    """Check whether an image, or the repository for images, is in ECR."""
     if not name:
         return
     parts = ECR_IMAGE.fullmatch(name)
     if parts is None:
-        yield Check("image", None, f"{name} is not in ECR, so it was not looked for")
+        yield Check("image", None, f"{name} is not in ECR, so it was not checked")
         return
     if parts["region"] != session.region:
-        yield Check("image", None, f"{name} is in {parts['region']}, so it was not looked for")
+        yield Check("image", None, f"{name} is in {parts['region']}, so it was not checked")
         return
     where: dict[str, Any] = {"registryId": parts["account"], "repositoryName": parts["name"]}
     try:

@@ -1,4 +1,4 @@
-"""What goes wrong with AWS, as our errors. The one place that reads the SDK's exceptions."""
+"""The errors of AWS: our classes for them, and the one place that reads the SDK's exceptions."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
-_FORBIDDEN = {
-    *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"),
-    *("403", "Forbidden"),  # of a HEAD, whose answer has no body
-}
-_INVALID_CREDENTIALS = {
-    "AuthFailure",
-    "IncompleteSignature",
-    "InvalidAccessKeyId",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "MissingAuthenticationToken",
-    "MissingAuthenticationTokenException",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-}
-_THROTTLED = {
-    "LimitExceededException",
-    "RequestLimitExceeded",
-    "RequestThrottled",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequestsException",
-}
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"})
+_INVALID_CREDENTIALS = frozenset(
+    [
+        "AuthFailure",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    ]
+)
+#: The codes of all services that mean "too many requests".
+THROTTLED = frozenset(
+    [
+        "LimitExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    ]
+)
+_SERVER_FAILED = frozenset(
+    {"InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException"}
+)
 # "User: arn:aws:iam::1:user/me is not authorized to perform: batch:SubmitJob on resource: ..."
 _DENIAL = re.compile(
     r"(?:User: (?P<who>\S+) )?is not authorized to perform: (?P<action>[\w-]+:\w+)"
@@ -48,8 +55,8 @@ class AwsError(BackendError):
 
     Attributes:
         operation: what was asked for, such as ``batch:SubmitJob``.
-        code: AWS's own name of the error; "" if there was no answer.
-        lost_answer: whether the request may have been carried out all the same.
+        code: AWS's name of the error; "" if there was no answer.
+        lost_answer: whether the request may have been carried out nevertheless.
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class AwsError(BackendError):
 
 
 class AwsCredentialsError(AwsError, AccessError):
-    """There are no credentials, or they are no longer or not at all valid."""
+    """The credentials are missing, expired or invalid."""
 
 
 class AwsForbiddenError(AwsError, AccessError):
@@ -70,7 +77,7 @@ class AwsForbiddenError(AwsError, AccessError):
 
 
 class AwsThrottledError(AwsError):
-    """Too many requests, even after waiting and trying again."""
+    """AWS still received too many requests after several attempts."""
 
 
 class AwsUnreachableError(AwsError):
@@ -93,7 +100,8 @@ def translate(
     Args:
         error: what the SDK raised.
         operation: what was asked for, such as ``batch:SubmitJob``: also the permission that it needs.
-        identity: tells who asked; called only where a permission is missing and AWS does not say whose.
+        identity: returns the ARN of the caller; called only if a permission is missing and AWS does not say
+            whose.
         profile: the profile that the credentials come from, if one was named.
     """
     from botocore import exceptions as sdk
@@ -128,7 +136,7 @@ def _without_answer(error: Exception, operation: str, profile: str | None) -> Tr
         )
     if isinstance(error, (sdk.CredentialRetrievalError, sdk.SSOError, sdk.TokenRetrievalError)):
         return AwsCredentialsError(
-            f"{operation}: the AWS credentials{_of(profile)} could not be had: {error}",
+            f"{operation}: the AWS credentials{_of(profile)} could not be obtained: {error}",
             hint=_LOGIN,
             operation=operation,
         )
@@ -143,10 +151,10 @@ def _without_answer(error: Exception, operation: str, profile: str | None) -> Tr
         )
     if isinstance(error, sdk.BotoCoreError):
         return AwsError(f"{operation}: {_short(error)}", operation=operation, lost_answer=True)
-    # What comes back is no answer of AWS's: a proxy's page, a connection that broke within it.
+    # The answer is not from AWS, such as a proxy's page, or is incomplete.
     return AwsUnreachableError(
         f"{operation}: the answer cannot be read: {type(error).__name__}: {_short(error)}",
-        hint="Something between here and AWS answers in its place, or the connection broke.",
+        hint="A proxy may have answered in its place, or the connection broke.",
         operation=operation,
         lost_answer=True,
     )
@@ -173,10 +181,10 @@ def _refusal(error: Exception, operation: str, identity: Callable[[], str], prof
             operation=operation,
             code=code,
         )
-    if code in _THROTTLED or status == 429:
+    if code in THROTTLED or status == 429:
         return AwsThrottledError(
-            f"{operation}: AWS asks for fewer requests ({code or status}), after several attempts",
-            hint="Try again in a while.",
+            f"{operation}: AWS still refuses the request rate ({code or status}) after several attempts",
+            hint="Try again later.",
             operation=operation,
             code=code,
         )
@@ -211,3 +219,39 @@ def _of(profile: str | None) -> str:
 
 def _short(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
+
+
+def error_code(error: BaseException) -> str:
+    """Return the code of an error that the service answered with; empty for other errors."""
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def failure_kind(error: BaseException) -> str:
+    """Classify an error of botocore, or one raised from it: throttled, expired, transient or final."""
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.exceptions import ConnectionError as NoConnectionError
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
+
+    # The last three pass through botocore unchanged when a stream of events breaks off.
+    transient = (
+        HTTPClientError,
+        NoConnectionError,
+        ResponseParserError,
+        HTTPError,
+        ConnectionError,
+        TimeoutError,
+    )
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, (BotoCoreError, ClientError, *transient)):
+        cause = cause.__cause__
+    if isinstance(cause, ClientError):
+        code = error_code(cause)
+        status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in THROTTLED or status == 429:
+            return "throttled"
+        if code in _EXPIRED:
+            return "expired"
+        return "transient" if code in _SERVER_FAILED or status >= 500 else "final"
+    return "transient" if isinstance(cause, transient) else "final"

@@ -17,12 +17,12 @@ TAG_SESSION = "sts:TagSession"
 
 
 def find_role(session: AwsSession, name: str, *, repeats: bool = True) -> dict[str, Any] | None:
-    """Return what IAM says of a role; None if there is none of this name.
+    """Return IAM's description of a role; None if it does not exist.
 
     Args:
-        session: whose account.
-        name: its name, or its ARN.
-        repeats: whether a request that fails is repeated.
+        session: the account's session.
+        name: name or ARN of the role.
+        repeats: whether a failed request is repeated.
 
     Raises:
         AwsError: IAM refuses or cannot be reached.
@@ -40,11 +40,10 @@ def find_role(session: AwsSession, name: str, *, repeats: bool = True) -> dict[s
 def trusts(document: Any, services: list[str], action: str = ASSUME) -> bool:
     """Tell whether a trust policy lets a service do something with the role.
 
-    Conditions are not judged: what is allowed under one counts as allowed, what is denied under one does not
-    count as denied.
+    Conditions are ignored: an Allow with a condition counts, a Deny with a condition does not.
 
     Args:
-        document: the policy. It comes as a dict, or as text in percent-encoding.
+        document: the policy, as a dict or as percent-encoded text.
         services: the service's names, such as ``sagemaker.amazonaws.com``; one of them is enough.
         action: such as ``sts:AssumeRole``.
     """
@@ -100,13 +99,13 @@ MOST_PAGES = 20
 
 @dataclass(frozen=True)
 class Decision:
-    """What came of one action on one resource.
+    """The simulator's answer for one action on one resource.
 
     Attributes:
         action: such as ``s3:GetObject``.
         resource: ARN of the resource, or ``*``.
         decision: ``allowed``, ``explicitDeny`` or ``implicitDeny``.
-        missing: keys of conditions whose values only a real request has.
+        missing: condition keys whose values only a real request has.
     """
 
     action: str
@@ -121,7 +120,7 @@ class Decision:
 
     @property
     def explicit(self) -> bool:
-        """Whether a statement denies it, and nothing that only a real request has can change that."""
+        """Whether a statement denies it, whatever a real request contains."""
         return self.decision == EXPLICIT and not self.missing
 
 
@@ -134,18 +133,21 @@ def simulate(
     *,
     repeats: bool = True,
 ) -> list[Decision]:
-    """Ask what a principal may do, by one request: each action on each resource.
+    """Ask IAM's policy simulator which actions a principal may do on which resources. Nothing is carried out.
+
+    It knows identity policies, permission boundaries and those of the organisation, but not resource
+    policies: a bucket or key may allow what the simulator denies implicitly.
 
     Args:
-        session: who asks.
+        session: the caller's session.
         principal: ARN of a user or role.
-        actions: what.
-        resources: on what, as ARNs.
-        context: values of condition keys, beside those that hold for every request of ours.
-        repeats: whether a request that fails is repeated.
+        actions: the actions.
+        resources: ARNs of the resources.
+        context: values of condition keys, in addition to those of every request.
+        repeats: whether a failed request is repeated.
 
     Raises:
-        AwsError: IAM refuses, does not have a simulator, or cannot be reached.
+        AwsError: IAM refuses, has no simulator, or cannot be reached.
     """
     entries = [
         {"ContextKeyName": "aws:SecureTransport", "ContextKeyValues": ["true"], "ContextKeyType": "boolean"},

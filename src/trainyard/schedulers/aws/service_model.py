@@ -1,8 +1,8 @@
-"""Requests checked offline against what the SDK knows of the service.
+"""The SDK's model of a service: checks requests offline, and tells which operations and members it has.
 
-The SDK itself checks types, required members, unknown members and least lengths before it sends a request.
-Its model of a service also holds enumerations, patterns, and greatest lengths and values, which only the
-service checks. Here all of it is checked, without credentials, a region or a connection.
+The SDK checks types, required and unknown members and minimum lengths before it sends a request. Its model
+also holds enumerations, patterns, and maximum lengths and values, which only the service checks. Here all of
+it is checked, without credentials, region or connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_CHOICES = 20
 
 
 def problems_of(service: str, operation: str, params: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a request, in words; an empty list for a valid one.
+    """Return what is wrong with a request; an empty list for a valid one.
 
     Args:
         service: name of the service, such as ``batch``.
@@ -81,7 +81,7 @@ def _model(service: str) -> Any:
 
 
 def _strict(value: Any, shape: Any, path: str) -> Iterator[str]:
-    """Find what the SDK does not look for. Of what it does, only the way to the rest is gone."""
+    """Find the problems that the SDK does not check, in the parts of a request that it accepts."""
     kind, limits = shape.type_name, shape.metadata
     if kind == "structure" and isinstance(value, dict):
         for name, item in value.items():
@@ -115,7 +115,7 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
     limits = shape.metadata
     allowed = getattr(shape, "enum", None)
     if allowed and value not in allowed:
-        yield f"{path}: {_short(value)} is none of {_choices(value, allowed)}"
+        yield f"{path}: {_short(value)} must be one of {_choices(value, allowed)}"
     if "max" in limits and len(value) > limits["max"]:
         yield f"{path}: {len(value)} characters, at most {limits['max']} are allowed"
         return
@@ -125,7 +125,7 @@ def _wrong_text(value: str, shape: Any, path: str) -> Iterator[str]:
 
 
 def _choices(value: str, allowed: Sequence[str]) -> str:
-    """Return the allowed texts; of very many only the nearest."""
+    """Return the allowed texts; if there are many, only the nearest."""
     if len(allowed) <= MOST_CHOICES:
         return ", ".join(allowed)
     import difflib
@@ -135,7 +135,7 @@ def _choices(value: str, allowed: Sequence[str]) -> str:
 
 
 def matches(pattern: str, value: str) -> bool:
-    """Tell whether a text matches a pattern of the model; True where it is in a dialect that is not known."""
+    """Tell whether a text matches a pattern of the model; True if the pattern's dialect is unknown."""
     try:
         return re.fullmatch(_translated(pattern), value, re.DOTALL) is not None
     except re.error:  # written in another dialect; the service will check it
@@ -144,7 +144,7 @@ def matches(pattern: str, value: str) -> bool:
 
 @functools.cache
 def _translated(pattern: str) -> str:
-    """Write a pattern of the model in Python's dialect: its classes of characters have other names."""
+    """Translate a pattern of the model into Python's dialect: its character classes have other names."""
     pattern = pattern.replace(r"\p{Alnum}", "A-Za-z0-9")
     if r"\p{" not in pattern:
         return pattern

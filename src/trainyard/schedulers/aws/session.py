@@ -1,8 +1,12 @@
-"""Sessions and clients of the AWS SDK: made once, and their errors translated.
+"""Sessions of the AWS SDK: credentials, region and clients, made once; calls, with their errors translated.
 
 The SDK is imported when the first client is made. Credentials, region and endpoint come from the SDK's usual
 chain (variables, ``~/.aws``, containers, instance profiles; ``AWS_ENDPOINT_URL``), unless region or profile
 are given. Clients are thread-safe and shared.
+
+botocore does not compare an answer with its ``Content-Length``, and turns text that is not complete JSON into
+an empty answer: a truncated list would read as "no jobs", and a proxy's page as a job without a state.
+So clients made here repeat requests with such answers, and raise if that does not help.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
-#: Attempts of a request that may be repeated; the SDK waits longer and longer, with jitter, in between.
+#: Attempts of a request that may be repeated; the SDK backs off in between.
 ATTEMPTS = 6
 CONNECTIONS = 16
-#: How often a page may be given again.
+#: How often a page may be repeated.
 MOST_REPEATS = 5
 
 
@@ -50,7 +54,7 @@ class AwsSession:
 
     @property
     def region(self) -> str:
-        """The region in use; "" if none is known."""
+        """The region in use; "" if unknown."""
         if self._region is None:
             given = self._clients.get(("batch", True))
             meta = getattr(given, "meta", None)
@@ -58,12 +62,11 @@ class AwsSession:
         return self._region or ""
 
     def client(self, service: str, *, repeats: bool = True) -> Any:
-        """Return a client, made when it is first asked for.
+        """Return a client, made when first needed.
 
         Args:
             service: name of the service, such as ``batch``.
-            repeats: whether requests are repeated when they fail. Those that must not be carried out
-                twice are sent with a client that does not.
+            repeats: whether failed requests are repeated; false for those that must not run twice.
         """
         with self._lock:
             key = (service, repeats)
@@ -76,7 +79,7 @@ class AwsSession:
 
         Raises:
             AwsError: AWS refused it or could not be reached.
-            ConfigError: there is no region, no such profile, or no SDK.
+            ConfigError: the region, the profile or the SDK is missing.
         """
         try:
             client = self.client(service, repeats=repeats)
@@ -107,7 +110,7 @@ class AwsSession:
         return translate(error, f"{service}:{operation}", self.identity, self.profile)
 
     def renewed_client(self, service: str) -> Any:
-        """Return a client that does not repeat, with credentials that are looked up anew."""
+        """Return a client that does not repeat requests, with credentials read again."""
         with self._lock:
             self._session = None
             self._clients.pop((service, False), None)
@@ -116,10 +119,10 @@ class AwsSession:
     def pages(self, service: str, operation: str, items: str, **params: Any) -> Iterator[list[Any]]:
         """Return the items of all pages of an operation, a page at a time.
 
-        An empty page is not the last, and a page may come twice: callers know the items apart.
+        An empty page is not the last, and a page may come twice: callers remove duplicates.
 
         Raises:
-            AwsError: AWS refused it, or gives the same page again and again.
+            AwsError: AWS refused it, or keeps repeating a page.
         """
         seen: set[str] = set()
         token, repeated = None, 0
@@ -133,17 +136,17 @@ class AwsSession:
             repeated = repeated + 1 if token in seen else 0
             if repeated == MOST_REPEATS:
                 raise AwsError(
-                    f"{service}:{operation} does not come to an end: it gives the same page again and again",
-                    hint="Try again; if it stays so, AWS or what stands between has a defect.",
+                    f"{service}:{operation} does not end: AWS keeps repeating the same page",
+                    hint="Try again. If it persists, AWS or a proxy in between is faulty.",
                 )
             seen.add(token)
 
     def identity(self) -> str:
-        """Return the ARN of who asks; "" if that cannot be told."""
+        """Return the caller's ARN; "" if unknown."""
         try:
             answer = self.client("sts", repeats=False).get_caller_identity()
             return str(answer.get("Arn", ""))
-        except Exception:  # it only completes another message
+        except Exception:  # only used to complete another message
             return ""
 
     def close(self) -> None:
@@ -178,26 +181,25 @@ class AwsSession:
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"trainyard/{__version__}",
-            # some operations have a host of their own, which an endpoint that was given does not
+            # some operations add a host prefix, which a configured endpoint does not have
             inject_host_prefix=not any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ),
         )
         client = session.create_client(service, region_name=self._region, config=config)
-        if service != "s3":  # answers to HEAD announce a length, and have no body
-            refuse_cut_answers(client)
+        if service != "s3":  # answers to HEAD have a length and no body
+            check_answers(client)
         return client
 
 
-# ---- answers that are not complete
-
+# ---- incomplete answers
 
 #: botocore repeats requests that were answered with this code.
 _REPEATED = b'{"__type": "RequestTimeout", "message": "the end of the answer was lost"}'
 
 
-def refuse_cut_answers(client: Any) -> None:
-    """Make a client of botocore repeat requests whose answers are not whole, and raise if that does not help.
+def check_answers(client: Any) -> None:
+    """Make a client of botocore repeat requests with incomplete answers, and raise if that does not help.
 
-    Whether an answer is one of AWS's at all is told for services that answer in JSON.
+    Answers that are not from AWS are recognised for services that answer in JSON.
     """
     client.meta.events.register("before-parse", _have_repeated)
     client.meta.events.register("after-call", _refuse)
@@ -224,7 +226,7 @@ def _refuse(http_response: Any, model: Any, **_: Any) -> None:
     if http_response.status_code < 300 and _is_foreign(model, body):
         from botocore.parsers import ResponseParserError
 
-        raise ResponseParserError(f"no answer of {model.name}: {body[:40]!r}")
+        raise ResponseParserError(f"not an answer to {model.name}: {body[:40]!r}")
 
 
 def _is_cut(headers: Any, body: bytes) -> bool:
@@ -233,7 +235,7 @@ def _is_cut(headers: Any, body: bytes) -> bool:
 
 
 def _is_foreign(operation: Any, body: bytes) -> bool:
-    """Tell whether a body is none that the service could have answered with. It is not read for that."""
+    """Tell whether a body cannot be the service's answer, without parsing it."""
     if operation.service_model.resolved_protocol not in ("json", "rest-json"):
         return False
     text = body.strip()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard.schedulers.aws.batch import names
-from trainyard.schedulers.aws.batch.reasons import look_at_queue, queue_problems
+from trainyard.schedulers.aws.batch.reasons import describe_queue, queue_problems
 from trainyard.schedulers.aws.doctor import (
     ECR_IMAGE,
     guarded,
@@ -24,16 +24,16 @@ _CONTAINER_SERVICE = "ecs-tasks.amazonaws.com"
 
 
 def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
-    """Look at everything that jobs with these options need. Changes nothing.
+    """Check everything that jobs with these options need. Changes nothing.
 
     Args:
-        session: with what credentials, and in which region.
-        cfg: options of the scheduler. What is not given is not looked at.
+        session: the caller's session.
+        cfg: options of the scheduler; missing ones are not checked.
     """
     credentials, who = identity(session)
     checks = [credentials]
     if not credentials.ok:
-        return checks  # nothing else could be seen
+        return checks  # nothing else can be checked
     looks: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("queue", lambda: _queue(session, cfg)),
         *((name, _role_look(session, name, cfg)) for name in ("job_role_arn", "execution_role_arn")),
@@ -51,7 +51,7 @@ def _queue(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
     if not name:
         yield Check("queue", None, "not given: -cfg queue=NAME")
         return
-    queue, environments = look_at_queue(session, name)
+    queue, environments = describe_queue(session, name)
     if queue is None:
         yield Check(
             "queue",
@@ -109,7 +109,7 @@ def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
         yield Check(
             option,
             False,
-            f"containers cannot take on the role {arn}",
+            f"containers cannot assume the role {arn}",
             f"Its trust policy must allow sts:AssumeRole to the service {_CONTAINER_SERVICE}.",
         )
     else:
@@ -160,11 +160,11 @@ def minimal_policy(
 
     Args:
         region: region of the jobs.
-        account: number of the account; ``*`` if it is not known.
+        account: number of the account; ``*`` if unknown.
         queue: name of the queue; None for any.
         roles: ARNs of the roles that jobs get.
         log_group: log group that jobs write to.
-        repository: name of the ECR repository that images are pushed to; None for none.
+        repository: ECR repository that images are pushed to, if any.
         partition: ``aws``, ``aws-cn``, ....
     """
     batch = f"arn:{partition}:batch:{region}:{account}"

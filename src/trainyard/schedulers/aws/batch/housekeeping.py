@@ -1,4 +1,4 @@
-"""Deleting what is kept of a job."""
+"""Deleting a job's logs, and job definitions that no job needs any more."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainyard.schedulers.aws.session import AwsSession
 
 
 def delete(session: AwsSession, job: dict[str, Any]) -> None:
-    """Delete the logs of a job that has ended, and leave it out of lists from now on.
+    """Delete the logs of a job that has ended, and hide it from lists.
 
-    Batch has no call that deletes a job: it forgets each some days after its end. Until then a tag says that
-    it was deleted.
+    Batch has no call that deletes a job: it forgets jobs some days after their end. Until then a tag marks it
+    as deleted.
 
     Raises:
-        AwsError: a log or the job could not be changed; nothing is undone, and it can be tried again.
+        AwsError: a log or the job could not be changed; the deletion can be repeated.
     """
     for place, detail in observe.describe_replicas(session, job):
         group = observe.log_group(place)
@@ -44,12 +44,12 @@ class Unused(NamedTuple):
 
 
 def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Unused]:
-    """Return our definitions that were registered long enough ago and that no job still needs.
+    """Return our definitions older than ``older_than`` seconds that no job needs.
 
     Args:
-        session: where to look.
-        older_than: seconds.
-        queues: all queues of the account, whose jobs are looked at.
+        session: the account's session.
+        older_than: minimum age in seconds.
+        queues: all queues of the account.
     """
     now = time.time()
     candidates = [
@@ -72,7 +72,7 @@ def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Un
 
 
 def deregister(session: AwsSession, arn: str) -> None:
-    """Take a definition out of use. Jobs that were made from it are not affected."""
+    """Deregister a definition. Jobs made from it are not affected."""
     session.call("batch", "DeregisterJobDefinition", jobDefinition=arn)
 
 

@@ -14,8 +14,7 @@ from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
 
-NAME = "AWSBatchScheduler"
-#: So often in sequence a job may be missing from Batch's answers before following it ends.
+#: How often in a row a job may be missing from Batch's answers before following it ends.
 MOST_MISSES = 10
 
 
@@ -30,11 +29,11 @@ def read_logs(
     """Return the lines of replicas of one job.
 
     Args:
-        session: where the job is.
+        session: the job's session.
         job: its description.
         places: the replicas.
         query: which lines.
-        live: whether CloudWatch Live Tail says when there are new ones.
+        live: whether to use CloudWatch Live Tail.
     """
     streams = LogStreams(
         session.client("logs", repeats=False),
@@ -43,16 +42,16 @@ def read_logs(
         translate=lambda error, operation: session.translated(error, "logs", operation),
         live=live,
     )
-    return streams.read(BatchLogs(session, job, places), query, NAME)
+    return streams.read(BatchLogs(session, job, places), query)
 
 
 class BatchLogs:
-    """Tells the streams of a job's replicas: one call for the job, and one for each hundred of its replicas.
+    """Finds the log streams of a job's replicas: a call for the job, and one for each hundred replicas.
 
     Args:
-        session: where the job is.
-        job: its description, which serves for the first time.
-        places: the replicas that are wanted.
+        session: the job's session.
+        job: its description, used for the first refresh.
+        places: the wanted replicas.
     """
 
     def __init__(self, session: AwsSession, job: dict[str, Any], places: Sequence[ReplicaRef]) -> None:
@@ -64,19 +63,19 @@ class BatchLogs:
         self._misses = 0
 
     def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
-        """Ask Batch, and return the attempts of every replica and whether it is over.
+        """Ask Batch, and return the attempts of every replica and whether it has ended.
 
         Raises:
-            AwsError: Batch cannot be asked, or has not shown the job for a while.
+            AwsError: Batch cannot be reached, or has not shown the job for a while.
         """
         job, self._job = self._job, None
         if job is None:
             job = observe.describe_jobs(self._session, [self._id]).get(self._id)
-        if job is None:  # it is shown with a delay, now and then
+        if job is None:  # Batch sometimes shows jobs with a delay
             self._misses += 1
             if self._seen and self._misses < MOST_MISSES:
                 return self._seen
-            raise AwsError(f"AWS Batch does not show the job {self._id} any more")
+            raise AwsError(f"AWS Batch no longer shows the job {self._id}")
         self._misses = 0
         is_over = is_terminal(observe.app_state(job)[0])
         details = observe.details_of(self._session, job, self._places)

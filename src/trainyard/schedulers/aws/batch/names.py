@@ -1,4 +1,4 @@
-"""Names and ids of AWS Batch: queues, jobs, ARNs, and what the history keeps of them."""
+"""Names, ids and tags of AWS Batch: queues, jobs, ARNs, and how the history stores them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_LOG_GROUP = "/aws/batch/job"
 
 
 class JobRef(NamedTuple):
-    """Where a job is: its id, and the region and profile that it is seen with. "" is what is not known."""
+    """Where a job is: its id, and the region and profile to reach it; "" if unknown."""
 
     job_id: str
     region: str = ""
@@ -53,7 +53,7 @@ def queue_name(queue: str) -> str:
 
 
 def region_of_arn(arn: str) -> str | None:
-    """Return the region of an ARN; None for what is none."""
+    """Return the region of an ARN; None if it is not an ARN."""
     parts = arn.split(":")
     return parts[3] or None if len(parts) > 3 and parts[0] == "arn" else None
 
@@ -64,13 +64,13 @@ def make_app_id(queue: str, name: str) -> str:
 
 
 def split_app_id(app_id: str) -> tuple[str, str] | None:
-    """Return queue and name of an app id; None if it is none of ours."""
+    """Return queue and name of an app id; None if it has another form."""
     queue, colon, name = app_id.rpartition(":")
     return (queue, name) if colon and queue and name else None
 
 
 def is_ours(tags: dict[str, str]) -> bool:
-    """Tell whether a job's tags say that we, or the predecessor, submitted it, and nobody deleted it."""
+    """Tell whether a job's tags say that we or TorchX submitted it, and that it was not deleted."""
     return (TAG_VERSION in tags or TAG_PREDECESSOR in tags) and TAG_DELETED not in tags
 
 

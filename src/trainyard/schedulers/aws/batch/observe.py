@@ -1,4 +1,8 @@
-"""What Batch says of a job, as states of a job and its replicas."""
+"""Finding jobs on Batch, by id, by name and all of them, and reading their descriptions.
+
+Batch lists the jobs of one queue, without their tags. So a list of all jobs takes a call for each page of
+each queue, and one for each hundred jobs, whose tags tell which are ours.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,15 @@ from trainyard.specs.resources import Resource
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 from trainyard.specs.training import output_in
 
-#: How many jobs one call describes, and how many calls are under way at a time.
+#: How many jobs one call describes, and how many calls are made in parallel.
 BATCH_SIZE = 100
 CONCURRENCY = 8
-#: The role of jobs that do not say their roles.
+#: The role of jobs that do not name their roles.
 UNNAMED_ROLE = "node"
 
 
 class ReplicaRef(NamedTuple):
-    """Where a replica is: its role and index, and the id under which Batch describes it alone."""
+    """A replica: its role and index, and the id under which Batch describes it."""
 
     role: str
     replica: int
@@ -52,12 +56,12 @@ def describe_jobs(
     ids: Iterable[str],
     keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda job: job,
 ) -> dict[str, dict[str, Any]]:
-    """Describe jobs by id, a hundred at a time and several calls at once; unknown ones are left out.
+    """Describe jobs by id, a hundred per call and several calls in parallel; unknown ones are left out.
 
     Args:
-        session: where the jobs are.
+        session: the jobs' session.
         ids: their ids.
-        keep: what to keep of each, where they are many; it must leave the id.
+        keep: reduces a description to save memory; it must keep the id.
     """
     wanted = list(dict.fromkeys(ids))
     chunks = [wanted[start : start + BATCH_SIZE] for start in range(0, len(wanted), BATCH_SIZE)]
@@ -75,14 +79,14 @@ def describe_jobs(
 
 
 def kind_of(job: Mapping[str, Any]) -> str:
-    """Return the kind of a job, as described or as listed: container, array or multinode."""
+    """Return the kind of a described or listed job: container, array or multinode."""
     if "numNodes" in (job.get("nodeProperties") or {}):
         return MULTINODE
     return ARRAY if (job.get("arrayProperties") or {}).get("size") else CONTAINER
 
 
 def replicas_of(job: Mapping[str, Any]) -> list[ReplicaRef]:
-    """Return a job's replicas in order of their roles. Works for the predecessor's jobs too."""
+    """Return a job's replicas in order of their roles. Works for TorchX's jobs too."""
     job_id, kind = job["jobId"], kind_of(job)
     if kind == MULTINODE:
         return _nodes(job_id, job["nodeProperties"])
@@ -108,14 +112,14 @@ def _nodes(job_id: str, properties: Mapping[str, Any]) -> list[ReplicaRef]:
 
 
 def describe_replicas(session: AwsSession, job: Mapping[str, Any]) -> list[tuple[ReplicaRef, dict[str, Any]]]:
-    """Return all replicas of a job, and what Batch says of each."""
+    """Return all replicas of a job, each with its description."""
     return details_of(session, job, replicas_of(job))
 
 
 def details_of(
     session: AwsSession, job: Mapping[str, Any], places: Iterable[ReplicaRef]
 ) -> list[tuple[ReplicaRef, dict[str, Any]]]:
-    """Return replicas of a job, and what Batch says of each, or else of the job."""
+    """Return replicas of a job, each with its description, or else the job's."""
     wanted = list(places)
     if kind_of(job) == CONTAINER:
         return [(place, dict(job)) for place in wanted]
@@ -124,7 +128,7 @@ def details_of(
 
 
 def _unseen(job: Mapping[str, Any], place: ReplicaRef) -> dict[str, Any]:
-    """Stand in for a replica that Batch does not describe: it is in the state of its job, at most."""
+    """Return a description of a replica that Batch does not describe, from its job's."""
     taken = ["status", "statusReason", "isCancelled", "isTerminated", "startedAt", "stoppedAt"]
     if place.job_id.endswith("#0"):
         taken += ["container", "attempts"]
@@ -142,7 +146,7 @@ def app_response(
     Args:
         app_id: its app id.
         job: its description.
-        replicas: descriptions of its replicas, if those were asked for.
+        replicas: its replicas with their descriptions, if requested.
     """
     state, msg = app_state(job)
     statuses = _role_statuses(replicas) if replicas is not None else []
@@ -166,13 +170,13 @@ def app_response(
 
 
 def _results(job: Mapping[str, Any]) -> str | None:
-    """Return where the results go of the script that the first replica runs."""
+    """Return where the results of the first replica's script go."""
     groups = (job.get("nodeProperties") or {}).get("nodeRangeProperties") or [job]
     return output_in(environment(groups[0].get("container") or {})) or None
 
 
 def app_state(job: Mapping[str, Any]) -> tuple[AppState, str]:
-    """Return a job's state and the reason in words.
+    """Return a job's state and the reason.
 
     The parent of an array job is PENDING until all its children have ended, so the children are counted.
     """
@@ -230,7 +234,7 @@ def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:
 
 
 def starts_of(detail: Mapping[str, Any]) -> int:
-    """Return how many attempts were begun."""
+    """Return the number of attempts that began."""
     attempts = detail.get("attempts") or []
     is_new = detail.get("status") == "RUNNING" and all(attempt.get("stoppedAt") for attempt in attempts)
     return len(attempts) + is_new
@@ -259,7 +263,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _roles(job: Mapping[str, Any]) -> list[Role]:
-    """Rebuild the roles, as far as Batch keeps them: no mounts, devices and retry policies."""
+    """Rebuild the roles as far as Batch keeps them: without mounts, devices and retry policies."""
     roles: dict[str, Role] = {}
     for place in replicas_of(job):
         if place.role in roles:
@@ -298,17 +302,17 @@ def _resource(container: Mapping[str, Any]) -> Resource:
 
 Job = dict[str, Any]
 
-#: How long Batch may take until it shows a job that it has accepted.
+#: How long Batch may take to show a job that it has accepted.
 SETTLING_SECONDS = 60.0
 
 
 class JobFinder:
-    """Knows where jobs are, and the sessions by which they are reached.
+    """Finds jobs by app id, and keeps the sessions to reach them.
 
     Args:
         clients: clients to use instead of making them, by service.
-        recall: gives what the history keeps of a job of ours.
-        configured: gives the options that are configured for this directory.
+        recall: returns what the history knows of a job of ours.
+        configured: returns the options configured for this directory.
     """
 
     def __init__(
@@ -326,14 +330,14 @@ class JobFinder:
         self._submitted_at: dict[str, float] = {}
 
     def close(self) -> None:
-        """Close the connections; clients that were handed in stay open."""
+        """Close the connections; clients that were passed in stay open."""
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             if not self._given:
                 session.close()
 
     def session(self, region: str | None, profile: str | None) -> AwsSession:
-        """Return the session of a region and profile; where one is not known, that of the configuration."""
+        """Return the session of a region and profile, by default those of the configuration."""
         if self._defaults is None:
             configured = self._configured()
             self._defaults = (configured.get("region") or "", configured.get("profile") or "")
@@ -343,7 +347,7 @@ class JobFinder:
         return self._sessions[key]
 
     def session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
-        """Return the session that options ask for."""
+        """Return the session for these options."""
         region = cfg.get("region") or names.region_of_arn(cfg.get("queue") or "")
         return self.session(region, cfg.get("profile"))
 
@@ -356,24 +360,24 @@ class JobFinder:
         return self._known[app_id]
 
     def remember(self, app_id: str, ref: JobRef) -> None:
-        """Keep where a job is that was submitted just now."""
+        """Remember where a job is that was just submitted."""
         self._known[app_id] = ref
         self._submitted_at[app_id] = time.monotonic()
 
     def session_and_id(self, app_id: str) -> tuple[AwsSession, str]:
-        """Return the session of a job that was found or submitted before, and Batch's id of it."""
+        """Return session and Batch's id of a job that was found or submitted before."""
         ref = self._known[app_id]
         return self.session(ref.region, ref.profile), ref.job_id
 
     def find(self, app_id: str) -> tuple[AwsSession, Job] | None:
-        """Find a job; None if there is none, or it was deleted."""
+        """Find a job; None if it does not exist or was deleted."""
         job = self.find_many([app_id])[app_id]
         if job is None:
             return None
         return self.session_and_id(app_id)[0], job
 
     def find_many(self, app_ids: list[str]) -> dict[str, Job | None]:
-        """Find jobs by the ids that are known, with a call for each hundred, and the others by name."""
+        """Find jobs by their known ids, with a call for each hundred, and the others by name."""
         refs = {app_id: ref for app_id in app_ids if (ref := self._ref(app_id)) is not None}
         groups: dict[tuple[str, str], dict[str, str]] = {}
         for app_id, ref in refs.items():
@@ -406,7 +410,7 @@ class JobFinder:
         return job
 
     def is_fresh(self, app_id: str) -> bool:
-        """Tell whether this process submitted the job so lately that Batch may not show it yet."""
+        """Tell whether this process submitted the job so recently that Batch may not show it yet."""
         submitted = self._submitted_at.get(app_id)
         return submitted is not None and time.monotonic() - submitted < SETTLING_SECONDS
 
@@ -418,7 +422,7 @@ def _is_deleted(job: Job | None) -> bool:
 PAGE_SIZE = 100
 _NO_QUEUE = re.compile(r"(?:does not|doesn't) exist|not found", re.IGNORECASE)
 _ALL_TIMES = 1  # milliseconds since the epoch
-# What `list` keeps of each job while it runs, out of all that Batch says.
+# What `list` keeps of each job's description.
 _KEPT = (
     "jobId",
     "jobArn",
@@ -441,14 +445,14 @@ def queue_names(session: AwsSession) -> list[str]:
 
 
 def find_by_name(session: AwsSession, queue: str, name: str) -> list[dict[str, Any]]:
-    """Return the jobs of this name as the list has them, the oldest first; none if there is no such queue."""
+    """Return the listed jobs of this name, the oldest first; empty if the queue does not exist."""
     filters = [{"name": "JOB_NAME", "values": [name]}]
     try:
         found = {
             job["jobId"]: job
             for page in session.pages("batch", "ListJobs", "jobSummaryList", jobQueue=queue, filters=filters)
             for job in page
-            if job.get("jobName") == name and not _is_part(job)  # the filter does not mind the case
+            if job.get("jobName") == name and not _is_part(job)  # the filter ignores case
         }
     except AwsError as error:
         if error.code == "ClientException" and _NO_QUEUE.search(error.message):
@@ -467,11 +471,11 @@ def list_jobs(
     """Return the jobs of one queue or all, the oldest first.
 
     Args:
-        session: where to look.
+        session: the account's session.
         queue: name or ARN of a queue; None for all queues.
         states: only jobs in these states; None for all.
         since: only jobs created at or after this time, seconds since the epoch.
-        everything: also jobs that neither we nor the predecessor submitted.
+        everything: also jobs that neither we nor TorchX submitted.
     """
     wanted = None if states is None else frozenset(states)
     queues = [queue] if queue is not None else queue_names(session)
@@ -493,7 +497,7 @@ def list_jobs(
 
 
 def app_state_of_listed(job: dict[str, Any]) -> frozenset[AppState]:
-    """Return the states that a job may be in: of an array the list does not say how far it is."""
+    """Return the possible states of a listed job: the list does not show the progress of an array."""
     state = reason_of(job).state
     if kind_of(job) == ARRAY and state is AppState.PENDING:
         return frozenset({state, AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED})
@@ -503,7 +507,7 @@ def app_state_of_listed(job: dict[str, Any]) -> frozenset[AppState]:
 def _summaries(
     session: AwsSession, queues: list[str], since: float | None
 ) -> list[tuple[str, dict[str, Any]]]:
-    # Without a filter only running jobs are listed; this one takes the place of "in whatever state".
+    # Without a filter only running jobs are listed; this one selects all states.
     after = _ALL_TIMES if since is None else max(int(since * 1000) - 1, _ALL_TIMES)
     filters = [{"name": "AFTER_CREATED_AT", "values": [str(after)]}]
     stopped = threading.Event()
@@ -533,7 +537,7 @@ def _is_since(job: dict[str, Any], since: float | None) -> bool:
 
 
 def _is_part(job: dict[str, Any]) -> bool:
-    """Tell whether it is a child of an array or a node, rather than a job."""
+    """Tell whether it is a child of an array or a node."""
     return ":" in job["jobId"] or "#" in job["jobId"]
 
 

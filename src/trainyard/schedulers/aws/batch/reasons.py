@@ -1,4 +1,8 @@
-"""Why a job or replica is in its state: Batch's evidence is mapped to a reason here, and all else follows."""
+"""Why a job or replica is in its state: Batch's evidence as a reason, from which the state follows.
+
+Batch keeps a job RUNNABLE for ever if nothing can run it, mostly without a reason. So the reason for waiting
+is sought in its queue: is it enabled and valid, are its compute environments, can one of them hold a replica?
+"""
 
 from __future__ import annotations
 
@@ -45,11 +49,11 @@ STATE_OF_REASON: dict[str, AppState] = {
     FAILED: AppState.FAILED,
 }
 
-#: What our cancelling, and the predecessor's, leaves as the status reason.
+#: The status reason of jobs that we, or TorchX, cancelled.
 CANCELLED_BY = "cancelled by {user} with trainyard"
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
 
-# Where the evidence is: the job's status reason, or what was said of the container. The first fit holds.
+# Patterns of the job's status reason, and of the container's reason. The first match counts.
 _OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
     (TIMEOUT, re.compile(r"attempt duration exceeded timeout", re.I)),
     (HOST_GONE, re.compile(r"^Host EC2", re.I)),
@@ -77,21 +81,21 @@ _TEXTS: dict[str, str] = {
     MAIN_NODE: "ended with the main node",
     DEPENDENCY: "a job that it depends on failed: {status}",
     OUT_OF_MEMORY: "out of memory: {container}",
-    NO_IMAGE: "its image cannot be had: {container}",
+    NO_IMAGE: "its image cannot be pulled: {container}",
     NOT_STARTED: "could not be started: {container}",
     EXIT: "exit code {code}{more}",
     FAILED: "{status}",
 }
 _WAITING_TEXTS: dict[str, str] = {
-    "SUBMITTED": "AWS Batch has not looked at it yet",
+    "SUBMITTED": "AWS Batch has not evaluated it yet",
     "PENDING": "waiting for what it depends on",
     "RUNNABLE": "waiting for a host in its queue",
-    "STARTING": "its host is there; the container is being started",
+    "STARTING": "its host is ready; the container is being started",
 }
 
 
 class Reason(NamedTuple):
-    """Why something is in its state."""
+    """Why a job or replica is in its state."""
 
     code: str
     text: str
@@ -103,7 +107,7 @@ class Reason(NamedTuple):
 
 
 def reason_of(job: dict[str, Any]) -> Reason:
-    """Return the reason for the state of a job, a node or an array child, as described or as listed."""
+    """Return the reason for the state of a described or listed job, node or array child."""
     status = job.get("status", "")
     said = str(job.get("statusReason") or "").strip()
     if status == "SUCCEEDED":
@@ -136,7 +140,7 @@ def _kind(job: dict[str, Any], said: str, container: str, code: int | None) -> s
 
 
 def exit_code(job: dict[str, Any]) -> int | None:
-    """Return the exit code of the last attempt; None if there is none."""
+    """Return the exit code of the last attempt, if any."""
     for container in _containers(job):
         if container.get("exitCode") is not None:
             return int(container["exitCode"])
@@ -144,7 +148,7 @@ def exit_code(job: dict[str, Any]) -> int | None:
 
 
 def container_reason(job: dict[str, Any]) -> str:
-    """Return what was said of the container of the last attempt; "" if that is nothing."""
+    """Return the reason that the last attempt's container gives; may be empty."""
     for container in _containers(job):
         if container.get("reason"):
             return str(container["reason"]).strip()
@@ -159,43 +163,43 @@ def _containers(job: dict[str, Any]) -> list[dict[str, Any]]:
 # ---- why a job waits
 
 
-#: How long what a queue says is taken to hold, so that watching a job does not ask again and again.
+#: How long the description of a queue is reused, so that watching a job makes few calls.
 FRESH_SECONDS = 60.0
 
 
 class QueueInspector:
-    """Looks at queues, and remembers for a while what it saw."""
+    """Describes queues, and remembers them for a while."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, list[dict[str, Any]], dict[str, Any] | None]] = {}
 
     def why(self, session: AwsSession, queue: str, needs: Mapping[str, int]) -> str:
-        """Return in words what keeps a queue from running a job; "" if nothing is seen to.
+        """Return what keeps a queue from running a job; "" if nothing is found.
 
         Args:
-            session: where the queue is.
+            session: the queue's session.
             queue: its name or ARN.
             needs: what a replica needs: ``VCPU``, ``MEMORY`` in MiB, ``GPU``.
         """
         try:
             found, environments = self._look(session, queue)
-        except AwsError:  # the permission may be missing; the job's own state is known all the same
+        except AwsError:  # the permission may be missing; the job's state is known nevertheless
             return ""
         if found is None:
-            return "its queue does not exist any more"
+            return "its queue no longer exists"
         return "; ".join(queue_problems(found, environments, needs))
 
     def _look(self, session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
         key = (session.region, names.queue_name(queue))
         seen = self._seen.get(key)
         if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:
-            found, environments = look_at_queue(session, queue)
+            found, environments = describe_queue(session, queue)
             seen = self._seen[key] = (time.monotonic(), environments, found)
         return seen[2], seen[1]
 
 
-def look_at_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return a queue, None if there is none, and its compute environments in order."""
+def describe_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return a queue, None if it does not exist, and its compute environments in order."""
     queues = [
         q
         for page in session.pages("batch", "DescribeJobQueues", "jobQueues", jobQueues=[queue])
@@ -222,7 +226,7 @@ def queue_problems(
     if queue.get("status") == "INVALID":
         yield f"the queue {name} is invalid: {queue.get('statusReason') or 'no reason is given'}"
     problems = [list(environment_problems(environment, needs)) for environment in environments]
-    if all(problems):  # one that works suffices
+    if all(problems):  # one that works is enough
         for found in problems:
             yield from found
     if not environments:
@@ -258,7 +262,7 @@ _UNITS = {"VCPU": "vCPUs", "MEMORY": "MiB", "GPU": "GPUs"}
 
 
 def _fits_some(instance_types: list[str], needs: Mapping[str, int]) -> bool:
-    """Tell whether an instance type may hold a replica. One that we do not know may; so may a family."""
+    """Tell whether an instance type may hold a replica; unknown types and families may."""
     for name in instance_types:
         factory = NAMED_RESOURCES.get(f"aws_{name}")
         if factory is None:

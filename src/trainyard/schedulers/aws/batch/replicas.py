@@ -1,15 +1,17 @@
-"""What kind of job a job becomes, and how its replicas are laid out on it.
+"""How replicas become a Batch job: its kind, their layout, and the command and variables of each.
 
 - One replica: a **container** job, on EC2 or Fargate.
 - Replicas that work together: a **multi-node** job, a node for each, all there at the same time. Every role
   is one range of nodes.
 - Replicas that know nothing of each other: an **array** job, where that is asked for.
 
-The nodes of a range, and the children of an array, get one and the same command and environment, so what
-differs between them is worked out when they start, by a line of ``sh`` in front of the program
-(`trainyard.schedulers.aws.batch.replicas`). An image without a shell says so, in its role's metadata
-(``{"aws_batch": {"shell": False}}``): then each of its replicas is a range of its own, of which Batch
-allows five.
+The nodes of a range, and the children of an array, share one command and environment. What differs is found
+when they start, in the variables ``AWS_BATCH_JOB_NODE_INDEX``, ``AWS_BATCH_JOB_ARRAY_INDEX`` and
+``AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS`` (which the first node lacks; see
+https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html). So programs are started by ``sh -c
+'export ...; exec "$@"' sh PROGRAM ARGUMENT...``; if an argument contains the index, the script contains the
+arguments. For an image without a shell, the role's metadata is ``{"aws_batch": {"shell": False}}``: then
+each replica is a separate range, of which Batch allows five.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class Group:
         role_index: index of their role.
         role: their role.
         first: index of their first node.
-        count: how many they are.
-        replica: index of the only replica, where that is written down; None where it is found at run time.
+        count: their number.
+        replica: index of the only replica; None if replicas find their index at run time.
         kind: kind of the job.
     """
 
@@ -69,7 +71,7 @@ def layout(app: AppDef, array: bool) -> tuple[str, list[Group]]:
         array: whether the options ask for an array job.
 
     Raises:
-        ConfigError: Batch has no job of that shape.
+        ConfigError: Batch has no such job.
     """
     settings = [_settings(role) for role in app.roles]
     array = array or any(setting.get("array", False) for setting in settings)
@@ -78,7 +80,7 @@ def layout(app: AppDef, array: bool) -> tuple[str, list[Group]]:
         names = ", ".join(role.name for role in app.roles)
         raise ConfigError(
             f"an array job has one role, and this job has {len(app.roles)}: {names}",
-            hint="Submit them as jobs of their own, or leave array out.",
+            hint="Submit separate jobs, or leave array out.",
         )
     if total == 1:
         return CONTAINER, [Group(0, app.roles[0], 0, 1, 0, CONTAINER)]
@@ -93,7 +95,7 @@ def _array(role: Role, setting: dict[str, Any]) -> Group:
     if not setting.get("shell", True):
         raise ConfigError(
             f"role {role.name!r}: the replicas of an array job find their index with a shell",
-            hint="Use an image with sh in it, or submit the replicas as jobs of their own.",
+            hint="Use an image that contains sh, or submit the replicas as separate jobs.",
         )
     return Group(0, role, 0, role.num_replicas, None, ARRAY)
 
@@ -108,7 +110,7 @@ def _ranges(app: AppDef, settings: list[dict[str, Any]], total: int) -> list[Gro
     for index, (role, setting) in enumerate(zip(app.roles, settings, strict=True)):
         if role.retry_policy is not RetryPolicy.APPLICATION and role.max_retries:
             raise ConfigError(
-                f"role {role.name!r}: a multi-node job is started again as a whole, "
+                f"role {role.name!r}: a multi-node job is restarted as a whole, "
                 f"not by {role.retry_policy.value}",
                 hint="Leave retry_policy out, or make independent replicas an array job: -cfg array=true.",
             )
@@ -120,13 +122,13 @@ def _ranges(app: AppDef, settings: list[dict[str, Any]], total: int) -> list[Gro
     if len(groups) > MOST_RANGES:
         raise ConfigError(
             f"a multi-node job has at most {MOST_RANGES} ranges of nodes, and this one needs {len(groups)}",
-            hint="Every role is one range, and every replica of a role without a shell: use fewer of them.",
+            hint="Each role, and each replica of a role without a shell, is a range: use fewer.",
         )
     return groups
 
 
 def _settings(role: Role) -> dict[str, Any]:
-    """Return what a role's metadata says to this scheduler."""
+    """Return a role's settings for this scheduler, from its metadata."""
     setting = role.metadata.get(METADATA_KEY, {})
     if not isinstance(setting, dict):
         raise ConfigError(f"role {role.name!r}: metadata[{METADATA_KEY!r}] must be a dict")
@@ -149,17 +151,17 @@ ROLE_NAME = "TORCHX_ROLE_NAME"
 REPLICA_INDEX = "TORCHX_REPLICA_IDX"
 RANK0_HOST = "TORCHX_RANK0_HOST"
 MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-#: Variables that are different for every run of one and the same job.
+#: Variables that differ between runs of the same job.
 OF_THE_RUN = frozenset({JOB_ID, "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID"})
 
-# Stands for the index until the script is written. Private characters: no text of a user's holds them.
+# Placeholder of the index until the script is written, in private characters that users do not type.
 _INDEX = "\ue000replica\ue001"
 SHELL = ["sh", "-c"]
 
 
 @dataclass(frozen=True)
 class ReplicaCommand:
-    """What a replica starts."""
+    """The command and environment of a replica."""
 
     command: list[str]
     env: dict[str, str]
@@ -171,7 +173,7 @@ def replica_command(group: Group, app_id: str, name: str, session: str) -> Repli
     Args:
         group: the replicas.
         app_id: the job's app id.
-        name: what the macro ``app_id`` stands for.
+        name: value of the macro ``app_id``.
         session: the session of the job's handle.
     """
     role, replica = group.role, group.replica
@@ -223,7 +225,7 @@ def _runtime_variables(group: Group) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Quote a word for the shell; the index in it is the variable's value."""
+    """Quote a word for the shell, with the index as the variable's value."""
     if _INDEX not in text:
         return shlex.quote(text)
     parts = [shlex.quote(part) if part else "" for part in text.split(_INDEX)]
@@ -231,13 +233,10 @@ def _quoted(text: str) -> str:
 
 
 def original_command(command: list[str]) -> list[str]:
-    """Return the program and arguments that a command was made from, the index as its macro."""
+    """Return the program and arguments that a command was made from, with the macro for the index."""
     if command[:2] != SHELL or len(command) < 3 or not command[2].startswith(f"export {REPLICA_INDEX}="):
         return list(command)
     if command[2].endswith('; exec "$@"'):
         return command[4:]
     words = shlex.split(command[2].rpartition("; exec ")[2])
     return [word.replace(f"${REPLICA_INDEX}", macros.replica_id) for word in words]
-
-
-__all__ = ["CONTAINER", "OF_THE_RUN", "ReplicaCommand", "original_command", "replica_command"]

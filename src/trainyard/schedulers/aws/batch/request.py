@@ -1,4 +1,9 @@
-"""From a job and options to the requests that Batch gets: a job definition, and a job made from it."""
+"""The requests to Batch, made from a job and options: a job definition, and a job that uses it.
+
+Retries: Batch applies the first rule that matches an attempt's exit code, reason and status reason. If none
+matches, it restarts the job while attempts are left
+(https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html).
+"""
 
 from __future__ import annotations
 
@@ -39,12 +44,11 @@ class BatchJob:
     """The requests of a job.
 
     Args:
-        name: name of the job; no other has it.
+        name: unique name of the job.
         queue: the queue, by name or ARN.
         share_id: the share identifier.
-        job_def: parameters of ``RegisterJobDefinition``. It holds nothing that is different for every run,
-            so that it can be used again.
-        images_to_push: not used: images are shipped before. Kept for callers of the predecessor.
+        job_def: parameters of ``RegisterJobDefinition``, the same for every run of the job.
+        images_to_push: unused; kept for callers of TorchX.
         submission: parameters of ``SubmitJob``.
         region: region that the job is for; None for that of the environment.
         profile: profile to submit it with; None for that of the environment.
@@ -65,7 +69,7 @@ class BatchJob:
         return names.make_app_id(self.queue, self.name)
 
     def shown(self) -> dict[str, Any]:
-        """Return both requests, by operation, without the secrets that commands and environments may hold."""
+        """Return both requests by operation, without secrets."""
         return {"RegisterJobDefinition": _shown(self.job_def), "SubmitJob": _shown(self.submission)}
 
     def __str__(self) -> str:
@@ -76,7 +80,7 @@ class BatchJob:
 
 
 def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
-    """Make a job's requests and check them offline. Leaves the job as it is.
+    """Make a job's requests and check them offline, without changing the job.
 
     Args:
         app: the job.
@@ -84,8 +88,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
         session: the session of the job's handle.
 
     Raises:
-        ConfigError: Batch cannot run the job, or would refuse a request. All that its rules find is
-            reported at once.
+        ConfigError: Batch cannot run the job, or would refuse a request; all problems are reported.
     """
     opts = AWSBatchOpts(**cfg)
     check_options(opts)
@@ -99,7 +102,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     app_id = names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
     containers = [_containers(group, opts, app_id, name, session) for group in groups]
-    job_def = named({**_definition(app, opts, kind, groups, containers), "tags": tags}, app.name)
+    job_def = name_by_content({**_definition(app, opts, kind, groups, containers), "tags": tags}, app.name)
     submission: dict[str, Any] = {
         "jobName": name,
         "jobQueue": opts.queue,
@@ -127,7 +130,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
 def _containers(
     group: Group, opts: AWSBatchOpts, app_id: str, name: str, session: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a group's container as the definition has it, and what this run has otherwise."""
+    """Return a group's container for the definition, and what this run overrides."""
     lasting = replica_command(group, names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
     actual = replica_command(group, app_id, name, session)
     env = {key: value for key, value in lasting.env.items() if key not in OF_THE_RUN}
@@ -211,7 +214,7 @@ def _tag_value(text: str) -> str:
 
 
 def _shown(value: Any, key: str = "") -> Any:
-    """Return the requests without the secrets that commands and environments may hold."""
+    """Return a part of the requests without secrets."""
     from trainyard.redaction import Redactor
 
     if key == "command":
@@ -237,12 +240,7 @@ _EXAMPLE = "Example: exit:137:retry, reason:CannotPullContainer*:final, status:H
 
 
 def retry_strategy(max_retries: int, retry_on: str, rules: list[str] | None) -> dict[str, Any]:
-    """Return the strategy: one attempt, and one for each retry.
-
-    Args:
-        max_retries: how often a job is started again.
-        retry_on: ``any`` or ``spot``.
-        rules: rules of the user's, which come first.
+    """Return the retry strategy; the user's rules come before those of ``retry_on``.
 
     Raises:
         ConfigError: a rule does not parse, or there are too many retries or rules.
@@ -258,7 +256,7 @@ def retry_strategy(max_retries: int, retry_on: str, rules: list[str] | None) -> 
     if len(found) > MOST_RULES:
         ours = len(found) - len(rules or [])
         raise ConfigError(
-            f"retry_rules has {len(rules or [])} rules, AWS Batch takes {MOST_RULES}, and {ours} are ours"
+            f"retry_rules has {len(rules or [])} rules, AWS Batch accepts {MOST_RULES} with our {ours}"
         )
     return {"attempts": max_retries + 1, "evaluateOnExit": found}
 
@@ -271,7 +269,7 @@ def _rule(text: str) -> dict[str, str]:
     allowed = r"[0-9]*\*?" if what == "exit" else r"[^*]*\*?"
     if re.fullmatch(allowed, pattern) is None or len(pattern) > 512:
         raise ConfigError(
-            f"retry_rules: {pattern!r} of {text!r} is no pattern: a * stands at the end only"
+            f"retry_rules: {pattern!r} of {text!r} is not a pattern: only the last character may be a *"
             + (", after digits" if what == "exit" else ""),
             hint=_EXAMPLE,
         )
@@ -287,13 +285,13 @@ def device_mounts(devices: dict[str, int]) -> list[DeviceMount]:
     """Return the device files of named devices, such as one EFA interface: ``/dev/infiniband/uverbs0``.
 
     Raises:
-        ConfigError: there is no such kind of device.
+        ConfigError: the kind of device is unknown.
     """
     mounts = []
     for name, count in devices.items():
         if name not in _DEVICE_PATHS:
             raise ConfigError(
-                f"AWS Batch has no device {name!r}",
+                f"AWS Batch has no devices named {name!r}",
                 hint=f"{did_you_mean(name, _DEVICE_PATHS)} Others can be mounted: type=device,src=/dev/...",
             )
         paths = [_DEVICE_PATHS[name].format(index) for index in range(count)]
@@ -307,10 +305,10 @@ def container_mounts(mounts: Iterable[Mount], has_job_role: bool = False) -> dic
     Args:
         mounts: binds of host directories, EFS file systems (``fs-ID``, ``fs-ID:/DIRECTORY`` or
             ``fs-ID@fsap-ID``, an access point) and devices.
-        has_job_role: whether the job has a role, by which EFS can then recognise it.
+        has_job_role: whether the job has a role, for EFS to check.
 
     Raises:
-        ConfigError: a volume is no EFS file system, or two mounts go to one place.
+        ConfigError: a volume is not an EFS file system, or two mounts have the same destination.
     """
     found: dict[str, list[dict[str, Any]]] = {"volumes": [], "mountPoints": [], "devices": []}
     places: set[str] = set()
@@ -342,14 +340,14 @@ def _efs(mount: VolumeMount, has_job_role: bool) -> dict[str, Any]:
     parts = _EFS.fullmatch(mount.src)
     if parts is None:
         raise ConfigError(
-            f"the volume {mount.src!r} is no EFS file system",
+            f"the volume {mount.src!r} is not an EFS file system",
             hint="Write fs-ID, fs-ID:/DIRECTORY or fs-ID@fsap-ID; a directory of the host is type=bind.",
         )
     volume: dict[str, Any] = {"fileSystemId": parts["id"]}
     if parts["point"]:
         if parts["root"] not in (None, "/"):
-            raise ConfigError(f"the volume {mount.src!r}: the access point gives the directory already")
-        # what AWS asks for with an access point
+            raise ConfigError(f"the volume {mount.src!r}: the access point already determines the directory")
+        # required with an access point
         volume["transitEncryption"] = "ENABLED"
         iam = "ENABLED" if has_job_role else "DISABLED"
         volume["authorizationConfig"] = {"accessPointId": parts["point"], "iam": iam}
@@ -372,7 +370,7 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
     """Return the properties of a role's containers, apart from command and environment.
 
     Raises:
-        ConfigError: the resource, a mount, a limit or a secret cannot be had on Batch.
+        ConfigError: Batch does not have the resource, a mount, a limit or a secret.
     """
     problem = "" if role.image in ("", NO_IMAGE) else image_problem(role.image)
     if problem:
@@ -380,7 +378,7 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
     if role.image in ("", NO_IMAGE):
         raise ConfigError(
             f"role {role.name!r} has no image",
-            hint="AWS Batch runs containers: name one that its hosts can pull, as with --image.",
+            hint="AWS Batch runs containers: name an image that its hosts can pull, as with --image.",
         )
     mounts = [*role.mounts, *device_mounts(role.resource.devices)]
     try:
@@ -415,7 +413,7 @@ def requirements(resource: Resource) -> list[dict[str, str]]:
     """
     if resource.memMB <= 0:
         raise ConfigError(
-            "AWS Batch must know how much memory a replica needs, and memMB is not given",
+            "AWS Batch needs to know the memory of a replica, and memMB is not given",
             hint="Give the memory in MiB (--memMB 4096), or a named resource (-h aws_g5.xlarge).",
         )
     found = [
@@ -474,26 +472,26 @@ def _ulimit(text: str) -> dict[str, Any]:
         )
     soft, hard = int(parts["soft"]), int(parts["hard"])
     if hard != -1 and (soft == -1 or soft > hard):
-        raise ConfigError(f"the limit {text!r}: the soft one is above the hard one")
+        raise ConfigError(f"the soft limit of {text!r} is above the hard limit")
     return {"name": parts["name"], "softLimit": soft, "hardLimit": hard}
 
 
 def _secrets(secrets: dict[str, str], role: Role) -> list[dict[str, str]]:
     found = []
     for name, reference in sorted(secrets.items()):
-        if _REFERENCE.fullmatch(reference) is None:  # it may be the secret itself, so it is not shown
+        if _REFERENCE.fullmatch(reference) is None:  # not shown, since it may be the secret itself
             raise ConfigError(
-                f"the secret {name!r} is no reference to a secret",
+                f"the secret {name!r} is not a reference to a secret",
                 hint="Give the ARN of a Secrets Manager secret or SSM parameter, or ssm:PARAMETER.",
             )
         if name in role.env:
-            raise ConfigError(f"the variable {name!r} is both a secret and given by the job")
+            raise ConfigError(f"the variable {name!r} is both a secret and a variable of the job")
         found.append({"name": name, "valueFrom": reference.removeprefix(_PARAMETER)})
     return found
 
 
-def named(job_def: dict[str, Any], app_name: str) -> dict[str, Any]:
-    """Return a definition under the name that its content gives it, and with a tag that tells the content."""
+def name_by_content(job_def: dict[str, Any], app_name: str) -> dict[str, Any]:
+    """Return a definition with a digest of its content as a tag and at the end of its name."""
     tags = {key: value for key, value in job_def["tags"].items() if key != names.TAG_CONTENT}
     content = {key: value for key, value in job_def.items() if key != "jobDefinitionName"} | {"tags": tags}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -505,6 +503,6 @@ def named(job_def: dict[str, Any], app_name: str) -> dict[str, Any]:
     }
 
 
-def renamed(job_def: dict[str, Any]) -> dict[str, Any]:
-    """Return a definition under the name of the content that it has now."""
-    return named(job_def, job_def["jobDefinitionName"][: -DIGEST_LENGTH - 1])
+def rename_by_content(job_def: dict[str, Any]) -> dict[str, Any]:
+    """Return a definition named by its present content."""
+    return name_by_content(job_def, job_def["jobDefinitionName"][: -DIGEST_LENGTH - 1])

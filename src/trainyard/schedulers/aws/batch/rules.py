@@ -102,25 +102,25 @@ def _refuse(what: str, problems: list[str]) -> None:
 
 def _option_problems(opts: AWSBatchOpts) -> Iterator[str]:
     if _QUEUE.fullmatch(opts.queue) is None:
-        yield f"queue {opts.queue!r} is neither the name nor the ARN of a job queue"
+        yield f"queue {opts.queue!r} must be the name or ARN of a job queue"
     if opts.priority is not None and opts.share_id is None:
-        yield "priority says nothing without share_id: only queues with a scheduling policy have priorities"
+        yield "priority needs share_id: only queues with a scheduling policy have priorities"
     if opts.priority is not None and not 0 <= opts.priority <= 9999:
-        yield f"priority {opts.priority} is not between 0 and 9999"
+        yield f"priority must be from 0 to 9999, not {opts.priority}"
     if opts.share_id is not None and _SHARE.fullmatch(opts.share_id) is None:
         yield f"share_id {opts.share_id!r} must be letters and digits, at most 255"
     if opts.platform not in PLATFORMS:
-        yield f"platform {opts.platform!r} is neither of {', '.join(PLATFORMS)}"
+        yield f"platform must be {' or '.join(PLATFORMS)}, not {opts.platform!r}"
     if opts.retry_on not in (RETRY_ANY, RETRY_SPOT):
-        yield f"retry_on {opts.retry_on!r} is neither {RETRY_ANY} nor {RETRY_SPOT}"
+        yield f"retry_on must be {RETRY_ANY} or {RETRY_SPOT}, not {opts.retry_on!r}"
     if opts.timeout is not None and opts.timeout < 60:
-        yield f"timeout {opts.timeout} is less than 60 seconds"
+        yield f"timeout must be at least 60 seconds, not {opts.timeout}"
     if opts.log_group is not None and _LOG_GROUP.fullmatch(opts.log_group) is None:
-        yield f"log_group {opts.log_group!r} is no name of a log group"
+        yield f"log_group {opts.log_group!r} is not a valid name of a log group"
     for name in ("job_role_arn", "execution_role_arn"):
         arn = getattr(opts, name)
         if arn is not None and _ROLE.fullmatch(arn) is None:
-            yield f"{name} {arn!r} is no ARN of a role, such as arn:aws:iam::123456789012:role/NAME"
+            yield f"{name} {arn!r} is not the ARN of a role, such as arn:aws:iam::123456789012:role/NAME"
     if opts.secrets and not opts.execution_role_arn:
         yield "secrets need execution_role_arn: that role reads them"
     yield from _platform_problems(opts)
@@ -138,7 +138,7 @@ def _platform_problems(opts: AWSBatchOpts) -> Iterator[str]:
         if opts.platform == EC2:
             yield "ephemeral_storage is for platform=FARGATE; on EC2 the compute environment has the disks"
         elif not 21 <= opts.ephemeral_storage <= 200:
-            yield f"ephemeral_storage {opts.ephemeral_storage} is not between 21 and 200 GiB"
+            yield f"ephemeral_storage must be from 21 to 200 GiB, not {opts.ephemeral_storage}"
     if opts.public_ip and opts.platform == EC2:
         yield "public_ip is for platform=FARGATE; on EC2 the compute environment has the network"
 
@@ -148,7 +148,7 @@ def _tag_problems(tags: dict[str, str]) -> Iterator[str]:
         if not key or len(key) > 128 or _TAG.fullmatch(key) is None:
             yield f"the tag {key!r}: a key has 1 to 128 letters, digits, spaces and . : / = + - @ _"
         elif key.lower().startswith("aws:"):
-            yield f"the tag {key!r}: AWS keeps aws: for itself"
+            yield f"the tag {key!r}: AWS reserves the prefix aws:"
         if len(value) > 256 or _TAG.fullmatch(value) is None:
             yield f"the value of the tag {key!r}: at most 256 letters, digits, spaces and . : / = + - @ _"
 
@@ -157,7 +157,7 @@ def _definition_problems(job_def: dict[str, Any]) -> Iterator[str]:
     if _NAME.fullmatch(job_def["jobDefinitionName"]) is None:
         yield f"the name of the job definition {job_def['jobDefinitionName']!r} is not valid"
     yield from _tag_problems(job_def["tags"])
-    tags = len(job_def["tags"]) + 1  # one more says when it was registered
+    tags = len(job_def["tags"]) + 1  # one more is added at registration
     if tags > MOST_TAGS:
         yield f"{tags} tags, at most {MOST_TAGS} are allowed, and 5 of them are ours"
     size = _size(job_def)
@@ -180,7 +180,7 @@ def _node_problems(nodes: dict[str, Any]) -> Iterator[str]:
     if len(ranges) > MOST_RANGES:
         yield f"{len(ranges)} ranges of nodes, at most {MOST_RANGES} are allowed"
     if not 0 <= nodes["mainNode"] < count:
-        yield f"the main node {nodes['mainNode']} is none of the {count}"
+        yield f"the main node {nodes['mainNode']} is not one of the {count}"
     covered = [index for each in ranges for index in range(*node_range(each["targetNodes"], count))]
     if sorted(covered) != list(range(count)):
         shown = ", ".join(each["targetNodes"] for each in ranges)
@@ -211,7 +211,7 @@ def _container_problems(container: dict[str, Any], is_fargate: bool) -> Iterator
             yield "Fargate has no host whose directories could be mounted (type=bind)"
     for pair in container["environment"]:
         if pair["name"].startswith("AWS_BATCH"):
-            yield f"the variable {pair['name']}: AWS Batch keeps AWS_BATCH for itself"
+            yield f"the variable {pair['name']}: AWS Batch reserves the prefix AWS_BATCH"
         if _VARIABLE.fullmatch(pair["name"]) is None:
             yield f"the variable {pair['name']!r} has no valid name"
 
@@ -244,11 +244,11 @@ def _size(params: dict[str, Any]) -> int:
 
 
 def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Iterator[str]:
-    """Yield what will be lost, or is likely to fail, of roles that run scripts under the toolkit.
+    """Yield warnings for roles that run scripts under the toolkit: lost results, likely failures.
 
     Args:
         roles: those of the job.
-        manifest: the code that travels with it; None if none does.
+        manifest: the code that travels with the job, if any.
     """
     for role in roles:
         spec = specification(role.metadata)
@@ -259,8 +259,8 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
             f"{output}/".startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
         ):
             yield (
-                f"role {role.name!r}: Batch keeps nothing of a container, so what the script writes to"
-                f" {output} is lost when it ends: say where results go, as in --output s3://bucket/prefix"
+                f"role {role.name!r}: Batch deletes containers with their files, so what the script writes to"
+                f" {output} is lost when it ends: name a place for results, as in --output s3://bucket/prefix"
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):

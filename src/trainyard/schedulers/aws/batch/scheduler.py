@@ -1,7 +1,6 @@
 """`aws_batch`: jobs on AWS Batch, as container, multi-node or array jobs.
 
-The id of a job is ``queue:name``. Batch's own id comes from the history, or from one call that asks for the
-name.
+The id of a job is ``queue:name``. Batch's id comes from the history, or from a search by name.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     Args:
         session_name: name of the runner's session.
-        client: a Batch client of boto3 or botocore to use; made from the environment by default.
+        client: a Batch client of boto3 or botocore; made from the environment by default.
         log_client: likewise for CloudWatch Logs.
-        docker_client: a client of docker-py, by which images are patched.
+        docker_client: a client of docker-py for making images.
     """
 
     ships_by_default = True
@@ -79,7 +78,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
-        """The options dataclass, imported when it is asked for."""
+        """The options dataclass, imported late."""
         from trainyard.schedulers.aws.batch.options import AWSBatchOpts
 
         return AWSBatchOpts
@@ -87,7 +86,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     # ---- code
 
     def _images(self) -> ImageMaker:
-        """Return what puts code into images; not a base class, since reading commands never need it."""
+        """Return the maker of images; not a base class, since reading commands never need it."""
 
         from trainyard.workspace.image_shipment import ImageMaker
 
@@ -98,7 +97,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the images that hold the workspace; see `DockerWorkspaceMixin`.
 
-        A workspace that nobody asked for travels only where there is a repository to push to.
+        An implicit workspace travels only if there is a repository to push to.
         """
         from trainyard.specs.workspace import Workspace
 
@@ -137,23 +136,23 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         return info
 
     def check_before_shipping(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
-        """Look whether the queue is there and takes jobs: one call, which needs credentials too."""
+        """Check with one call that the queue accepts jobs, and so the credentials."""
         from trainyard.schedulers.aws.batch.submission import check_queue
 
         job = info.request
         check_queue(self._jobs.session(job.region, job.profile), job.submission["jobQueue"])
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
-        """Register the job's definition unless it is there, and submit the job, once.
+        """Register the job's definition if necessary, and submit the job exactly once.
 
         Raises:
             AwsError: Batch refused it or could not be reached.
         """
         import warnings
 
-        from trainyard.schedulers.aws.batch.request import renamed
+        from trainyard.schedulers.aws.batch.request import rename_by_content
         from trainyard.schedulers.aws.batch.rules import training_warnings
-        from trainyard.schedulers.aws.batch.submission import ensure, submit_once
+        from trainyard.schedulers.aws.batch.submission import register_definition, submit_once
 
         shipment = dryrun_info.shipment
         manifest = shipment.manifest if shipment is not None else None
@@ -161,7 +160,9 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
         session = self._jobs.session(job.region, job.profile)
-        definition = ensure(session, renamed(job.job_def))  # its images may have got another name meanwhile
+        definition = register_definition(
+            session, rename_by_content(job.job_def)
+        )  # shipping may have changed its images
         answer = submit_once(session, {**job.submission, "jobDefinition": definition})
         arn = answer.get("jobArn") or answer["jobId"]
         ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
@@ -172,7 +173,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     # ---- observing
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Return the state of a job and its replicas; while it waits, also what it waits for."""
+        """Return the state of a job and its replicas, and why it waits."""
         found = self._jobs.find(app_id)
         if found is None:
             return self._just_submitted(app_id)
@@ -184,7 +185,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         return response
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Describe several jobs, a hundred with one call, without their replicas if they have several."""
+        """Describe several jobs, a hundred per call, without the replicas of jobs that have several."""
         jobs = self._jobs.find_many(builtins.list(app_ids))
         return {
             app_id: self._just_submitted(app_id) if job is None else _brief(app_id, job)
@@ -192,7 +193,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         }
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
-        """Return our jobs, and the predecessor's, complete, the oldest first.
+        """Return all of our jobs and TorchX's, the oldest first.
 
         Args:
             cfg: ``queue`` (all by default), ``region`` and ``profile``, and the filters of `list_filters`.
@@ -213,7 +214,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         return self._jobs.find(app_id) is not None or self._jobs.is_fresh(app_id)
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends. Only the job itself is asked for, not its replicas."""
+        """Block until the job ends, polling only the job and not its replicas."""
         response = poll_until_ended(lambda: self.describe_many([app_id])[app_id], timeout)
         return None if response is None else self.describe(app_id)
 
@@ -222,8 +223,8 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist.
 
-        ``TerminateJob`` is right in every state: it cancels a job that has not started. ``CancelJob`` does
-        nothing for one that starts while the request is on its way, and report success.
+        ``TerminateJob`` works in every state. ``CancelJob`` would do nothing for a job that starts while the
+        request is on its way, and report success.
         """
         found = self._jobs.find(app_id)
         if found is not None:
@@ -238,7 +239,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         session.call("batch", "TerminateJob", jobId=job_id, reason=_cancelled_by())
 
     def _delete_existing(self, app_id: str) -> None:
-        """Delete the job's logs, and mark it as deleted: Batch forgets it some days after its end."""
+        """Delete the job's logs, and mark it as deleted."""
         from trainyard.schedulers.aws.batch.housekeeping import delete
 
         found = self._jobs.find(app_id)
@@ -250,16 +251,16 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
         delete(session, job)
 
-    # ---- keeping house
+    # ---- housekeeping
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check credentials, queue, roles, log group and image, and print the policy that is needed."""
+        """Check credentials, queue, roles, log group and image, and show the policy that is needed."""
         from trainyard.schedulers.aws.batch.doctor import examine
 
         return examine(self._jobs.session_of(cfg), cfg)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return our job definitions that no job needs any more."""
+        """Return our job definitions that no job needs."""
         from trainyard.schedulers.aws.batch.housekeeping import unused
 
         session = self._jobs.session_of(cfg)
@@ -280,14 +281,14 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def log_blocks(
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
-        """Return lines of several replicas, of all attempts in sequence, read by one poller."""
+        """Return the lines of several replicas and all their attempts."""
         from trainyard.schedulers.aws.batch.logs import read_logs
         from trainyard.schedulers.lines import check_combined, check_replicas
 
         check_combined(query, "AWSBatchScheduler", "CloudWatch keeps stdout and stderr as one stream.")
         found = self._jobs.find(app_id)
         if found is None:
-            raise UnknownAppException(f"AWS Batch knows no job {app_id!r}")
+            raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
         session, job = found
         places = {(place.role, place.replica): place for place in observe.replicas_of(job)}
         check_replicas(app_id, replicas, places)
@@ -315,7 +316,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
 
 def _brief(app_id: str, job: Job) -> DescribeAppResponse:
-    """Describe a job from what is known of itself."""
+    """Describe a job without asking for its replicas."""
     alone = observe.kind_of(job) == CONTAINER
     replicas = [(observe.replicas_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)

@@ -1,8 +1,7 @@
-"""Submitting a job exactly once.
+"""Registering a job's definition, and submitting the job exactly once.
 
-Batch takes no client token: a ``SubmitJob`` that is repeated starts a second job. So the SDK does not
-repeat it, and where its answer was lost, the job is looked for by its name, which no other job has, before
-it is sent again.
+Batch has no client token: a repeated ``SubmitJob`` starts a second job. So the SDK does not repeat it, and if
+its answer was lost, the job is searched by its unique name before it is sent again.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from trainyard.schedulers.aws.session import AwsSession
 
 ATTEMPTS = 5
 FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
-#: How often a job whose answer was lost is looked for: lists lag behind.
+#: How often a job whose answer was lost is searched: lists lag behind.
 LOOKS = 3
 DUPLICATE = "submitted twice by trainyard: its first submission is kept"
 
 
 def check_queue(session: AwsSession, queue: str) -> None:
-    """Look whether a queue takes jobs. Who may not look may still submit.
+    """Check that a queue accepts jobs. Users without the permission to look may still submit.
 
     Raises:
-        ConfigError: there is no such queue, or it is disabled or invalid.
-        AwsError: there are no credentials, or Batch cannot be reached.
+        ConfigError: the queue does not exist, is disabled or invalid.
+        AwsError: credentials are missing, or Batch cannot be reached.
     """
     try:
         found = session.call("batch", "DescribeJobQueues", jobQueues=[queue])["jobQueues"]
@@ -48,7 +47,7 @@ def check_queue(session: AwsSession, queue: str) -> None:
     state, status = found[0].get("state"), found[0].get("status")
     if state == "DISABLED" or status in ("INVALID", "DELETING", "DELETED"):
         raise ConfigError(
-            f"the queue {queue} takes no jobs: it is {state}, {status}; nothing was sent",
+            f"the queue {queue} accepts no jobs: it is {state}, {status}; nothing was sent",
             hint="Choose another: -cfg queue=NAME.",
         )
 
@@ -78,7 +77,7 @@ def submit_once(session: AwsSession, request: dict[str, Any]) -> dict[str, str]:
 
 
 def _look_for(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | None:
-    """Return the job that a lost submission made; None if it made none, as far as can be seen."""
+    """Return the job that a lost submission made; None if no such job is found."""
     backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, jitter=0, attempts=LOOKS)
     while True:
         try:
@@ -92,7 +91,7 @@ def _look_for(session: AwsSession, request: dict[str, Any]) -> dict[str, str] | 
 
 
 def _the_first(session: AwsSession, request: dict[str, Any], answer: dict[str, Any]) -> dict[str, str]:
-    """Keep one job only, if a submission whose answer was lost has made one after all."""
+    """Keep the first job only, if the submission whose answer was lost made one."""
     try:
         found = find_by_name(session, request["jobQueue"], request["jobName"])
     except AwsError:
@@ -108,10 +107,10 @@ def _ids(job: dict[str, Any]) -> dict[str, str]:
     return {"jobId": job["jobId"], "jobArn": job.get("jobArn", "")}
 
 
-def ensure(session: AwsSession, job_def: dict[str, Any]) -> str:
-    """Return the ARN of a definition of this content, which is registered if there is none.
+def register_definition(session: AwsSession, job_def: dict[str, Any]) -> str:
+    """Return the ARN of a definition with this content, registering it if necessary.
 
-    Two processes that do this at the same time may register it twice, which does no harm.
+    Two processes that do this at the same time may register it twice, which is harmless.
     """
     name = job_def["jobDefinitionName"]
     digest = job_def["tags"][names.TAG_CONTENT]
@@ -119,7 +118,7 @@ def ensure(session: AwsSession, job_def: dict[str, Any]) -> str:
         "batch", "DescribeJobDefinitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE"
     ):
         for found in page:
-            # somebody may have made another revision by hand
+            # somebody may have made another revision
             if found.get("tags", {}).get(names.TAG_CONTENT) == digest:
                 return str(found["jobDefinitionArn"])
     tags = {**job_def["tags"], names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

@@ -53,7 +53,7 @@ def read_runs(
         renew=lambda: session.renewed_client("logs"),
         translate=lambda error, operation: session.translated(error, "logs", operation),
     )
-    return streams.read(_TrainingLogs(session, hosts, runs), query, "AWSSageMakerScheduler")
+    return streams.read(_TrainingLogs(session, hosts, runs), query)
 
 
 class _TrainingLogs:
