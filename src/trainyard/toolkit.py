@@ -7,9 +7,14 @@ How jobs get the toolkit is in `workspace.toolkit_files`.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainyard._toolkit import archive as archive
+    from trainyard._toolkit import channels as channels
+    from trainyard._toolkit import outputs as outputs
     from trainyard._toolkit import secret_rules as secret_rules
+    from trainyard._toolkit import store as store
+    from trainyard._toolkit import sync as sync
 
-_MODULES = ("secret_rules",)
+_MODULES = ("archive", "channels", "outputs", "secret_rules", "store", "sync")
 
 
 def __getattr__(name: str) -> object:

@@ -198,13 +198,13 @@ def test_s3_channel_with_nothing_behind_it(bare: Tree, bucket: Bucket, uri: str)
 def test_download_goes_on_where_it_stopped(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard_toolkit.store import S3Store
+    from trainyard_toolkit.store import Place, Store
 
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
     body = os.urandom(3_000_000)
     bucket.put("big", body)
-    store = S3Store("jobs")
+    store = Store()
     asked: list[str] = []
     real = store._client.get_object
 
@@ -224,7 +224,7 @@ def test_download_goes_on_where_it_stopped(
         return answer
 
     monkeypatch.setattr(store._client, "get_object", broken)
-    store.download("big", str(tmp_path / "big"))
+    store.download(store.find(Place("jobs", "big")), str(tmp_path / "big"))
     assert asked == ["", "bytes=1000000-"]
     assert (tmp_path / "big").read_bytes() == body
     assert [p.name for p in tmp_path.iterdir()] == ["big"]
@@ -232,7 +232,7 @@ def test_download_goes_on_where_it_stopped(
 
 def test_damage_is_found_by_checksum(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard_toolkit.errors import StoreError
-    from trainyard_toolkit.store import S3Store
+    from trainyard_toolkit.store import Place, Store
 
     for name, value in bucket.env.items():
         monkeypatch.setenv(name, value)
@@ -240,7 +240,7 @@ def test_damage_is_found_by_checksum(bucket: Bucket, tmp_path: Path, monkeypatch
     tag = hashlib.md5(b"right").hexdigest()
     (tmp_path / f"x.{tag[:16]}.partial").write_bytes(b"wrong")
     with pytest.raises(StoreError, match="checksum"):
-        S3Store("jobs").download("x", str(tmp_path / "x"))
+        Store().download(Store().find(Place("jobs", "x")), str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -75,12 +75,13 @@ if sys.stdin.readline():
 """
 
 
-def test_checkpoints_go_out_during_the_run_and_come_back(bare: Tree, bucket: Bucket) -> None:
+@pytest.mark.parametrize("portable", ["0", "1"])  # told of changes by the kernel, or scanning for them
+def test_checkpoints_go_out_during_the_run_and_come_back(bare: Tree, bucket: Bucket, portable: str) -> None:
     bucket.put("ckpt/old", b"old")
     bare.script(CHECKPOINTS)
     document = {"program": "train.py", "checkpoints": {"uri": "s3://jobs/ckpt"}}
     command = bare.command()
-    env = bare.env(TRAINYARD_JOB=json.dumps(document), **bucket.env)
+    env = bare.env(TRAINYARD_JOB=json.dumps(document), TRAINYARD_PORTABLE=portable, **bucket.env)
     first = bucket.client.head_object(Bucket="jobs", Key="ckpt/old")["LastModified"]
     with subprocess.Popen(
         command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -185,7 +186,7 @@ def test_one_failing_step_does_not_keep_the_others(bare: Tree, bucket: Bucket, t
     )
     done = run(bare, document, KEPT=str(tmp_path / "kept"), **bucket.env)
     assert done.returncode == 1
-    assert "Cannot copy" in bare.failure
+    assert "Cannot store" in bare.failure
     assert bucket.keys("out/") == ["out/j1/output/model.tar.gz"]
 
 

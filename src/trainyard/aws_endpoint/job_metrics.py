@@ -7,8 +7,8 @@ from typing import Any
 
 from trainyard.aws_endpoint.training_jobs import find_job
 from trainyard.aws_endpoint.wire_formats import Timestamp
-from trainyard.schedulers.aws.sagemaker_local.data.results import metric_values
 from trainyard.schedulers.aws.sagemaker_local.description import document_of
+from trainyard.schedulers.aws.sagemaker_local.log_metrics import metric_values
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
@@ -57,7 +57,7 @@ def _values(params: dict[str, Any], region: str) -> list[tuple[float, float]]:
     if job is None or state is None:
         return []
     streams = [stream for host in state["hosts"] for stream in host["streams"]]
-    found = metric_values(job, document_of(job).get("request", {}), streams)
+    found = metric_values(job, document_of(job).get("request", {}), streams, [])
     return [(moment, value) for name, moment, value in found if name == params["MetricName"]]
 
 

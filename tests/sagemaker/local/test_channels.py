@@ -165,7 +165,7 @@ def test_data_that_are_not_there_fail_the_job(
     for uri, words in (
         (bucket.uri("nothing"), "no object is found for the channel 'd'"),
         ("s3://no-such-bucket-anywhere/x", "NoSuchBucket"),
-        (f"file://{tmp_path}/nothing", "there is no file or directory"),
+        (f"file://{tmp_path}/nothing", "There is no file or directory"),
     ):
         ended = jobs.run("print('never')", channels=[file_channel("d", uri)])
         assert ended["TrainingJobStatus"] == "Failed"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainyard.schedulers.aws.sagemaker_local import housekeeping
-from trainyard.schedulers.aws.sagemaker_local.data import cache
-from trainyard.schedulers.aws.sagemaker_local.data.cache import Cache, cache_dir
-from trainyard.schedulers.aws.sagemaker_local.data.objects import Item, Objects, Place, StoreFailure
+from trainyard.schedulers.aws.sagemaker_local.data import object_cache
+from trainyard.schedulers.aws.sagemaker_local.data.object_cache import Cache, cache_dir
+from trainyard.toolkit import store
 
 from .conftest import file_channel
 
@@ -109,7 +109,7 @@ print(open(BASE + '/input/data/d/a').read() == 'a' * 1000)
     assert [(item.name, item.size) for item in found] == [(cache_dir(), 1000)]
     assert housekeeping.leftovers(3600.0) == []
     assert housekeeping.remove(found) == 0  # the job has it still
-    assert list(cache.entries()) == []
+    assert list(object_cache.entries()) == []
     (home / "state/sagemaker" / name / "work/algo-1/output/go").touch()
     assert jobs.end(name)["TrainingJobStatus"] == "Completed"
     assert jobs.lines(name) == ["up", "True"]
@@ -118,12 +118,12 @@ print(open(BASE + '/input/data/d/a').read() == 'a' * 1000)
 # ---- the cache itself
 
 
-def store_of(patience: float = 20.0) -> Objects:
-    return Objects(threading.Event(), patience, "us-east-1")
+def store_of(patience: float = 20.0) -> store.Store:
+    return store.Store(patience, threading.Event(), "us-east-1")
 
 
-def item_of(objects: Objects, bucket: Bucket, key: str) -> Item:
-    (item,) = objects.listing(Place(bucket.name, key))
+def item_of(objects: store.Store, bucket: Bucket, key: str) -> store.Item:
+    (item,) = objects.listing(store.Place(bucket.name, key))
     return item
 
 
@@ -142,7 +142,7 @@ def test_many_at_once_fetch_once(bucket: Bucket, proxy: Proxy, tmp_path: Path) -
         thread.join()
     assert proxy.answered - before < 1.1 * SIZE
     assert [path.read_bytes() == b"a" * SIZE for path in (tmp_path / "copies").iterdir()] == [True] * 6
-    assert [entry.size for entry in cache.entries()] == [SIZE]
+    assert [entry.size for entry in object_cache.entries()] == [SIZE]
     assert [name for _, _, names in os.walk(cache_dir()) for name in names if "partial" in name] == []
 
 
@@ -162,14 +162,14 @@ def test_what_a_killed_job_was_fetching_is_neither_used_nor_kept(bucket: Bucket,
     objects = store_of()
     item, kept = item_of(objects, bucket, "a"), Cache(objects)
     kept.copy(item, str(tmp_path / "1"))
-    (entry,) = cache.entries()
+    (entry,) = object_cache.entries()
     os.rename(entry.path, f"{entry.path}.partial")
     with open(f"{entry.path}.partial", "r+b") as file:
         file.truncate(2)
-    assert [found.path for found in cache.entries()] == [f"{entry.path}.partial"]
+    assert [found.path for found in object_cache.entries()] == [f"{entry.path}.partial"]
     kept.copy(item, str(tmp_path / "2"))
     assert (tmp_path / "2").read_bytes() == b"aaaa"
-    assert [found.path for found in cache.entries()] == [entry.path]
+    assert [found.path for found in object_cache.entries()] == [entry.path]
 
 
 def test_an_object_that_changes_while_it_is_fetched_is_not_kept(bucket: Bucket, tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_an_object_that_changes_while_it_is_fetched_is_not_kept(bucket: Bucket, 
     objects = store_of()
     item, kept = item_of(objects, bucket, "a"), Cache(objects)
     bucket.put("a", b"bbbb")
-    with pytest.raises(StoreFailure, match="cannot fetch s3://"):
+    with pytest.raises(store.StoreError, match="Cannot fetch s3://"):
         kept.copy(item, str(tmp_path / "1"))
-    assert list(cache.entries()) == []
+    assert list(object_cache.entries()) == []
     assert not (tmp_path / "1").exists()
 
 
@@ -198,4 +198,4 @@ def test_a_full_disk_is_left_alone(bucket: Bucket, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "statvfs", full)
     kept.link(item, str(tmp_path / "1"))
     assert (tmp_path / "1").read_bytes() == b"aaaa"
-    assert list(cache.entries()) == []
+    assert list(object_cache.entries()) == []

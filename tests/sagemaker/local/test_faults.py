@@ -170,7 +170,7 @@ def test_an_outage_that_does_not_end_fails_the_job(
     ended = jobs.run(MODEL, OutputDataConfig={"S3OutputPath": bucket.uri("out")})
     name = ended["TrainingJobName"]
     assert ended["TrainingJobStatus"] == "Failed"
-    assert ended["FailureReason"].startswith("ClientError: Artifact upload failed: cannot store s3://")
+    assert ended["FailureReason"].startswith("ClientError: Artifact upload failed: Cannot store s3://")
     assert ended["ModelArtifacts"]["S3ModelArtifacts"] == ""
     assert bucket.keys("out") == []
     # hours of training are not thrown away
@@ -236,7 +236,7 @@ def test_results_without_a_place_are_noticed_before_the_start(
     blocker.write_text("not a directory")
     for uri, words in (
         (f"file://{blocker}/out", str(blocker)),
-        (f"s3://{bucket.name}-gone/out", f"there is no bucket {bucket.name}-gone"),
+        (f"s3://{bucket.name}-gone/out", f"There is no bucket {bucket.name}-gone"),
     ):
         ended = jobs.run("print('hours')", OutputDataConfig={"S3OutputPath": uri})
         assert ended["TrainingJobStatus"] == "Failed"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainyard.schedulers.aws.sagemaker_local import housekeeping
-from trainyard.schedulers.aws.sagemaker_local.data import cache
+from trainyard.schedulers.aws.sagemaker_local.data import object_cache
 from trainyard.schedulers.aws.sagemaker_local.submission import code_dir, default_output
 
 from .conftest import Bucket, until
@@ -115,14 +115,14 @@ def test_data_of_s3_go_when_nobody_has_used_them(jobs: Jobs, processes: str, buc
     bucket.put("data/new", b"n" * 10)
     for key in ("data/old", "data/new"):
         jobs.run("pass", channels=[file_channel("d", bucket.uri(key))])
-    (old,) = [entry for entry in cache.entries() if entry.size == 1000]
+    (old,) = [entry for entry in object_cache.entries() if entry.size == 1000]
     facts = os.stat(old.path)
     os.utime(old.path, (time.time() - 40 * DAY, facts.st_mtime))
     found = gc("--older-than", "30d")
     assert [(item["id"].partition("/")[0], item["size"]) for item in found] == [("data", 1000)]
     gc("--older-than", "30d", "--yes")
-    assert [entry.size for entry in cache.entries()] == [10]
-    os.utime(next(cache.entries()).path, (time.time() - 40 * DAY, facts.st_mtime))
+    assert [entry.size for entry in object_cache.entries()] == [10]
+    os.utime(next(object_cache.entries()).path, (time.time() - 40 * DAY, facts.st_mtime))
     jobs.run("pass", channels=[file_channel("d", bucket.uri("data/new"))])  # which uses it
     assert gc("--older-than", "30d") == []
 

@@ -18,10 +18,10 @@ from trainyard.schedulers.aws.sagemaker.channels import local_path
 from trainyard.schedulers.aws.sagemaker.code_archive import plan_code
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.submission import upload_code
-from trainyard.schedulers.aws.sagemaker_local.data.objects import Place
 from trainyard.schedulers.registry import get_scheduler_factories
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
+from trainyard.toolkit import store
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_path_that_is_not_there_is_noticed_before_anything_is_done(
 def test_names_with_percent_signs_are_names(tmp_path: Path) -> None:
     upload = local_path(str(tmp_path / "a%41 b"))
     assert upload.path == str(tmp_path / "a%41 b")
-    assert Place.parse(upload.uri) == Place("", upload.path)
+    assert store.Place.parse(upload.uri) == store.Place("", upload.path)
     assert local_path(upload.uri) == upload
 
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import shutil
+import stat
 import tarfile
 import tempfile
 
@@ -14,7 +15,7 @@ from .errors import CodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import IO
 
 SIZE_VARIABLE = "TRAINYARD_UNPACK_MAX_BYTES"
@@ -199,33 +200,50 @@ def _refuse_crossing(member: tarfile.TarInfo, root: str, archive: str) -> None:
         os.unlink(target)  # a later member of that name replaces the link, and never what it points to
 
 
-def pack(folder: str, archive: str) -> None:
-    """Write the content of a folder as a gzipped tar, its entries at the top level, in sorted order.
+def pack(entries: Iterable[tuple[str, str]], archive: str, *, keeps_times: bool = False) -> None:
+    """Write entries as a gzipped tar, which appears complete or not at all.
 
-    The same content gives the same bytes: no time stamps, no owners. Written beside the target and renamed.
+    The same content gives the same bytes: no owners, and no time stamps unless they are kept.
+
+    Args:
+        entries: name and path of each.
+        archive: where to write it.
+        keeps_times: whether files keep the time of their last change.
     """
+
+    def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.mtime = member.mtime if keeps_times else 0
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+
     partial = f"{archive}.partial"
-    with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:
-        _add_all(zipped, folder)
-    os.replace(partial, archive)
+    try:
+        with open(partial, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped:
+            _add_all(zipped, entries, anonymous)
+        os.replace(partial, archive)
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)  # it takes room that others need
 
 
-def _add_all(target: gzip.GzipFile, folder: str) -> None:
+def _add_all(
+    target: gzip.GzipFile,
+    entries: Iterable[tuple[str, str]],
+    filtered: Callable[[tarfile.TarInfo], tarfile.TarInfo],
+) -> None:
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path, name in _tree(folder):
-            tar.add(path, name, recursive=False, filter=_anonymous)
+        for name, path in entries:
+            tar.add(path, name, recursive=False, filter=filtered)
 
 
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.mtime = 0
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    return member
-
-
-def _tree(folder: str) -> Iterable[tuple[str, str]]:
+def entries_of(folder: str) -> list[tuple[str, str]]:
+    """Return what a folder holds as names and paths, sorted: files, links, folders; no fifos or devices."""
+    found = []
     for where, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted([*folders, *files]):
+        for name in [*folders, *files]:
             path = os.path.join(where, name)
-            yield path, os.path.relpath(path, folder)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
+                found.append((os.path.relpath(path, folder), path))
+    return sorted(found)

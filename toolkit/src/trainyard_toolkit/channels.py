@@ -6,16 +6,31 @@ import contextlib
 import os
 import time
 
-from . import kernel, log, store
+from . import kernel, log
 from .errors import ConfigError
+from .store import Item, Place, Store, copy_file, in_parallel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 REPLICATED = "FullyReplicated"
 SHARDED = "ShardedByS3Key"
 LINK, COPY = "link", "copy"
+
+
+def share(everything: Sequence[T], distribution: str, host: int, hosts: int) -> Sequence[T]:
+    """Return what one of n hosts gets of a channel: all of it, or with ``ShardedByS3Key`` every n-th."""
+    return everything[host::hosts] if distribution == SHARDED else everything
+
+
+def bring(items: Sequence[Item], folder: str, put: Callable[[Item, str], None]) -> None:
+    """Put every item at its path below a folder, some at a time."""
+    os.makedirs(folder, exist_ok=True)
+    in_parallel(lambda item: put(item, os.path.join(folder, item.path)), items)
 
 
 class Channel:
@@ -70,95 +85,67 @@ class Channel:
             StoreError: it cannot be read.
         """
         started = time.monotonic()
-        scheme, _, prefix = store.split_uri(self.uri)
-        if scheme == "file" and not os.path.exists(prefix):
+        place = Place.of(self.uri)
+        if not place.bucket and not os.path.exists(place.key):
             raise ConfigError(
-                f"Channel {self.name!r}: there is nothing at {prefix}. Mount it there or change its uri."
+                f"Channel {self.name!r}: there is nothing at {place.key}. Mount it there or change its uri."
             )
-        _remove_link(target)
-        if scheme == "file" and self.distribution == REPLICATED and os.path.isdir(prefix):
-            self._whole_folder(prefix, target)
+        if os.path.islink(target):
+            os.unlink(target)
+        is_whole_folder = not place.bucket and self.distribution == REPLICATED and os.path.isdir(place.key)
+        if is_whole_folder and self.mode == LINK and not os.path.exists(target):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.symlink(place.key, target)
             return
-        origin = store.open_store(self.uri)
-        items = origin.listing(prefix)
-        if not items:
+        if is_whole_folder and os.path.realpath(place.key) == os.path.realpath(target):
+            return
+        store = Store()
+        items = store.listing(place)
+        if not items and not is_whole_folder:
             raise ConfigError(
                 f"Channel {self.name!r}: there is nothing at {self.uri}. Check the bucket and the prefix."
             )
-        mine = items[host::hosts] if self.distribution == SHARDED else items
-        os.makedirs(target, exist_ok=True)
-        if scheme == "file":
-            for item in mine:
-                self._one_file(item.key, os.path.join(target, store.relative_key(item, prefix)))
-        else:
-            _download(origin, mine, prefix, target)
+        mine = share(items, self.distribution, host, hosts)
+        bring(mine, target, self._local_file if not place.bucket else _downloads(store))
         size = sum(item.size for item in mine) / 1e6
         seconds = time.monotonic() - started
         log.info(f"Channel {self.name}: {len(mine)} of {len(items)} files, {size:.1f} MB in {seconds:.1f} s")
 
-    def _whole_folder(self, source: str, target: str) -> None:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if self.mode == LINK and not os.path.exists(target):
-            os.symlink(source, target)
-        elif os.path.realpath(source) != os.path.realpath(target):
-            os.makedirs(target, exist_ok=True)
-            for item in store.FolderStore().listing(source):
-                self._one_file(item.key, os.path.join(target, os.path.relpath(item.key, source)))
-
-    def _one_file(self, source: str, target: str) -> None:
+    def _local_file(self, item: Item, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.lexists(target):
             os.unlink(target)
         if self.mode == LINK:
-            os.symlink(source, target)
+            os.symlink(item.place.key, target)
         else:
-            import shutil
-
-            shutil.copy2(source, target)
+            copy_file(item.place.key, target)
 
 
-def _download(origin: store.Store, items: list[store.Item], prefix: str, target: str) -> None:
-    """Fetch what is not there yet: a file of the right size and tag from an earlier attempt stays."""
+def _downloads(store: Store) -> Callable[[Item, str], None]:
+    """Return what fetches an item unless it is there: one of its size and tag, from an earlier attempt."""
 
-    def fetch(item: store.Item) -> None:
-        path = os.path.join(target, store.relative_key(item, prefix))
-        if not (
-            os.path.isfile(path) and os.path.getsize(path) == item.size and kernel.tag_of(path) == item.tag
-        ):
-            origin.download(item.key, path)
-            _mark(path, item.tag)
+    def download(item: Item, path: str) -> None:
+        is_there = os.path.isfile(path) and os.path.getsize(path) == item.size
+        if not (is_there and kernel.tag_of(path) == item.tag):
+            store.download(item, path)
+            # where the file system cannot note it, it is fetched again next time
+            with contextlib.suppress(OSError):
+                kernel.set_tag(path, item.tag)
 
-    store.in_parallel(fetch, items)
-
-
-def _mark(path: str, tag: str) -> None:
-    """Note on the file itself which content it is; where the file system cannot, it is fetched again next
-    time.
-    """
-    with contextlib.suppress(OSError):
-        kernel.set_tag(path, tag)
+    return download
 
 
-def _remove_link(target: str) -> None:
-    if os.path.islink(target):
-        os.unlink(target)
-
-
-def restore(uri: str, folder: str) -> int:
+def restore(place: Place, folder: str, store: Store | None = None) -> int:
     """Bring earlier checkpoints back into a folder; return how many files there were.
 
     Raises:
         StoreError: the store refused.
+        Cancelled: the job is to end.
     """
     os.makedirs(folder, exist_ok=True)
-    scheme, _, prefix = store.split_uri(uri)
-    origin = store.open_store(uri)
-    items = origin.listing(prefix)
-    if scheme == "file":
-        store.in_parallel(
-            lambda item: origin.download(item.key, os.path.join(folder, store.relative_key(item, prefix))),
-            items,
-        )
-    else:
-        _download(origin, items, prefix, folder)
+    if not place.bucket and not os.path.isdir(place.key):
+        return 0
+    store = store or Store()
+    items = [item for item in store.listing(place) if not item.path.endswith(".partial")]
+    bring(items, folder, _downloads(store) if place.bucket else store.download)
     return len(items)

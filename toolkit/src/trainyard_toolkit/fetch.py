@@ -90,9 +90,10 @@ def _fetch_archive(uri: str, code_dir: str) -> None:
     with tempfile.TemporaryDirectory(prefix="trainyard-code-") as folder:
         target = os.path.join(folder, "sourcedir.tar.gz")
         if uri.startswith("s3://"):
-            from . import store
+            from .store import Place, Store
 
-            store.open_store(uri).download(store.split_uri(uri)[2], target)
+            store = Store()
+            store.download(store.find(Place.of(uri)), target)
         else:
             _download(uri, target)
         _extract(target, code_dir)

@@ -69,10 +69,11 @@ def s3_download(url: str, dst: str) -> None:
     Raises:
         StoreError: not an ``s3://`` URI, boto3 is missing, or S3 refused.
     """
-    from . import store
     from .errors import StoreError
+    from .store import Place, Store
 
-    scheme, _, key = store.split_uri(url)
-    if scheme != "s3":
+    place = Place.of(url)
+    if not place.bucket:
         raise StoreError(f"Cannot download {url!r}: expected s3://bucket/key.")
-    store.open_store(url).download(key, dst)
+    store = Store()
+    store.download(store.find(place), dst)

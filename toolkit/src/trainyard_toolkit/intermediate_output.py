@@ -6,6 +6,7 @@ import os
 
 from . import log
 from .layout import Layout
+from .store import Place
 from .sync import Mirror
 
 FAILURE_FILE = "failure"
@@ -84,4 +85,4 @@ def start_sync(
     parts = (s3_output_location.rstrip("/"), name, "output/intermediate")
     uri = "/".join(part for part in parts if part)
     log.info(f"Sending {folder} to {uri} as it fills")
-    return IntermediateSync(Mirror(folder, uri, "intermediate output"))
+    return IntermediateSync(Mirror(folder, Place.of(uri), "intermediate output"))

@@ -175,8 +175,10 @@ class Job:
         os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
         if self.checkpoints.get("uri"):
             from . import channels
+            from .store import Place
 
-            count = channels.restore(self.checkpoints["uri"], self.checkpoint_dir(layout))
+            place = Place.of(self.checkpoints["uri"])
+            count = channels.restore(place, self.checkpoint_dir(layout))
             log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
 
     @property
@@ -190,10 +192,9 @@ class Job:
         uris = [section["uri"] for section in (self.output, self.checkpoints) if section.get("uri")]
         if not uris:
             return []
-        from . import store
+        from .store import Place
 
-        parts = [store.split_uri(uri) for uri in uris]
-        return [path for scheme, _, path in parts if scheme == "file"]
+        return [place.key for place in map(Place.of, uris) if not place.bucket]
 
     def checkpoint_dir(self, layout: Layout) -> str:
         """Where this host's checkpoints lie."""

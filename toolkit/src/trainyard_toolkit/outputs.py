@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
-from . import log, store, sync
+from . import log
 from .errors import StoreError
+from .store import Place, Store, in_parallel
+from .sync import Mirror
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,18 +31,17 @@ class Results:
         self.layout = layout
         self.environment = environment
         self.job = job
-        self.mirrors: list[sync.Mirror] = []
+        self.mirrors: list[Mirror] = []
 
     def open(self) -> None:
         """Begin to watch the folders that are mirrored; nothing is sent yet."""
         job = self.job
         if job is not None and job.checkpoints.get("uri"):
-            self.mirrors.append(
-                sync.Mirror(job.checkpoint_dir(self.layout), job.checkpoints["uri"], "checkpoints")
-            )
+            target = Place.of(job.checkpoints["uri"])
+            self.mirrors.append(Mirror(job.checkpoint_dir(self.layout), target, "checkpoints"))
         uri = self._intermediate_uri()
         if uri:
-            self.mirrors.append(sync.Mirror(self.layout.intermediate, uri, "intermediate output"))
+            self.mirrors.append(Mirror(self.layout.intermediate, Place.of(uri), "intermediate output"))
 
     def start(self) -> None:
         """Begin to send. Call it when the script has been started: a process with threads should not fork."""
@@ -53,12 +54,12 @@ class Results:
         Raises:
             StoreError: a store refused.
         """
-        steps = [mirror.finish for mirror in self.mirrors]
+        steps: list[Callable[[], object]] = [mirror.finish for mirror in self.mirrors]
         self.mirrors = []
         if self.job is not None and self.job.output.get("uri"):
-            steps.append(lambda: self._send(self.layout.output_data, "output.tar.gz", "data"))
+            steps.append(lambda: self._send(self.layout.output_data, "output", "data"))
             if succeeded:
-                steps.append(lambda: self._send(self.layout.model, "model.tar.gz", "model"))
+                steps.append(lambda: self._send(self.layout.model, "model", "model"))
         _do_all(steps)
 
     def _intermediate_uri(self) -> str | None:
@@ -78,7 +79,7 @@ class Results:
             return None
         return "/".join([self.job.output["uri"].rstrip("/"), self.job.name, "output", *parts])
 
-    def _send(self, folder: str, archive_name: str, plain_name: str) -> None:
+    def _send(self, folder: str, packed_name: str, plain_name: str) -> None:
         """Send one folder; hosts other than the first do so under their own name, and only if there is
         something.
         """
@@ -86,34 +87,61 @@ class Results:
         first = self.job.host_index == 0
         if not (os.path.isdir(folder) and os.listdir(folder)) and not (first and plain_name == "model"):
             return
+        is_packed = self.job.output.get("compression") != "none"
         where = [] if first else [self.job.current_host]
-        if self.job.output.get("compression") == "none":
-            self._send_files(folder, self._output_uri(*where, plain_name) or "")
-        else:
-            self._send_archive(folder, self._output_uri(*where, archive_name) or "")
+        target = Place.of(self._output_uri(*where, packed_name if is_packed else plain_name) or "")
+        log.info(f"Sending {folder} to {target.uri}{'.tar.gz' if is_packed else ''}")
+        from .archive import entries_of
 
-    def _send_archive(self, folder: str, uri: str) -> None:
-        import tempfile
-
-        from . import archive
-
-        with tempfile.TemporaryDirectory(prefix="trainyard-", dir=self.layout.output) as scratch:
-            packed = os.path.join(scratch, "archive.tar.gz")
-            archive.pack(folder, packed)
-            log.info(f"Sending {folder} as {uri} ({os.path.getsize(packed) / 1e6:.1f} MB)")
-            store.open_store(uri).upload(packed, store.split_uri(uri)[2])
-
-    def _send_files(self, folder: str, uri: str) -> None:
-        target = store.open_store(uri)
-        prefix = store.split_uri(uri)[2]
-        paths = [item.key for item in store.FolderStore().listing(folder)]
-        log.info(f"Sending {len(paths)} files of {folder} to {uri}")
-        store.in_parallel(
-            lambda path: target.upload(path, store.join(prefix, os.path.relpath(path, folder))), paths
-        )
+        send(entries_of(folder), target, Store(), is_packed=is_packed, scratch=self.layout.output)
 
 
-def _do_all(steps: Sequence[Callable[[], None]]) -> None:
+def send(
+    entries: Sequence[tuple[str, str]],
+    target: Place,
+    store: Store,
+    *,
+    is_packed: bool,
+    scratch: str,
+    keeps_times: bool = False,
+) -> Place:
+    """Send files as one archive beside ``target``, named ``.tar.gz``, or one by one below it.
+
+    Args:
+        entries: names and paths, as `archive.entries_of` gives them.
+        target: where they go.
+        store: sends them.
+        is_packed: whether they become one archive.
+        scratch: a folder with room for the archive, if it goes to S3.
+        keeps_times: whether files in the archive keep the time of their last change.
+
+    Returns:
+        What it has become.
+
+    Raises:
+        StoreError: something could not be sent.
+        OSError: it could not be packed.
+    """
+    if not is_packed:
+        files = [(name, path) for name, path in entries if os.path.isfile(path)]
+        in_parallel(lambda entry: store.upload(entry[1], target.join(entry[0])), files)
+        return target.join("")
+    import tempfile
+
+    from . import archive
+
+    place = Place(target.bucket, f"{target.key}.tar.gz")
+    if not place.bucket:
+        store.make(lambda path: archive.pack(entries, path, keeps_times=keeps_times), place)
+        return place
+    with tempfile.TemporaryDirectory(prefix="trainyard-", dir=scratch) as folder:
+        packed = os.path.join(folder, "archive.tar.gz")
+        archive.pack(entries, packed, keeps_times=keeps_times)
+        store.upload(packed, place)
+    return place
+
+
+def _do_all(steps: Sequence[Callable[[], object]]) -> None:
     """Do every step, also after one has failed; then raise the first error."""
     first: Exception | None = None
     for step in steps:

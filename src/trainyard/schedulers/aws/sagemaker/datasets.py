@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.localfiles import files_below
 from trainyard.schedulers.aws.s3 import PART_BYTES, S3, StoredObject
+from trainyard.toolkit import store
 from trainyard.workspace.hashing import ChangingFileError, Index, NotAFileError, hash_file
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _files(path: str) -> dict[str, str]:
     if not os.path.isdir(path):
         raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
     try:
-        found = files_below(path)
+        found = store.files_below(path)
     except OSError as error:
         raise ConfigError(
             f"the data of {error.filename} cannot be read: {error.strerror}", hint=_HINT

@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainyard.schedulers.aws.sagemaker_local.data import checkpoints
-from trainyard.schedulers.aws.sagemaker_local.data.channels import Channels
-from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Place, StoreFailure, in_parallel
+from trainyard import system
+from trainyard.schedulers.aws.sagemaker_local.data.input_data import Channels
 from trainyard.schedulers.aws.sagemaker_local.data.pipes import PipeFeeder
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
@@ -23,6 +22,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, T
 from trainyard.schedulers.aws.sagemaker_local.job_status import LONGEST_REASON
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
 from trainyard.schedulers.exec.process.documents import is_full_disk
+from trainyard.toolkit import channels, store, sync
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
@@ -61,7 +61,7 @@ class Attempt:
         self.ended_at: float | None = None
         self._running: list[Running] = []
         self._started: list[Running] = []
-        self._mirrors: list[checkpoints.Mirror] = []
+        self._mirrors: list[sync.Mirror] = []
         self._pipes: list[PipeFeeder] = []
         self._exits: dict[str, Exit | PlatformFailure] = {}
         self._first_failure = ""
@@ -81,11 +81,11 @@ class Attempt:
             self._start(shown)
             self._wait()
             return self._outcome()
-        except Cancelled:
+        except store.Cancelled:
             return Outcome("ended")
         except TargetFailure as error:
             return Outcome("failed", f"ClientError: {error}")
-        except StoreFailure as error:
+        except store.StoreError as error:
             return Outcome("failed", f"ClientError: Data download failed: {error}")
         except StartFailure as error:
             return Outcome("failed", f"AlgorithmError: {error}, exit code: {NOT_FOUND}")
@@ -109,18 +109,16 @@ class Attempt:
         self._check_target()
         platform.prepare(self._hosts)
         run.raise_if_cancelled()
-        channels = Channels(
-            run.request, self._hosts, run.objects, platform.views(), run.settings.file_systems
-        )
+        inputs = Channels(run.request, self._hosts, run.store, platform.views(), run.settings.file_systems)
         shown: dict[str, dict[str, Shown]] = {}
         for host in self._hosts:
             tree = platform.tree(host)
-            run.objects.await_room(functools.partial(self._fill_tree, tree, host))
+            run.await_room(functools.partial(self._fill_tree, tree, host))
             self.trees[host.name] = tree
             data = tree.part("input", "data")
-            shown[host.name] = channels.prepare(host, data)
+            shown[host.name] = inputs.prepare(host, data)
             self._restore(host, tree)
-            self._pipes += channels.pipes(host, data)
+            self._pipes += inputs.pipes(host, data)
         return shown
 
     def _connect(self) -> None:
@@ -155,16 +153,24 @@ class Attempt:
         """Check that the results can be stored, before the job runs for hours."""
         uri = self._run.request["OutputDataConfig"]["S3OutputPath"]
         try:
-            self._run.objects.check_target(Place.parse(uri))
-        except StoreFailure as error:
+            self._run.store.check_target(store.Place.parse(uri))
+        except store.StoreError as error:
             raise TargetFailure(f"the results could not be stored at {uri}: {error}") from error
 
     def _restore(self, host: Host, tree: Tree) -> None:
         config = self._run.request.get("CheckpointConfig")
         if config:
-            folder, place = tree.part("checkpoints"), Place.parse(config["S3Uri"])
-            checkpoints.restore(folder, place, self._run.objects)
-            mirror = checkpoints.Mirror(folder, place, self._run.objects, lambda: self._is_alive(host))
+            folder, place = tree.part("checkpoints"), store.Place.parse(config["S3Uri"])
+            channels.restore(place, folder, self._run.store)
+            mirror = sync.Mirror(
+                folder,
+                place,
+                "checkpoints",
+                self._run.store,
+                is_alive=lambda: self._is_alive(host),
+                has_writer=system.has_writer,
+                warn=lambda message: None,
+            )
             self._mirrors.append(mirror)
 
     def _is_alive(self, host: Host) -> bool:
@@ -186,7 +192,9 @@ class Attempt:
             )
             self._running.append(running)
         self._run.raise_if_cancelled()
-        for feeder in [*self._mirrors, *self._pipes]:
+        for mirror in self._mirrors:
+            mirror.start()
+        for feeder in self._pipes:
             feeder.start()
         now = time.time()
         self.started_at = now
@@ -194,7 +202,7 @@ class Attempt:
         self._journal.set(training_start=start, attempt_start=now)
         self._journal.move("Training")
         self._run.check_deadlines()
-        in_parallel(self._start_host, self._running)
+        store.in_parallel(self._start_host, self._running)
         if self._run.cancelled.is_set():  # the request to stop may have come while they started
             self.terminate()
 
@@ -276,6 +284,8 @@ class Attempt:
             self.ended_at = time.time()
         for feeder in self._pipes:
             feeder.stop()
+        for mirror in self._mirrors:
+            mirror.close()
         if self._timekeeper is not None:
             self._timekeeper.close()
 
@@ -285,8 +295,10 @@ class Attempt:
         self._run.platform.reclaim()
         for mirror in self._mirrors:
             try:
-                mirror.finish(was_killed=was_killed)
-            except StoreFailure as error:
+                self._run.await_room(
+                    functools.partial(mirror.finish, was_killed=was_killed), may_cancel=False
+                )
+            except (store.StoreError, OSError) as error:
                 if not self._first_failure:
                     return Outcome("failed", f"ClientError: Checkpoint upload failed: {error}")
         problems = [feeder.problem for feeder in self._pipes if feeder.problem]

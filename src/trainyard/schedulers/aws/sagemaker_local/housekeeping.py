@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from trainyard.schedulers.aws.sagemaker_local import submission
-from trainyard.schedulers.aws.sagemaker_local.data import cache
+from trainyard.schedulers.aws.sagemaker_local.data import object_cache
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
@@ -50,7 +50,7 @@ def remove(items: Iterable[Leftover]) -> int:
         if kind == "job":
             freed += _remove_job(name)
         elif kind == "data":
-            freed += sum(cache.discard(entry.path) for entry in _unused(float(name)))
+            freed += sum(object_cache.discard(entry.path) for entry in _unused(float(name)))
         elif kind == "results":
             freed += _remove_tree(os.path.join(submission.default_output(), name))
         elif kind in ("container", "network"):
@@ -127,11 +127,11 @@ def _data(older_than: float) -> Iterator[Leftover]:
     unused = list(_unused(older_than))
     if unused:
         size, age = sum(entry.size for entry in unused), min(entry.age for entry in unused)
-        yield Leftover(f"data/{older_than}", cache.cache_dir(), age, size)
+        yield Leftover(f"data/{older_than}", object_cache.cache_dir(), age, size)
 
 
-def _unused(older_than: float) -> Iterator[cache.Entry]:
-    return (entry for entry in cache.entries() if entry.age >= older_than)
+def _unused(older_than: float) -> Iterator[object_cache.Entry]:
+    return (entry for entry in object_cache.entries() if entry.age >= older_than)
 
 
 def _of_daemon() -> Iterator[Leftover]:

@@ -12,19 +12,25 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from trainyard.backoff import Backoff
 from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
-from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Objects
-from trainyard.schedulers.aws.sagemaker_local.data.results import final_metrics, send_results
+from trainyard.schedulers.aws.sagemaker_local.data.job_results import send_results
 from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
-from trainyard.schedulers.aws.sagemaker_local.job_status import Journal
+from trainyard.schedulers.aws.sagemaker_local.job_status import MESSAGES, Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+from trainyard.schedulers.aws.sagemaker_local.log_metrics import final_metrics
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
+from trainyard.toolkit import store
+
+T = TypeVar("T")
 
 #: Why hosts are stopped. A later reason counts only if it is stronger.
 STRENGTH = {"interrupt": 1, "host_failed": 1, "max_run": 2, "max_wait": 3, "stop": 4}
@@ -69,7 +75,9 @@ class TrainingRun:
         self.settings = Settings(**plan["settings"])
         self.journal = Journal(job, guard, on_delay=self.check_deadlines)
         self.cancelled = threading.Event()
-        self.objects = Objects(self.cancelled, self.settings.patience, plan["region"])
+        self.store = store.Store(
+            self.settings.patience, self.cancelled, plan["region"], warn=lambda message: None
+        )
         self.platform = Platform(job, self.request, plan["arn"], plan["region"], self.settings)
         self.ending = ""
         self.attempt: Attempt | None = None
@@ -247,8 +255,9 @@ class TrainingRun:
         """Remove the hosts and their files, and end the job."""
         attempt = self.attempt
         metrics: list[dict[str, Any]] = []
+        problems: list[str] = []
         try:
-            metrics = final_metrics(self.job, self.request, self.journal.state)
+            metrics, problems = final_metrics(self.job, self.request, self.journal.state)
             if attempt is not None:
                 attempt.remove()
         except Exception:
@@ -262,7 +271,11 @@ class TrainingRun:
             self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)
             return
         self.journal.set(metrics=metrics)
-        self.journal.end(end.status, secondary=end.secondary, reason=end.reason, message=end.message)
+        message = end.message
+        if problems:
+            what = message or end.reason or MESSAGES.get(end.secondary or end.status, "")
+            message = "; ".join([what.rstrip("."), *problems])
+        self.journal.end(end.status, secondary=end.secondary, reason=end.reason, message=message)
 
     # ---- for attempts
 
@@ -276,5 +289,30 @@ class TrainingRun:
 
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if the hosts are to stop."""
-        if self.cancelled.is_set():
-            raise Cancelled
+        self.store.raise_if_cancelled()
+
+    def await_room(
+        self, action: Callable[[], T], *, may_cancel: bool = True, patience: float | None = None
+    ) -> T:
+        """Do something, and try again while a disk is full.
+
+        Args:
+            action: what to do.
+            may_cancel: whether it is given up when the job is to end.
+            patience: seconds; by default as long as for a store that is out of reach.
+
+        Raises:
+            OSError: the disk stays full.
+            StoreError: the same, of a store on this machine.
+            Cancelled: the job is to end.
+        """
+        limit = self.settings.patience if patience is None else patience
+        wait = Backoff(0.2, 5.0, jitter=0, limit=limit, stop=self.cancelled if may_cancel else None)
+        while True:
+            if may_cancel:
+                self.raise_if_cancelled()
+            try:
+                return action()
+            except (OSError, store.StoreError) as error:
+                if not is_full_disk(error) or not wait.pause():
+                    raise

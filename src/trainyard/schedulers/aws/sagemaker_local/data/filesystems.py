@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker_local.data.objects import StoreFailure
+from trainyard.toolkit import store
 
 VARIABLE = "TRAINYARD_SAGEMAKER_FILE_SYSTEMS"
 _ID = re.compile(r"fs-[0-9a-f]{8,}")
@@ -49,7 +49,7 @@ def problem_of(channel: dict[str, Any], file_systems: dict[str, str]) -> str:
         return ""
     try:
         directory_of(source, file_systems)
-    except StoreFailure as error:
+    except store.StoreError as error:
         return f"the channel {channel['ChannelName']!r}: {error}"
     return ""
 
@@ -61,16 +61,16 @@ def directory_of(source: dict[str, Any], file_systems: dict[str, str]) -> str:
     not show: it may be left out there.
 
     Raises:
-        StoreFailure: none stands for the file system, or it does not have that directory.
+        store.StoreError: none stands for the file system, or it does not have that directory.
     """
     identity, path = source["FileSystemId"], source["DirectoryPath"]
     kind = "FSx for Lustre" if source["FileSystemType"] == "FSxLustre" else source["FileSystemType"]
     root = file_systems.get(identity)
     if root is None:
-        raise StoreFailure(f"no directory of this machine stands for {identity} ({kind}). {HINT}")
+        raise store.StoreError(f"no directory of this machine stands for {identity} ({kind}). {HINT}")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise StoreFailure(f"the DirectoryPath {path!r} would leave the file system {identity}")
+        raise store.StoreError(f"the DirectoryPath {path!r} would leave the file system {identity}")
     tries = [parts]
     if source["FileSystemType"] == "FSxLustre" and parts:
         tries.append(parts[1:])
@@ -78,6 +78,6 @@ def directory_of(source: dict[str, Any], file_systems: dict[str, str]) -> str:
         found = os.path.join(root, *some)
         if os.path.isdir(found):
             return found
-    raise StoreFailure(
+    raise store.StoreError(
         f"{root}, which stands for {identity}, has no directory {path}. Make it, or let another stand for it."
     )

@@ -9,8 +9,10 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from trainyard.schedulers.aws.sagemaker_local.data.manifests import Piece
-from trainyard.schedulers.aws.sagemaker_local.data.objects import Cancelled, Item, Objects, StoreFailure
+from trainyard.toolkit import store
+
+#: What a pipe brings at a time: a text as it is, or the content of an object.
+Piece = bytes | store.Item
 
 #: https://mxnet.apache.org/versions/master/architecture/note_data_loading - the magic number of RecordIO
 _MAGIC = 0xCED7230A
@@ -24,7 +26,7 @@ class PipeFeeder(threading.Thread):
     Args:
         path: of the fifos, without ``_EPOCH``.
         pieces_of: gives the objects and texts of an epoch, in order.
-        objects: the store.
+        data_store: where the objects come from.
         is_gzip: whether the objects are decompressed on their way.
         is_record_io: whether each object and each text is wrapped as a record.
     """
@@ -33,7 +35,7 @@ class PipeFeeder(threading.Thread):
         self,
         path: str,
         pieces_of: Callable[[int], Sequence[Piece]],
-        objects: Objects,
+        data_store: store.Store,
         *,
         is_gzip: bool = False,
         is_record_io: bool = False,
@@ -41,7 +43,7 @@ class PipeFeeder(threading.Thread):
         super().__init__(name=f"pipe-{os.path.basename(path)}", daemon=True)
         self._path = path
         self._pieces_of = pieces_of
-        self._objects = objects
+        self._store = data_store
         self._is_gzip = is_gzip
         self._is_record_io = is_record_io
         self._stopping = threading.Event()
@@ -76,9 +78,9 @@ class PipeFeeder(threading.Thread):
                     os.close(fd)
                     os.unlink(f"{self._path}_{epoch}")
                 epoch += 1
-        except (StoreFailure, OSError) as error:
+        except (store.StoreError, OSError) as error:
             self.problem = str(error)
-        except Cancelled:
+        except store.Cancelled:
             pass
 
     def _open(self, epoch: int) -> int:
@@ -118,15 +120,12 @@ class PipeFeeder(threading.Thread):
                 chunks = _record(b"".join(chunks), piece)
             yield from chunks
 
-    def _object(self, item: Item) -> Iterator[bytes]:
-        try:
-            chunks = self._objects.chunks(item.place)
-            yield from _gunzip(chunks, item) if self._is_gzip else chunks
-        except OSError as error:
-            raise StoreFailure(f"cannot fetch {item.place.uri}: {error.strerror or error}") from error
+    def _object(self, item: store.Item) -> Iterator[bytes]:
+        chunks = self._store.chunks(item.place)
+        return _gunzip(chunks, item) if self._is_gzip else chunks
 
 
-def _gunzip(chunks: Iterable[bytes], item: Item) -> Iterator[bytes]:
+def _gunzip(chunks: Iterable[bytes], item: store.Item) -> Iterator[bytes]:
     decoder = zlib.decompressobj(31)
     try:
         for chunk in chunks:
@@ -136,13 +135,13 @@ def _gunzip(chunks: Iterable[bytes], item: Item) -> Iterator[bytes]:
                 if decoder.eof:
                     decoder = zlib.decompressobj(31)
     except zlib.error as error:
-        raise StoreFailure(f"{item.place.uri} is not gzip: {error}") from None
+        raise store.StoreError(f"{item.place.uri} is not gzip: {error}") from None
 
 
 def _record(data: bytes, piece: Piece) -> Iterator[bytes]:
     if len(data) > _LONGEST_RECORD:
         where = "a text" if isinstance(piece, bytes) else piece.place.uri
-        raise StoreFailure(f"{where} has {len(data)} bytes, a record takes {_LONGEST_RECORD}")
+        raise store.StoreError(f"{where} has {len(data)} bytes, a record takes {_LONGEST_RECORD}")
     yield struct.pack("<II", _MAGIC, len(data))
     yield data
     yield b"\0" * (-len(data) % 4)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.paths import make_private_dir, state_dir
-from trainyard.schedulers.aws.sagemaker_local.data.objects import Item, Objects, StoreFailure, copy_content
+from trainyard.toolkit import store
 
 ATTEMPTS = 3
 LOCK_PAUSE = 0.05
@@ -40,61 +40,61 @@ class Cache:
     """The entries, as a job uses them.
 
     Args:
-        objects: the store that they come from.
+        data_store: where they come from.
         root: their directory.
     """
 
-    def __init__(self, objects: Objects, root: str = "") -> None:
-        self._objects = objects
+    def __init__(self, data_store: store.Store, root: str = "") -> None:
+        self._store = data_store
         self._root = root or cache_dir()
 
-    def copy(self, item: Item, path: str) -> None:
+    def copy(self, item: store.Item, path: str) -> None:
         """Give an object as a file of one's own.
 
         Raises:
-            StoreFailure: it is not to be had.
+            store.StoreError: it is not to be had.
             Cancelled: the job is to end.
         """
         self._give(item, path, shared=False)
 
-    def link(self, item: Item, path: str) -> None:
+    def link(self, item: store.Item, path: str) -> None:
         """Give an object as a file that is only read: the entry itself where both are on one file system.
 
         Raises:
-            StoreFailure: it is not to be had.
+            store.StoreError: it is not to be had.
             Cancelled: the job is to end.
         """
         self._give(item, path, shared=True)
 
-    def _give(self, item: Item, path: str, *, shared: bool) -> None:
+    def _give(self, item: store.Item, path: str, *, shared: bool) -> None:
         entry = self._path(item)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             for _ in range(ATTEMPTS):
                 if not _is_sound(entry, item):
                     if not self._has_room(item):
-                        self._objects.fetch(item, path)
+                        self._store.download(item, path)
                         return
                     self._fetch(item, entry)
                 with contextlib.suppress(FileNotFoundError):  # it was collected just now
                     _put(entry, path, shared=shared)
                     return
         except OSError as error:
-            raise StoreFailure(f"cannot keep {item.place.uri} in {self._root}: {error}") from error
-        raise StoreFailure(f"{item.place.uri} is removed from {self._root} again and again")
+            raise store.StoreError(f"cannot keep {item.place.uri} in {self._root}: {error}") from error
+        raise store.StoreError(f"{item.place.uri} is removed from {self._root} again and again")
 
-    def _path(self, item: Item) -> str:
-        key = "\0".join((self._objects.endpoint, item.place.uri, item.tag, str(item.size)))
+    def _path(self, item: store.Item) -> str:
+        key = "\0".join((self._store.endpoint, item.place.uri, item.tag, str(item.size)))
         name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
         return os.path.join(self._root, name[:2], name)
 
-    def _has_room(self, item: Item) -> bool:
+    def _has_room(self, item: store.Item) -> bool:
         """Tell whether the disk has room for an entry and a copy of it."""
         make_private_dir(self._root)
         disk = os.statvfs(self._root)
         return disk.f_bavail * disk.f_frsize - 2 * item.size >= SPARED * disk.f_blocks * disk.f_frsize
 
-    def _fetch(self, item: Item, entry: str) -> None:
+    def _fetch(self, item: store.Item, entry: str) -> None:
         """Fetch an entry, if nobody else has done so meanwhile."""
         os.makedirs(os.path.dirname(entry), mode=0o700, exist_ok=True)
         partial = entry + _PARTIAL
@@ -105,7 +105,7 @@ class Cache:
                     return
                 os.ftruncate(descriptor, 0)
                 with open(descriptor, "wb", closefd=False) as file:
-                    self._objects.write(item, file)
+                    self._store.write(item, file)
                 os.fchmod(descriptor, 0o444)
                 os.utime(descriptor, ns=(time.time_ns(), _time_of(item)))
                 os.fsync(descriptor)  # its size must not be there after a power cut without its content
@@ -129,11 +129,11 @@ class Cache:
 
     def _lock(self, descriptor: int) -> None:
         while True:
-            self._objects.check()
+            self._store.raise_if_cancelled()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self._objects.cancelled.wait(LOCK_PAUSE)
+                self._store.cancelled.wait(LOCK_PAUSE)
             else:
                 return
 
@@ -193,7 +193,7 @@ def _is_locked(path: str) -> bool:
     return False
 
 
-def _is_sound(entry: str, item: Item) -> bool:
+def _is_sound(entry: str, item: store.Item) -> bool:
     """Tell whether there is an entry that nobody has written to, and note that it is used."""
     try:
         facts = os.stat(entry)
@@ -205,7 +205,7 @@ def _is_sound(entry: str, item: Item) -> bool:
     return True
 
 
-def _time_of(item: Item) -> int:
+def _time_of(item: store.Item) -> int:
     return item.modified * 10**9
 
 
@@ -228,4 +228,4 @@ def _put(entry: str, path: str, *, shared: bool) -> None:
             pass
         else:
             return
-    copy_content(entry, path)
+    store.copy_content(entry, path)
