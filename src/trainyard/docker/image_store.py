@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 from trainyard.docker.engine import EngineError
@@ -21,8 +22,26 @@ if TYPE_CHECKING:
 
 AUTH_HEADER = "X-Registry-Auth"
 DEFAULT_TAG = "latest"
-_REFUSALS = ("denied", "unauthorized", "authentication required", "no basic auth credentials", "forbidden")
-_UNREACHABLE = ("connection refused", "no such host", "timeout", "i/o timeout", "network is unreachable")
+_LOG_IN = (
+    "Log in with `docker login {registry}`, and check the name {name}: registries give this answer also for "
+    "images that do not exist."
+)
+_NOT_REACHED = (
+    "The daemon cannot reach the registry {registry}; check its name. `docker images` shows the images on "
+    "this machine."
+)
+#: What to do, by what is found in the daemon's answer; the first that is found counts.
+_HINTS = (
+    (r"toomanyrequests|rate limit", "The registry limits pulls: `docker login {registry}`, or wait."),
+    (r"denied|unauthorized|authentication required|no basic auth|forbidden", _LOG_IN),
+    (r"no matching manifest", "The image is not built for this platform; set the option platform."),
+    (r"manifest.*unknown|not found", "Check the name. `docker images` shows the images on this machine."),
+    (
+        r"server gave HTTP response",
+        "The registry speaks plain HTTP: add it to insecure-registries in /etc/docker/daemon.json.",
+    ),
+    (r"no such host|timeout|connection refused|dial tcp|network is unreachable", _NOT_REACHED),
+)
 
 
 def inspect_image(engine: Engine, ref: str) -> dict[str, Any] | None:
@@ -178,15 +197,8 @@ def _not_transferred(attempt: str, reference: Reference, error: EngineError) -> 
     if is_out_of_space(error):
         return out_of_space(attempt, error)
     text = str(error)
-    lower = text.lower()
-    hint = "Check its name."
-    if any(word in lower for word in _REFUSALS):  # registries say this of missing images too
-        hint = f"Check the name {reference}, and log in to the registry: docker login {reference.registry}"
-    elif any(word in lower for word in _UNREACHABLE):
-        hint = f"Check the name {reference.registry}, and that the Docker daemon can reach it."
-    elif "manifest unknown" in lower or "not found" in lower:
-        hint = "There is no image of this name and tag. Check both."
-    return BackendError(f"{attempt}: {text}", hint=hint)
+    hint = next((hint for words, hint in _HINTS if re.search(words, text, re.IGNORECASE)), "Check the name.")
+    return BackendError(f"{attempt}: {text}", hint=hint.format(registry=reference.registry, name=reference))
 
 
 def _sum_of_layers(label: str, progress: Progress) -> Report:

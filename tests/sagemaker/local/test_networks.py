@@ -14,8 +14,8 @@ import pytest
 from tests.toolkit.image import docker
 from trainyard.docker.engine import Engine, EngineError
 from trainyard.docker.networks import VARIABLE
-from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
-from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import (
+from trainyard.schedulers.aws.sagemaker_local.hosts import container_host
+from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import (
     ISOLATED_NETWORK,
     LABEL,
     SHARED_NETWORK,
@@ -150,10 +150,10 @@ def test_a_shared_network_that_is_gone_or_full_is_replaced(
 ) -> None:
     number = int.from_bytes(os.urandom(2), "big")
     monkeypatch.setenv(VARIABLE, str(ipaddress.ip_network((0x0AB00000 | number << 5, 27))))
-    monkeypatch.setattr(cluster, "SHARED_NETWORK", f"ty-{os.urandom(6).hex()}")
+    monkeypatch.setattr(container_host, "SHARED_NETWORK", f"ty-{os.urandom(6).hex()}")
     engine = Engine.from_env()
     request = {"ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
-    made = cluster.Cluster(engine, str(tmp_path), request)
+    made = container_host.Cluster(engine, str(tmp_path), request)
     made.join_network(hosts_of(request))
     first = made.network
     try:
@@ -168,6 +168,6 @@ def test_a_shared_network_that_is_gone_or_full_is_replaced(
             made.renew_network(full)
     finally:
         for network in engine.request("GET", "/networks"):
-            if network["Name"].startswith(cluster.SHARED_NETWORK):
+            if network["Name"].startswith(container_host.SHARED_NETWORK):
                 engine.request("DELETE", f"/networks/{network['Id']}")
         engine.close()

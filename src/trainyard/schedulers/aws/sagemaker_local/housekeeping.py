@@ -137,13 +137,13 @@ def _unused(older_than: float) -> Iterator[object_cache.Entry]:
 def _of_daemon() -> Iterator[Leftover]:
     """Yield containers and networks whose job is gone: the job was removed while no daemon answered."""
     from trainyard.errors import TrainyardError
-    from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+    from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import all_of_jobs
 
     if Settings.from_env().docker == "never":
         return
     try:
         with _engine() as engine:
-            found = cluster.all_of_jobs(engine)
+            found = all_of_jobs(engine)
     except TrainyardError:
         return
     for kind, item, job_dir, age in found:
@@ -153,13 +153,13 @@ def _of_daemon() -> Iterator[Leftover]:
 
 
 def _remove_of_daemon(kind: str, item: str) -> None:
-    from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+    from trainyard.schedulers.exec.container import inventory
 
     with _engine() as engine:
         if kind == "container":
-            cluster.remove_container(engine, item)
+            inventory.remove_container(engine, item)
         else:
-            cluster.remove_network(engine, item)
+            inventory.remove_network(engine, item)
 
 
 @contextlib.contextmanager

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _PAIR = struct.Struct("=QQ")
 #: How exact the times of lines are.
 TICK_SECONDS = 0.05
-#: Pause between two attempts to write a log to a full disk.
-ROOM_SECONDS = 0.2
 BLOCK = 256 << 10
 #: How often a follower looks for new lines.
 POLL_SECONDS = 0.1
@@ -277,58 +275,6 @@ def log_path(job: TrainingJob, stream: str) -> str:
 def stream_name(host: str) -> str:
     """Return the log name of a host's attempt that begins now."""
     return f"{host}-{time.time_ns() // 1_000_000}"
-
-
-class LineWriter:
-    """Writes several streams into one log so that no line breaks into another.
-
-    While the disk is full it waits for space, until the time that `give_up_after` sets.
-
-    Args:
-        path: of the log, without its ending.
-
-    Attributes:
-        lost: how many bytes could not be written.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.lost = 0
-        self._deadline = float("inf")
-        self._fd = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._held: dict[int, bytes] = {}
-
-    def write(self, stream: int, data: bytes) -> None:
-        """Write the whole lines of a stream, and keep the rest."""
-        cut = data.rfind(b"\n") + 1
-        if not cut:
-            self._held[stream] = self._held.get(stream, b"") + data
-            return
-        whole = self._held.pop(stream, b"") + data[:cut]
-        if cut < len(data):
-            self._held[stream] = data[cut:]
-        self._put(whole)
-
-    def close(self) -> None:
-        """Write the kept lines, which have no end."""
-        for rest in self._held.values():
-            self._put(rest + b"\n")
-        self._held.clear()
-        os.close(self._fd)
-
-    def _put(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(self._fd, view) :]
-            except OSError:
-                if self.lost or time.monotonic() > self._deadline:
-                    self.lost += len(view)
-                    return
-                time.sleep(ROOM_SECONDS)
-
-    def give_up_after(self, seconds: float) -> None:
-        """Wait no longer than this for space on the disk. What does not fit by then is lost."""
-        self._deadline = time.monotonic() + seconds
 
 
 # ---- for schedulers: all attempts of many hosts, once or following

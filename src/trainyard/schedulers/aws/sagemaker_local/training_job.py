@@ -154,15 +154,15 @@ class TrainingJob(JobDirectory):
             return True
         from trainyard.docker.engine import Engine
         from trainyard.errors import TrainyardError
-        from trainyard.schedulers.aws.sagemaker_local.hosts import cluster
+        from trainyard.schedulers.aws.sagemaker_local.hosts import container_host
 
         request = (self.read_request() or {}).get("request", {})
         try:
             engine = Engine.from_env()
             try:
-                cluster.sweep(engine, self.path)
+                container_host.remove_all(engine, self.path)
                 image = request.get("AlgorithmSpecification", {}).get("TrainingImage", "")
-                cluster.reclaim(engine, image, self.path, self.work)
+                container_host.reclaim(engine, image, self.path, self.work)
             finally:
                 engine.close()
         except TrainyardError:

@@ -152,33 +152,6 @@ _ADVICE: list[tuple[str, str]] = [
         "The image is for another platform; set the option platform.",
     ),
 ]
-_PULL_ADVICE: list[tuple[str, str]] = [
-    (
-        r"unauthorized|authentication required|denied|no basic auth|forbidden",
-        (
-            "Log in with `docker login REGISTRY`, and check the name: registries give this answer also for "
-            "images that do not exist."
-        ),
-    ),
-    (
-        r"manifest.*unknown|not found|name unknown",
-        "Check the name. `docker images` shows the names and tags of images on this machine.",
-    ),
-    (
-        r"no such host|timeout|connection refused|dial tcp|network is unreachable",
-        "The registry cannot be reached. `docker images` shows the images on this machine.",
-    ),
-    (
-        r"server gave HTTP response",
-        "The registry speaks plain HTTP: add it to insecure-registries in /etc/docker/daemon.json.",
-    ),
-    (
-        r"no matching manifest",
-        "The image is not built for this platform; set the option platform.",
-    ),
-    (r"no space left", "Free space on the disk of the daemon: `docker system df`, `trainyard gc`."),
-    (r"toomanyrequests|rate limit", "The registry limits pulls: log in with `docker login`, or wait."),
-]
 
 
 def refused(error: EngineError, what: str, replica: ReplicaRequest | None = None) -> BackendError:
@@ -190,20 +163,7 @@ def refused(error: EngineError, what: str, replica: ReplicaRequest | None = None
         replica: the replica that it was attempted for.
     """
     place = f" {replica.role}/{replica.replica}" if replica is not None else ""
-    return BackendError(f"cannot {what}{place}: {_tidy(error.message)}", hint=_advice(_ADVICE, error.message))
-
-
-def not_pulled(image: str, error: EngineError) -> BackendError:
-    """Return an error saying that the daemon does not have an image and cannot pull it."""
-    if image.startswith("sha256:"):
-        return BackendError(
-            f"the daemon has no image {image}",
-            hint="Images named by their id cannot be pulled. Submit the job again.",
-        )
-    return BackendError(
-        f"the daemon has no image {image!r}, and it cannot be pulled: {_tidy(error.message)}",
-        hint=_advice(_PULL_ADVICE, error.message),
-    )
+    return BackendError(f"cannot {what}{place}: {_tidy(error.message)}", hint=_advice(error.message))
 
 
 def _tidy(message: str) -> str:
@@ -217,5 +177,5 @@ def _tidy(message: str) -> str:
     return text.removesuffix(": unknown")
 
 
-def _advice(table: list[tuple[str, str]], message: str) -> str:
-    return next((advice for pattern, advice in table if re.search(pattern, message, re.IGNORECASE)), "")
+def _advice(message: str) -> str:
+    return next((advice for words, advice in _ADVICE if re.search(words, message, re.IGNORECASE)), "")

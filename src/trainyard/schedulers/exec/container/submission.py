@@ -12,8 +12,8 @@ import time
 import warnings
 from dataclasses import dataclass, field
 
-from trainyard.docker import image_store
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
+from trainyard.docker.image_store import inspect_image, pull_image
 from trainyard.errors import BackendError
 from trainyard.paths import make_private_dir, state_error
 from trainyard.schedulers.exec.container import inventory, labels, reasons
@@ -212,8 +212,7 @@ class _Submission:
 
     def _ensure_image(self, image: str) -> None:
         found = ensure_image(self.engine, image, self.request.platform)
-        if found is not None:
-            self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
+        self._working_dirs[image] = (found.get("Config") or {}).get("WorkingDir") or "/"
 
     def _make_directories(self) -> None:
         """Make the directories that containers write results to.
@@ -282,7 +281,7 @@ class _Submission:
 
     def _check_script(self, replica: ReplicaRequest) -> None:
         """Refuse a container whose script is missing, before it is started, unless a mount may hold it."""
-        if not replica.script or replica.replica or replica.image not in self._working_dirs:
+        if not replica.script or replica.replica:
             return
         path = os.path.normpath(os.path.join(self._working_dirs[replica.image], replica.script))
         targets = [mount["Target"].rstrip("/") + "/" for mount in replica.body["HostConfig"]["Mounts"]]
@@ -325,20 +324,21 @@ class _Submission:
             )
 
 
-def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dict[str, Any] | None:
-    """Pull an image that the daemon does not have; returns what it knows of one that it had.
+def ensure_image(engine: Engine, image: str, platform: str | None = None) -> dict[str, Any]:
+    """Pull an image if the daemon does not have it; returns what the daemon knows of it.
 
     Raises:
         BackendError: it cannot be pulled.
         EngineUnavailableError: no daemon answers.
     """
-    found = image_store.inspect_image(engine, image)
+    found = inspect_image(engine, image)
     if found is not None:
         return found
     if image.startswith("sha256:"):
-        raise reasons.not_pulled(image, EngineError(404, "no such image"))
-    try:
-        image_store.pull(engine, image, platform=platform)
-    except EngineError as error:
-        raise reasons.not_pulled(image, error) from error
-    return None
+        raise BackendError(
+            f"the daemon has no image {image}",
+            hint="Images named by their id cannot be pulled. Submit the job again.",
+        )
+    from trainyard.progress import Silent
+
+    return pull_image(engine, image, Silent(), platform)

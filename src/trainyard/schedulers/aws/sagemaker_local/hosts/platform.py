@@ -39,7 +39,7 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainyard.docker.engine import Engine
-    from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster
+    from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import Cluster
 
 #: Of the toolkit, where the hosts of a job come together: hosts that are processes share the machine's ports.
 PORT_VARIABLES = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
@@ -105,7 +105,7 @@ class Platform:
             return
         if self._settings.docker != "never":
             from trainyard.docker.engine import Engine
-            from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import Cluster
+            from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import Cluster
 
             try:
                 self._engine = Engine.from_env()
@@ -152,14 +152,16 @@ class Platform:
             if len(hosts) > 1 and not self._ports:
                 self._ports = {name: str(self._reservations.port()) for name in PORT_VARIABLES}
             return
-        from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import ensure_image
+        from trainyard.docker.engine import EngineUnavailableError
+        from trainyard.schedulers.exec.container.submission import ensure_image
 
+        image = self._request["AlgorithmSpecification"].get("TrainingImage", "")
         try:
-            ensure_image(
-                self.cluster.engine, self._request["AlgorithmSpecification"].get("TrainingImage", "")
-            )
-        except TrainyardError as error:
+            ensure_image(self.cluster.engine, image)
+        except EngineUnavailableError as error:
             raise PlatformFailure(error.message) from error
+        except TrainyardError as error:
+            raise StartFailure(error.message) from error
 
     def views(self) -> str:
         """Return where data are put together that hosts are shown; there are none yet."""
@@ -184,7 +186,7 @@ class Platform:
     ) -> Running:
         """Return a host that is to be started."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.hosts.container import ContainerHost
+            from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import ContainerHost
 
             return ContainerHost(
                 plan, tree, self.cluster, self._variables, log_path, shown, self._credentials()
@@ -265,7 +267,7 @@ class Platform:
     def reclaim(self) -> None:
         """Make the hosts' files this user's own."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import reclaim
+            from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import reclaim
 
             reclaim(
                 self.cluster.engine,
@@ -277,9 +279,9 @@ class Platform:
     def close(self) -> None:
         """Remove what hosts were made of, and their files."""
         if self.cluster is not None:
-            from trainyard.schedulers.aws.sagemaker_local.hosts.cluster import sweep
+            from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import remove_all
 
-            sweep(self.cluster.engine, self._job.path)
+            remove_all(self.cluster.engine, self._job.path)
         self._close_engine()
         self._reservations.close()
         shutil.rmtree(self._secrets, ignore_errors=True)
