@@ -15,7 +15,7 @@ LEVELS = [
     ["runner"],
     ["components", "testing"],
     ["schedulers.aws.sagemaker_local"],
-    ["schedulers.aws.sagemaker_local.hosts", "schedulers.aws.sagemaker_local.data"],
+    ["schedulers.aws.sagemaker_local.hosts"],
     ["schedulers.aws.batch", "schedulers.aws.sagemaker", "schedulers.docker", "schedulers.local"],
     ["schedulers.aws", "schedulers.exec.container", "schedulers.exec.process"],
     ["schedulers.exec"],

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local import housekeeping
-from trainyard.schedulers.aws.sagemaker_local.data import object_cache
-from trainyard.schedulers.aws.sagemaker_local.data.object_cache import Cache, cache_dir
+from trainyard.schedulers.aws.sagemaker_local import housekeeping, object_cache
+from trainyard.schedulers.aws.sagemaker_local.object_cache import Cache, cache_dir
 from trainyard.toolkit import store
 
 from .conftest import file_channel

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker_local.data.filesystems import VARIABLE, parse
+from trainyard.schedulers.aws.sagemaker_local.filesystems import VARIABLE, parse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard.schedulers.aws.sagemaker_local import housekeeping
-from trainyard.schedulers.aws.sagemaker_local.data import object_cache
+from trainyard.schedulers.aws.sagemaker_local import housekeeping, object_cache
 from trainyard.schedulers.aws.sagemaker_local.submission import code_dir, default_output
 
 from .conftest import Bucket, until

@@ -1,6 +1,6 @@
 """For scripts: save your state when the job is asked to stop.
 
-from .on_stop import on_stop
+from trainyard_toolkit.on_stop import on_stop
 on_stop(lambda: model.save(checkpoint_path))
 """
 

@@ -64,14 +64,8 @@ _STRONG = _set(
 )
 _STRONG_END = LazyPattern(r"(?:password|passwords|passwd|passphrase|secret|secrets|apikey|apikeys)$")
 _STRONG_PAIRS = frozenset(
-    (
-        ("connection", "string"),
-        ("conn", "str"),
-        ("conn", "string"),
-        ("pass", "phrase"),
-        ("pass", "word"),
-        ("pass", "key"),
-    )
+    tuple(pair.split("-"))
+    for pair in ("connection-string", "conn-str", "conn-string", "pass-phrase", "pass-word", "pass-key")
 )
 #: A name that ends in one of these is about a secret, and holds none.
 _ABOUT = _set(
@@ -158,17 +152,7 @@ _STEMS = (
 #: Likewise for what follows ``?`` or ``&`` in a URL, and for the commands that `_calls` knows.
 _SIGNATURE_STEMS = ("sig", "x-amz-", "x-goog-", "awsaccesskeyid", "code=")
 _CALL_STEMS = (
-    "curl",
-    "wget",
-    "http",
-    "pass",
-    "mysql",
-    "mariadb",
-    "login",
-    "redis-cli",
-    "echo",
-    "printf",
-    "set ",
+    *("curl", "wget", "http", "pass", "mysql", "mariadb", "login", "redis-cli", "echo", "printf", "set "),
 )
 
 STRONG, TOKEN, KEY, AUTH, PASS = "strong", "token", "key", "auth", "pass"
@@ -301,61 +285,11 @@ _SHAPES = LazyPattern(
 )
 
 #: Each shape has one of these in it.
-_SHAPE_MARKS = (
-    *(
-        "PRIVATE KEY",
-        "AKIA",
-        "ASIA",
-        "ghp_",
-        "gho_",
-        "ghu_",
-        "ghs_",
-        "ghr_",
-        "github_pat_",
-        "hf_",
-        "npm_",
-        "gsk_",
-    ),
-    *(
-        "r8_",
-        "_live_",
-        "_test_",
-        "whsec_",
-        "shp",
-        "dop_v1_",
-        "dapi",
-        "AGE-SECRET-KEY",
-        "glsa_",
-        "glc_",
-        "lin_api_",
-    ),
-    *(
-        "hvs.",
-        "hvb.",
-        "ya29.",
-        "SG.",
-        ":AA",
-        "earer ",
-        "gl",
-        "xox",
-        "xapp-",
-        "AIza",
-        "pypi-A",
-        "dckr_",
-        "nvapi-",
-    ),
-    *(
-        "xai-",
-        "pplx-",
-        "gsk-",
-        "GOCSPX-",
-        "ATATT",
-        "sk-",
-        "eyJ",
-        "hooks.slack.com",
-        "discord.com/api/webhooks",
-    ),
-)
+_SHAPE_MARKS = _set(
+    "AKIA ASIA ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ npm_ gsk_ r8_ _live_ _test_ whsec_ shp dop_v1_ dapi"
+    " AGE-SECRET-KEY glsa_ glc_ lin_api_ hvs. hvb. ya29. SG. :AA gl xox xapp- AIza pypi-A dckr_ nvapi- xai-"
+    " pplx- gsk- GOCSPX- ATATT sk- eyJ hooks.slack.com discord.com/api/webhooks"
+) | {"PRIVATE KEY", "earer "}
 
 # ---- places
 
@@ -912,15 +846,9 @@ _WHOLE = LazyPattern(
 )
 _SETTING = LazyPattern(r"(?P<name>[A-Za-z_]\w{0,127})=(?P<value>.*)\Z", re.S)
 _PROGRAMS = {
-    "curl": "curl",
-    "wget": "curl",
-    "http": "curl",
-    "https": "curl",
+    **dict.fromkeys(("curl", "wget", "http", "https"), "curl"),
+    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb"), "mysql"),
     "sshpass": "p",
-    "mysql": "mysql",
-    "mysqldump": "mysql",
-    "mysqladmin": "mysql",
-    "mariadb": "mysql",
     "login": "login",
     "redis-cli": "a",
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 from ..errors import UnsupportedFormatError
-from ..predecessor import recordio
 from ..serving import content_types, encoders
 from ..serving.decoders import csv_to_numpy, json_to_numpy, npy_to_numpy
+from . import recordio
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import launch as launching
 from .. import mpi
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from ..predecessor.process_runner import (
+from .process_runner import (
     DEFAULT_ERROR_CLASS,
     ProcessRunner,
     _exceptions_of,

@@ -9,10 +9,10 @@ import subprocess
 from .. import launch as launching
 from ..environment import Environment
 from ..errors import ClientError, ExecuteUserScriptError
-from ..predecessor import SM_TRAINING_COMPILER_PATHS
-from ..predecessor.running import Running
 from ..process import Command, Policy
 from ..relay import Relay
+from . import SM_TRAINING_COMPILER_PATHS
+from .running import Running
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import launch as launching
 from .. import xla
-from ..predecessor.process_runner import ProcessRunner, set_hosts
+from .process_runner import ProcessRunner, set_hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .. import launch as launching
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from ..predecessor.mpi_runner import (
+from .mpi_runner import (
     MPI_FINISHED_STATUS_FILE,
     MasterRunner,
     get_dataparallel_exception_classes,
 )
-from ..predecessor.process_runner import DEFAULT_ERROR_CLASS
+from .process_runner import DEFAULT_ERROR_CLASS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import launch as launching
 from .. import torchrun
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from ..predecessor.process_runner import ProcessRunner, set_hosts
+from .process_runner import ProcessRunner, set_hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..environment import Environment
-    from ..predecessor.running import Running
     from ..process import Outcome
+    from .running import Running
 
 __all__ = ["SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..predecessor import SM_TRAINING_COMPILER_PATHS
+from . import SM_TRAINING_COMPILER_PATHS
 
 __all__ = ["SM_TRAINING_COMPILER_PATHS"]
 

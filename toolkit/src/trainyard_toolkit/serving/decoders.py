@@ -9,7 +9,7 @@ import io
 import json
 
 from ..errors import ClientError, UnsupportedFormatError
-from ..serving import content_types
+from . import content_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

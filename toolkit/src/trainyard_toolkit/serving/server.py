@@ -96,7 +96,7 @@ def _server(settings: Settings) -> object:
 
         def load(self) -> object:
             """The application, in each worker."""
-            from ..serving import worker
+            from . import worker
 
             return worker.application()
 

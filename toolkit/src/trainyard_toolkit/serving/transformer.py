@@ -12,7 +12,7 @@ import os
 
 from .. import log
 from ..errors import ClientError, UnsupportedFormatError
-from ..serving import content_types, decoders, encoders
+from . import content_types, decoders, encoders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import os
 import sys
 
 from ..layout import Layout
-from ..serving import content_types
-from ..serving.transformer import Answer, Transformer
+from . import content_types
+from .transformer import Answer, Transformer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard import system
-from trainyard.schedulers.aws.sagemaker_local.data.input_data import Channels
-from trainyard.schedulers.aws.sagemaker_local.data.pipes import PipeFeeder
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
     Situation,
@@ -19,8 +17,10 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
     output_directories,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, Tree, hosts_of
+from trainyard.schedulers.aws.sagemaker_local.input_data import Channels
 from trainyard.schedulers.aws.sagemaker_local.job_status import LONGEST_REASON
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
+from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.toolkit import channels, store, sync
 

@@ -13,8 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 
-from trainyard.schedulers.aws.sagemaker_local import submission
-from trainyard.schedulers.aws.sagemaker_local.data import object_cache
+from trainyard.schedulers.aws.sagemaker_local import object_cache, submission
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
@@ -130,7 +129,7 @@ def _data(older_than: float) -> Iterator[Leftover]:
         yield Leftover(f"data/{older_than}", object_cache.cache_dir(), age, size)
 
 
-def _unused(older_than: float) -> Iterator[object_cache.Entry]:
+def _unused(older_than: float) -> Iterator[object_cache.CacheEntry]:
     return (entry for entry in object_cache.entries() if entry.age >= older_than)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import trainyard
 from trainyard.errors import BackendError, ConfigError
 from trainyard.redaction import Redactor
-from trainyard.schedulers.aws.sagemaker_local import rules, training_job
-from trainyard.schedulers.aws.sagemaker_local.data import filesystems
+from trainyard.schedulers.aws.sagemaker_local import filesystems, rules, training_job
 from trainyard.schedulers.aws.sagemaker_local.hosts import layout
 from trainyard.schedulers.aws.sagemaker_local.job_status import first_state
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob

@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import Any
 
-from trainyard.schedulers.aws.sagemaker_local.data import filesystems
+from trainyard.schedulers.aws.sagemaker_local import filesystems
 from trainyard.schedulers.aws.sagemaker_local.hosts import namespaces
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import count_of
 from trainyard.schedulers.aws.sagemaker_local.request_validation import invalid

@@ -15,8 +15,7 @@ from trainyard.schedulers.aws.sagemaker.channels import check_exists, local_path
 from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
-from trainyard.schedulers.aws.sagemaker_local import rules
-from trainyard.schedulers.aws.sagemaker_local.data import filesystems
+from trainyard.schedulers.aws.sagemaker_local import filesystems, rules
 from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from trainyard.backoff import Backoff
 from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
-from trainyard.schedulers.aws.sagemaker_local.data.job_results import send_results
 from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
+from trainyard.schedulers.aws.sagemaker_local.job_results import send_results
 from trainyard.schedulers.aws.sagemaker_local.job_status import MESSAGES, Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.log_metrics import final_metrics

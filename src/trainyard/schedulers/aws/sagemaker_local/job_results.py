@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Tree
-from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.toolkit import archive, outputs, store
 
 if TYPE_CHECKING:
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
     from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
 
 

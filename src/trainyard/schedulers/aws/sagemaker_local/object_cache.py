@@ -139,7 +139,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """An entry, or one that was never finished.
 
     Attributes:
@@ -153,7 +153,7 @@ class Entry:
     age: float
 
 
-def entries(root: str = "") -> Iterator[Entry]:
+def entries(root: str = "") -> Iterator[CacheEntry]:
     """Yield all entries, but those that are being fetched."""
     now = time.time()
     for where, _, names in os.walk(root or cache_dir()):
@@ -164,9 +164,9 @@ def entries(root: str = "") -> Iterator[Entry]:
             except FileNotFoundError:
                 continue
             if not name.endswith(_PARTIAL):
-                yield Entry(path, facts.st_size, now - facts.st_atime)
+                yield CacheEntry(path, facts.st_size, now - facts.st_atime)
             elif not _is_locked(path):
-                yield Entry(path, facts.st_size, now - facts.st_mtime)
+                yield CacheEntry(path, facts.st_size, now - facts.st_mtime)
 
 
 def discard(path: str) -> int:

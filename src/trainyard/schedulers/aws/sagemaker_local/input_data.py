@@ -13,10 +13,10 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from trainyard.schedulers.aws.sagemaker_local.data.filesystems import directory_of
-from trainyard.schedulers.aws.sagemaker_local.data.object_cache import Cache
-from trainyard.schedulers.aws.sagemaker_local.data.pipes import Piece, PipeFeeder
+from trainyard.schedulers.aws.sagemaker_local.filesystems import directory_of
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, channels_of, input_mode
+from trainyard.schedulers.aws.sagemaker_local.object_cache import Cache
+from trainyard.schedulers.aws.sagemaker_local.pipes import Piece, PipeFeeder
 from trainyard.toolkit import channels, store
 
 T = TypeVar("T")

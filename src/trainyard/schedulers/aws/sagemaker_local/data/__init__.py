@@ -1,1 +1,0 @@
-"""What jobs read and leave behind: channels, checkpoints, results, and where they lie."""
