@@ -152,6 +152,11 @@ class AppStatusError(TrainyardError):
         self.status = status
 
 
+def described(error: BaseException) -> str:
+    """Return an error's message, with the type of an exception that is not ours."""
+    return error.message if isinstance(error, TrainyardError) else f"{type(error).__name__}: {error}"
+
+
 #: How many names a message shows.
 MOST_NAMES = 60
 

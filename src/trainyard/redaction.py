@@ -67,6 +67,14 @@ class Redactor(secret_rules.SecretFilter):
         """Return a named value: replaced if the name is that of a secret, otherwise redacted within."""
         return self.named(name, value)
 
+    def options(self, values: Mapping[str, Any], opts: Iterable[tuple[str, Any]] = ()) -> dict[str, Any]:
+        """Return a scheduler's option values: those declared or named as secrets are replaced."""
+        secret = {name for name, opt in opts if opt.secret}
+        return {
+            name: self.secret(name, value) if name in secret else self.value(name, value)
+            for name, value in values.items()
+        }
+
     def args(self, args: Iterable[Any]) -> list[Any]:
         """Return a list of arguments without secrets; what follows ``--some-token`` is one."""
         return self.words(args)

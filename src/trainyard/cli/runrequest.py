@@ -56,10 +56,12 @@ class RunRequest:
     """
 
     def __init__(self, args: Namespace, config: Config) -> None:
+        from trainyard.schedulers.registry import get_default_scheduler_name
+
         settings = config.command("run")
         self._args = args
         self._config = config
-        self.scheduler: str = args.scheduler or _value(settings, "scheduler") or _default_scheduler()
+        self.scheduler: str = args.scheduler or _value(settings, "scheduler") or get_default_scheduler_name()
         self.component: str = args.component or _value(settings, "component") or ""
         self.following = following_settings(config)
         configured: str | None = _value(settings, "workspace")
@@ -85,7 +87,7 @@ class RunRequest:
     def located(self, error: TrainyardError) -> TrainyardError:
         """Add the place of configured values to an error about the scheduler or arguments."""
         if isinstance(error, UnknownSchedulerException):
-            setting = None if self._args.scheduler else self._config.command("run").get("scheduler")
+            setting = None if self._args.scheduler else self._settings.get("scheduler")
             return UnknownSchedulerException(
                 f"{setting.origin}: {error.message}" if setting else error.message, hint=error.hint
             )
@@ -128,10 +130,24 @@ class RunRequest:
         refuse_data_outside(self._options, opts, self._defaults())
 
     def announce(self, runner: Runner) -> None:
-        """Announce where code and data go, if a project's file chose it. Call `arguments` first."""
+        """Print where code and data go, if a project's file chose it. Call `arguments` first."""
         scheduler = runner.scheduler(self.scheduler)
+        opts = scheduler.run_opts()
+        found = {}
         chosen = None if self._args.scheduler or scheduler.is_local else self._settings.get("scheduler")
-        announce_choices((self.scheduler, chosen), self._options, scheduler.run_opts(), self._defaults())
+        if chosen is not None and chosen.project:
+            found[f"scheduler {self.scheduler}"] = chosen
+        for key, setting in self._options.items():
+            # an option names a destination if it is declared as one, or is a URI and not a source
+            is_uri = not _sends(opts, key) and "://" in str(setting.value)
+            if setting.project and setting.value and (is_uri or _sends(opts, key) == "to"):
+                found[f"{key}={setting.value}"] = setting
+        for key, setting in self._defaults().items():
+            if setting.project and (key in _OPENED or "://" in str(setting.value)):
+                found[f"{key}={setting.value}"] = setting
+        if found:
+            choices = ", ".join(f"{choice} ({setting.origin})" for choice, setting in found.items())
+            note(without_secrets(f"The project's files choose where code and data go: {choices}"))
 
     def _travelling(self, runner: Runner) -> Workspace:
         """Return the workspace: by default the current directory, if the scheduler ships code."""
@@ -152,12 +168,6 @@ def following_settings(config: Config) -> dict[str, bool]:
 def _value(settings: dict[str, Setting], name: str) -> Any:
     setting = settings.get(name)
     return None if setting is None else setting.value
-
-
-def _default_scheduler() -> str:
-    from trainyard.schedulers.registry import get_default_scheduler_name
-
-    return get_default_scheduler_name()
 
 
 def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
@@ -279,43 +289,6 @@ def refuse_data_outside(
                 f" {_top(setting.project)}, and a project's file may not send anything else",
                 hint=f"To send it anyway, name it on the command line: {instead}",
             )
-
-
-def announce_choices(
-    scheduler: tuple[str, Setting | None],
-    options: Mapping[str, Setting],
-    opts: runopts,
-    defaults: Mapping[str, Setting],
-) -> None:
-    """Print on stderr where code and data go, if a project's file chose it.
-
-    ``scheduler`` is its name, and the setting that chose it if it is remote; ``defaults`` are the configured
-    values of the component's parameters.
-    """
-    name, chosen = scheduler
-    found = [(f"scheduler {name}", chosen)] if chosen is not None and chosen.project else []
-    found += [
-        (f"{key}={setting.value}", setting)
-        for key, setting in options.items()
-        if setting.project and setting.value and _is_destination(_sends(opts, key), setting.value)
-    ]
-    found += [
-        (f"{key}={setting.value}", setting)
-        for key, setting in defaults.items()
-        if setting.project and (key in _OPENED or "://" in str(setting.value))
-    ]
-    if found:
-        note(
-            without_secrets(
-                "The project's files choose where code and data go: "
-                + ", ".join(f"{w} ({s.origin})" for w, s in found)
-            )
-        )
-
-
-def _is_destination(sends: str, value: object) -> bool:
-    """Tell whether an option names a destination: it is declared as one, or is a URI and not a source."""
-    return sends == "to" or (not sends and "://" in str(value))
 
 
 def _sends(opts: runopts, key: str) -> str:

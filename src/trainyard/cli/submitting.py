@@ -128,11 +128,7 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     from trainyard.specs.serialize import to_json
 
     redactor = Redactor()
-    secret = {name for name, option in runner.scheduler_run_opts(info.scheduler) if option.secret}
-    cfg = {
-        key: redactor.secret(key, value) if key in secret else redactor.value(key, value)
-        for key, value in info.cfg.items()
-    }
+    cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
     app = redactor.json({} if info.app is None else to_json(info.app))
     request = shown_request(info)
     code = None if info.shipment is None else info.shipment.plan()

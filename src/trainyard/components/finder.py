@@ -326,34 +326,29 @@ def _infos_behind(point: EntryPoint) -> Iterator[ComponentInfo]:
         if ":" in point.value:
             yield ComponentInfo(point.name, Component(point.name, _loaded_function(point)).summary, origin)
             return
-        for module_name in [point.value, *_submodules(point)]:
-            prefix = _prefix(point) + module_name[len(point.value) + 1 :]
-            prefix += "." if prefix and not prefix.endswith(".") else ""
+        for module_name, prefix in _modules_behind(point):
             for fn_name, fn in _components_in(_load(point, module_name)):
                 yield ComponentInfo(prefix + fn_name, Component(fn_name, fn).summary, origin)
     except ConfigError as error:
         yield ComponentInfo(_prefix(point).rstrip(".") or point.value, "", origin, error=str(error))
 
 
-def _submodules(point: EntryPoint) -> list[str]:
-    """Return the dotted names of the modules within a package, namespace packages included."""
+def _modules_behind(point: EntryPoint) -> Iterator[tuple[str, str]]:
+    """Yield the modules of an entry point, each with the prefix of its components' names."""
+    yield point.value, _prefix(point)
     source = _source_of(point.value)
     if source is None or not os.path.isdir(source):
-        return []
-    names = []
-    for directory, subdirectories, files in os.walk(source):
+        return
+    for directory, subdirectories, files in os.walk(source):  # finds namespace packages too
         subdirectories[:] = sorted(d for d in subdirectories if d.isidentifier() and not d.startswith("_"))
-        relative = os.path.relpath(directory, source)
-        parts = [] if relative == "." else relative.split(os.sep)
+        parts = [part for part in os.path.relpath(directory, source).split(os.sep) if part != "."]
+        if parts and "__init__.py" in files:
+            yield ".".join([point.value, *parts]), f"{_prefix(point)}{'.'.join(parts)}."
         for file in sorted(files):
             stem = file.removesuffix(".py")
-            if (
-                file.endswith(".py")
-                and stem.isidentifier()
-                and (not stem.startswith("_") or stem == "__init__")
-            ):
-                names.append(".".join([point.value, *parts, *([] if stem == "__init__" else [stem])]))
-    return [name for name in names if name != point.value]
+            if file.endswith(".py") and stem.isidentifier() and not stem.startswith("_"):
+                inner = ".".join([*parts, stem])
+                yield f"{point.value}.{inner}", f"{_prefix(point)}{inner}."
 
 
 def _source_of(module_name: str) -> str | None:
@@ -399,9 +394,7 @@ def _functions_behind(point: EntryPoint) -> Iterator[tuple[str, str, str]]:
         if source:
             yield point.name, source, attribute
         return
-    for module_name in [module, *_submodules(point)]:
+    for module_name, prefix in _modules_behind(point):
         source = _written_source(module_name)
-        prefix = _prefix(point) + module_name[len(module) + 1 :]
-        prefix += "." if prefix and not prefix.endswith(".") else ""
         for fn in component_functions(source) if source else ():
             yield prefix + fn, source or "", fn

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from trainyard.runner.history import History
     from trainyard.runner.jobsearch import JobFilter
     from trainyard.runner.records import JobRecord
-    from trainyard.schedulers.base import ListAppResponse, LogBlock, LogQuery, Scheduler, Stream
+    from trainyard.schedulers.base import (
+        DescribeAppResponse,
+        ListAppResponse,
+        LogBlock,
+        LogQuery,
+        Scheduler,
+        Stream,
+    )
     from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun import AppDryRunInfo
@@ -361,7 +368,7 @@ class Runner:
                 if ended is None and refusal_is_final and isinstance(error, AccessError):
                     raise
                 return ended or observation.unreachable(error)
-            return observation.observed(self, app_handle, scheduler, response)
+            return self._observed(app_handle, scheduler, response)
 
     def statuses(self, handles: Iterable[AppHandle]) -> dict[AppHandle, AppStatus | None]:
         """Return the states of several jobs, with one batched call for each scheduler.
@@ -427,7 +434,7 @@ class Runner:
             if isinstance(response, Exception):
                 ended = observation.known_end(self.history, app_handle, response)
                 return ended or observation.unreachable(response)
-            return observation.observed(self, app_handle, scheduler, response)
+            return self._observed(app_handle, scheduler, response)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
         """Return the definition of a job, from its scheduler or else the history; None if there is none."""
@@ -549,6 +556,20 @@ class Runner:
         """Return a job's scheduler, and its id there."""
         parsed = parse_app_handle(app_handle)
         return self.scheduler(parsed.scheduler_backend), parsed.app_id
+
+    def _observed(
+        self, app_handle: AppHandle, scheduler: Scheduler[Any], response: DescribeAppResponse | None
+    ) -> AppStatus | None:
+        """Return the state that a scheduler gave of a job, recorded, or else the one of the history."""
+        from trainyard.runner import observation
+
+        if response is None:
+            return observation.unseen_status(self.history, self.scheduler, app_handle)
+        status = response.to_status()
+        # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
+        if self._history is not None or not scheduler.is_local:
+            observation.record_states(self.history, [(app_handle, status)])
+        return status
 
     def _reconciled_history(self) -> History:
         intents = self.history.intents()

@@ -6,7 +6,7 @@ import time
 import warnings
 
 from trainyard.backoff import Backoff
-from trainyard.errors import AccessError, BackendError, StateStoreError, TrainyardError, UnknownAppException
+from trainyard.errors import AccessError, BackendError, StateStoreError, UnknownAppException, described
 from trainyard.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 from trainyard.specs.status import AppState, AppStatus, is_terminal
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from trainyard.runner.api import Runner
     from trainyard.runner.history import History
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import DescribeAppResponse, Scheduler
@@ -69,8 +68,7 @@ def unreachable(error: Exception) -> AppStatus:
     """Return the status of a job that cannot be seen now."""
     from trainyard.redaction import redact_text
 
-    message = error.message if isinstance(error, TrainyardError) else f"{type(error).__name__}: {error}"
-    return AppStatus(AppState.UNREACHABLE, num_restarts=-1, msg=redact_text(message))
+    return AppStatus(AppState.UNREACHABLE, num_restarts=-1, msg=redact_text(described(error)))
 
 
 def known_end(history: History, app_handle: str, error: Exception) -> AppStatus | None:
@@ -231,19 +229,6 @@ def statuses(
         seen.append((handle, status))
     record_states(history, seen)
     return result
-
-
-def observed(
-    runner: Runner, app_handle: str, scheduler: Scheduler[Any], response: DescribeAppResponse | None
-) -> AppStatus | None:
-    """Return the state that a scheduler gave of a job, recorded, or else the one of the history."""
-    if response is None:
-        return unseen_status(runner.history, runner.scheduler, app_handle)
-    status = response.to_status()
-    # Opening the history costs more than the whole of a local job's status, and that can be seen again.
-    if runner._history is not None or not scheduler.is_local:
-        record_states(runner.history, [(app_handle, status)])
-    return status
 
 
 def unseen_status(history: History, scheduler_of: SchedulerOf, app_handle: str) -> AppStatus | None:

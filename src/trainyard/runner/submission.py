@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-from trainyard.errors import TrainyardError
+from trainyard.errors import TrainyardError, described
 from trainyard.git import GitProbe
 from trainyard.runner.records import INTERRUPTED
 from trainyard.specs.handles import make_app_handle
@@ -14,15 +14,12 @@ from trainyard.system.identity import host_name, myself, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from trainyard.progress import Progress
-    from trainyard.redaction import Redactor
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.dryrun import AppDryRunInfo
-    from trainyard.specs.options import runopts
 
 
 def submit(
@@ -84,7 +81,7 @@ def _ship(
         from trainyard.redaction import redact_text
 
         interrupted = isinstance(error, KeyboardInterrupt)
-        _record(history.refused, key, INTERRUPTED if interrupted else redact_text(_text_of(error)))
+        _record(history.refused, key, INTERRUPTED if interrupted else redact_text(described(error)))
         raise
     _record(history.amend, key, fingerprint=fingerprint_of(info), images=info.record["images"])
 
@@ -123,7 +120,7 @@ def describe_submission(
         "name": info.app.name if info.app is not None else "",
         "component": record.get("component"),
         "component_args": redactor.json(record.get("component_args")),
-        "cfg": redact_cfg(redactor, scheduler.run_opts(), info.cfg),
+        "cfg": redactor.options(jsonable(info.cfg), scheduler.run_opts()),
         "app": redactor.json(app or {}),
         "workspace": record.get("workspace"),
         "fingerprint": fingerprint_of(info),
@@ -138,19 +135,8 @@ def describe_submission(
     }
 
 
-def redact_cfg(redactor: Redactor, opts: runopts, cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scheduler options as JSON values, without secrets."""
-    result: dict[str, Any] = {}
-    for name, value in cfg.items():
-        plain = jsonable(value)
-        opt = opts.get(name)
-        secret = opt is not None and opt.secret
-        result[name] = redactor.secret(name, plain) if secret else redactor.value(name, plain)
-    return result
-
-
 def jsonable(value: Any) -> Any:
-    """Return a value as JSON can hold it: what it cannot becomes text."""
+    """Return a value as JSON values; what JSON lacks becomes text."""
     from trainyard.specs.serialize import to_json
 
     if isinstance(value, os.PathLike):
@@ -180,7 +166,7 @@ def _settle_refusal(
             handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, info.app_id)
             _record(history.submitted, key, handle, info.app_id, state=found.state.name)
             return
-    _record(history.refused, key, redact_text(_text_of(error)))
+    _record(history.refused, key, redact_text(described(error)))
 
 
 def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
@@ -188,10 +174,6 @@ def fingerprint_of(info: AppDryRunInfo[Any]) -> str | None:
     manifest = None if info.shipment is None else info.shipment.manifest
     fingerprint: str | None = info.record.get("fingerprint")
     return fingerprint if manifest is None else str(manifest.fingerprint)
-
-
-def _text_of(error: BaseException) -> str:
-    return error.message if isinstance(error, TrainyardError) else f"{type(error).__name__}: {error}"
 
 
 def _record(write: Any, *args: Any, **columns: Any) -> None:

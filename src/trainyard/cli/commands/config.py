@@ -150,9 +150,7 @@ def scheduler_options() -> dict[str, Any]:
 def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
     from trainyard.runner.config import effective_options
 
-    section = _shown_values(
-        effective_options(config, name, options), {key for key, opt in options if opt.secret}
-    )
+    section = _shown_values(effective_options(config, name, options), options)
     for key, opt in options:
         if opt.is_required and key not in section:
             section[key] = ShownValue(None, NOT_SET)
@@ -168,19 +166,11 @@ def _named(config: Config, table: str) -> list[str]:
     return sorted(names)
 
 
-def _shown_values(settings: dict[str, Setting], secret: set[str] | None = None) -> dict[str, ShownValue]:
+def _shown_values(settings: dict[str, Setting], options: Any = ()) -> dict[str, ShownValue]:
     from trainyard.redaction import Redactor
 
-    redactor = Redactor()
-    return {
-        key: ShownValue(
-            redactor.secret(key, setting.value)
-            if key in (secret or ())
-            else redactor.value(key, setting.value),
-            setting.origin,
-        )
-        for key, setting in settings.items()
-    }
+    values = Redactor().options({key: setting.value for key, setting in settings.items()}, options)
+    return {key: ShownValue(values[key], setting.origin) for key, setting in settings.items()}
 
 
 def as_text(sections: Sections) -> str:
