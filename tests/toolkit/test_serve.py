@@ -128,7 +128,7 @@ def test_what_is_no_number_is_never_predicted_from(served: Served) -> None:
     for body in (b"1,two\n3,4\n", b"1,,3\n", b"a\nb\n"):
         status, answer = served.invoke(body, "text/csv")
         assert status == 400, answer
-        assert "values that are no numbers" in json.loads(answer)["error-message"]
+        assert "values are not numbers" in json.loads(answer)["error-message"]
     assert b"from 1 to 2 values" in served.invoke(b"1,2\n3\n", "text/csv")[1]
     for body, kind in (
         (b"1,2\n3\n", "text/csv"),

@@ -3,7 +3,7 @@
 In an environment with the wheel a ``.pth`` file puts a finder at the end of the import system's list at the
 start of each Python, unless ``TRAINYARD_ALIASES=0``; it imports this module when one of the names is asked
 for. Standing last in line, it finds nothing that is installed; and the modules of an original are never ours.
-The zipapp has no ``.pth`` file; it carries stand-ins, in a folder of its own on the PYTHONPATH of the script,
+The zipapp has no ``.pth`` file; it carries stand-ins, in another folder on the PYTHONPATH of the script,
 that call :func:`stand_in`.
 """
 

@@ -125,7 +125,7 @@ def _port() -> int:
 
 
 def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> None:
-    """The first host: whoever comes, tell all."""
+    """The first host: accept every host, and tell each where all are."""
     listener = muster.listen(_port(), PORT_VARIABLE)
     table: dict[str, str] = {}
     lines: dict[int, muster.Line] = {}

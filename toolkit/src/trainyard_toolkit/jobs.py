@@ -183,7 +183,7 @@ class Job:
 
     @property
     def log_level(self) -> object:
-        """The level of the toolkit's own messages that the job asks for; None if it asks for none."""
+        """The level of the toolkit's own messages that the job asks for; None by default."""
         asked = self.hyperparameters.get("sagemaker_container_log_level")
         return asked or os.environ.get("SAGEMAKER_CONTAINER_LOG_LEVEL") or None
 

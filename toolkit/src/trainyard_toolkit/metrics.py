@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_LINE = 1024 * 1024
-# What makes a search over many lines differ from one per line beyond what MULTILINE mends.
+# With these, a search over many lines differs from one per line, even with MULTILINE.
 _LINE_BOUND = re.compile(rb"\\[AZ]|\(\?(?![:P])|\(\?P=")
 
 

@@ -188,7 +188,7 @@ class Chief:
         return False
 
     def hear(self, host: str) -> dict[str, Any] | None:
-        """Read what a host has said; the end of its part, or None if it goes on."""
+        """Read a host's messages; return how its part ended, None while it runs."""
         line = self.lines[host]
         for message in line.receive():
             if "exit" in message:

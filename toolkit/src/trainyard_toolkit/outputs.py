@@ -63,8 +63,8 @@ class Results:
         _do_all(steps)
 
     def _intermediate_uri(self) -> str | None:
-        """Where intermediate output goes; None if nowhere, or if the platform has made the folder and sees
-        to it.
+        """Where intermediate output goes; None if it is not wanted, or if the platform sends it, which has
+        made the folder then.
         """
         if self.job is not None:
             return self._output_uri("intermediate")

@@ -1,7 +1,7 @@
 """Starts one child and looks after it: signals go down, output comes up, nothing stays behind.
 
 ``supervise`` is what ``train`` does as PID 1 (or anywhere): one poll loop over the signal pipe and the
-relays, so that a SIGTERM is passed on at once and the end of the child is seen at once.
+relays, so that it passes on a SIGTERM and sees the end of the child without delay.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Command:
 
 
 class Policy:
-    """How long things may take, and who is told when a stop begins.
+    """Time limits, and what is called when a stop begins.
 
     Args:
         grace: seconds between passing on a stop and SIGKILL.
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def spawn(command: Command, stdout: int | None = None, stderr: int | None = None) -> int:
-    """Start a child in a session of its own that dies with us; return its pid.
+    """Start a child in a new session that dies with us; return its pid.
 
     Raises:
         StartError: the system will not run it; the message has its reason.

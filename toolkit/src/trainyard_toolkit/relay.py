@@ -137,7 +137,7 @@ class Relay:
 def _nonblocking_view(target: int) -> tuple[int, int]:
     """A descriptor for ``target`` that never blocks, and how much may be written at once.
 
-    O_NONBLOCK belongs to the open file, which is shared with the child and with whoever started us, so it is
+    O_NONBLOCK belongs to the open file, which is shared with the child and our parent, so it is
     set on a second opening of the same pipe or terminal. What cannot be opened again is written in small
     pieces.
     """

@@ -159,7 +159,7 @@ def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] 
 
 
 def _output(command: list[str]) -> str | None:
-    """What a program prints, or None if it is absent or fails. Absence costs no process."""
+    """What a program prints; None if it fails or is not installed, which starts no process."""
     program = which(command[0])
     if program is None:
         return None

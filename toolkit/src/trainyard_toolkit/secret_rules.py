@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SHORTEST_URL_TOKEN = 16
 _LONGEST_NAME = 128
 _LONGEST_JSON = 1 << 20
-#: A longer value is not looked at: whoever gives it away would have it looked at again from its middle.
+#: A longer value counts as a secret: to exempt it would mean to search it again from its middle.
 _LONGEST_EXEMPT = 1024
 
 

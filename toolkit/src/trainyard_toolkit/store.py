@@ -342,7 +342,7 @@ class Store:
                 digest.update(block)
         if digest.hexdigest() == item.tag:
             return True
-        # the tag of an object that is encrypted with a key of its owner looks like an MD5, and is none
+        # with a key of its owner's, an object has a tag that looks like an MD5 and is not
         head = self.persist(f"fetch {item.place.uri}", lambda: self._head(item.place))
         return head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
 

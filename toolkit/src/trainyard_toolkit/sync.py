@@ -82,7 +82,7 @@ class Mirror:
             return None
 
     def start(self) -> None:
-        """Begin to watch and send, on a thread of its own."""
+        """Begin to watch and send, on another thread."""
         self._thread = threading.Thread(target=self._run, name=f"trainyard-{self.purpose}", daemon=True)
         self._thread.start()
 

@@ -76,7 +76,7 @@ class Training:
         return 0 if report is None else report.exit_code
 
     def _attempt(self) -> failure.Report | None:
-        """Prepare and run the script; None if all went well."""
+        """Prepare and run the script; return the failure, None after success."""
         _on_stop(_raise_stopped)
         if self.job_source:
             from . import jobs
@@ -288,5 +288,5 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
     training = Training(Layout.for_job() if job else Layout(), argv, job)
     code = training.run()
     if job and training.status < 0:
-        process.end_by(-training.status)  # as the script did: whoever started us judges by it
+        process.end_by(-training.status)  # as the script did: our parent judges by it
     return code

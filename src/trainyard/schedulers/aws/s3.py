@@ -32,7 +32,7 @@ def join_uri(bucket: str, *parts: str) -> str:
 
 
 def is_directory_bucket(uri: str) -> bool:
-    """Tell whether a URI is in a directory bucket (S3 Express One Zone), which has rules of its own."""
+    """Tell whether a URI is in a directory bucket (S3 Express One Zone), which has other rules."""
     return split_uri(uri)[0].endswith("--x-s3")
 
 

@@ -111,7 +111,7 @@ class Transformer:
             if not ours or getattr(getattr(data, "dtype", None), "kind", "") not in ("U", "O"):
                 raise
             raise ClientError(
-                f"Cannot predict from this {content_type}: it has values that are no numbers, and the model "
+                f"Cannot predict from this {content_type}: some values are not numbers, and the model "
                 f"does not take them ({type(error).__name__}: {error})."
             ) from error
 

@@ -130,7 +130,7 @@ def upload_dataset(data: Dataset, parent: str, s3: S3, progress: Progress) -> st
         data: what is to be there.
         parent: ``s3://`` URI of a "directory".
         s3: where they are written.
-        progress: is told of the steps.
+        progress: shows the steps.
 
     Returns:
         The object's URI for a file; for a directory one that ends in a slash.

@@ -43,7 +43,7 @@ def checked(given: dict[str, str], origin: str) -> dict[str, str]:
 
 
 def problem_of(channel: dict[str, Any], file_systems: dict[str, str]) -> str:
-    """Return why a channel's directory is not to be had here; "" if it is, or the channel has none."""
+    """Return why this machine does not have a channel's directory; "" if it does, or none is needed."""
     source = channel["DataSource"].get("FileSystemDataSource")
     if source is None:
         return ""

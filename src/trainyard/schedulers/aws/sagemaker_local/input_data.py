@@ -1,8 +1,8 @@
 """Input channels: complete before the start (File, FastFile), as they are read (Pipe), or file systems.
 
 FastFile shows the same files as File, read-only. Those of S3 are fetched before the start all the same: what
-the service does lazily needs a file system of its own. What one job has fetched, the next one does not: see
-`object_cache`.
+the service does lazily needs a special file system. What one job has fetched, the next one finds in the cache
+(`object_cache`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Channels:
         return folder
 
     def _copy(self, item: store.Item, path: str) -> None:
-        """Give a host a file of its own."""
+        """Give a host its own copy of a file."""
         (self._cache.copy if item.place.bucket else self._store.download)(item, path)
 
     def _link(self, item: store.Item, path: str) -> None:
@@ -96,7 +96,7 @@ class Channels:
         feeders = []
         for channel in channels_of(self._request, host):
             if input_mode(self._request, channel) == "Pipe":
-                self._pieces(channel)  # what is wrong with them is told before the start
+                self._pieces(channel)  # mistakes in them are reported before the start
                 feeders.append(
                     PipeFeeder(
                         os.path.join(data, channel["ChannelName"]),

@@ -27,7 +27,7 @@ class Unsent:
 
 
 def send_results(run: TrainingRun, trees: dict[str, Tree], *, with_model: bool) -> Unsent | None:
-    """Send model and output of the hosts; returns what went wrong, None if nothing did.
+    """Send model and output of the hosts; returns what went wrong, None after success.
 
     What could not be sent is kept in the job's directory, and the text says where. A full disk is waited for,
     unless somebody waits for the end of the job.

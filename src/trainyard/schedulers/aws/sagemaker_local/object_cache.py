@@ -1,8 +1,8 @@
-"""Objects of S3 that jobs have had, kept on this machine: what one has fetched, no other one fetches again.
+"""A cache of S3 objects on this machine, shared by all jobs.
 
-An entry is named by where the object was, its ETag and its size: an object that is written anew is another
-entry. Entries are never written to. That one has been all the same (by root, to whom it was shown) tells its
-time of change, which else is the object's own; it is then fetched anew.
+An entry is named by the object's address, ETag and size: an object that is written again is another entry.
+Entries are never written to. If root does so in a job that shows one, its time of change is no longer the
+object's, and the object is fetched again.
 
 ::
 
@@ -49,10 +49,10 @@ class Cache:
         self._root = root or cache_dir()
 
     def copy(self, item: store.Item, path: str) -> None:
-        """Give an object as a file of one's own.
+        """Give an object as a copy that may be changed.
 
         Raises:
-            store.StoreError: it is not to be had.
+            store.StoreError: it cannot be fetched.
             Cancelled: the job is to end.
         """
         self._give(item, path, shared=False)
@@ -61,7 +61,7 @@ class Cache:
         """Give an object as a file that is only read: the entry itself where both are on one file system.
 
         Raises:
-            store.StoreError: it is not to be had.
+            store.StoreError: it cannot be fetched.
             Cancelled: the job is to end.
         """
         self._give(item, path, shared=True)
@@ -121,7 +121,7 @@ class Cache:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 self._lock(descriptor)
-                if _is_at(descriptor, path):  # else whoever had it has finished it, or given it up
+                if _is_at(descriptor, path):  # else the other process has finished it, or given up
                     yield descriptor
                     return
             finally:
