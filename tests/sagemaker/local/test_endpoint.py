@@ -102,7 +102,7 @@ MISTAKES = {
     ),
     "channel for no group": (
         put("InputDataConfig", value=[file_channel("a", "s3://b/c", InstanceGroupNames=["x"])]),
-        "which is no group",
+        "which is not a group",
     ),
     "file system": (
         put(

@@ -155,7 +155,7 @@ def test_code_that_is_in_s3_or_in_the_image(project: Path) -> None:
     assert package.file_names() == ["trainyard-toolkit.pyz"]
     assert package.planned.archive == "s3://b/x/code.tar.gz"
     assert plan(SCRIPT, source_dir="s3://b/x/code.tar.gz", toolkit=False).planned.key == ""  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="no archive"):
+    with pytest.raises(ConfigError, match="must be an archive"):
         plan(SCRIPT, source_dir="s3://b/x/")
     baked = plan(SCRIPT, source_dir="")
     assert baked is not None

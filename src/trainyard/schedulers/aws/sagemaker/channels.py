@@ -56,16 +56,7 @@ class InputChannels:
     uploads: list[LocalInput] = field(default_factory=list)
 
     def add(self, name: str, given: Any, **members: Any) -> None:
-        """Add a channel.
-
-        Args:
-            name: its name.
-            given: a URI with settings, or the job document's object.
-            members: further members of the entry.
-
-        Raises:
-            ConfigError: another channel has this name, or the URI or a setting cannot be read.
-        """
+        """Add a channel."""
         if any(entry["ChannelName"] == name for entry in self.entries):
             raise ConfigError(f"the channel {name!r} is given twice")
         uri, settings = _split(name, given)
@@ -120,11 +111,7 @@ def local_path(uri: str) -> LocalInput:
 
 
 def check_exists(uploads: Iterable[LocalInput]) -> None:
-    """Refuse paths of this machine that do not exist, before anything is packed, uploaded or started.
-
-    Raises:
-        ConfigError: one does not exist.
-    """
+    """Refuse paths of this machine that do not exist, before anything is packed, uploaded or started."""
     for upload in uploads:
         if not os.path.exists(upload.path):
             raise ConfigError(

@@ -112,11 +112,7 @@ def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> Code
 def add_dependencies(
     workspace: Workspace, dependencies: list[str], program: str, base: str = ""
 ) -> CodeSources:
-    """Return a workspace with further directories and files beside it, by their last names.
-
-    Raises:
-        ConfigError: one does not exist, or two have the same name.
-    """
+    """Return a workspace with further directories and files beside it, by their last names."""
     projects, files = dict(workspace.projects), {}
     for given in dependencies:
         path = os.path.join(base, os.path.expanduser(given))
@@ -152,12 +148,7 @@ class CodeSources:
     growing: frozenset[str] = frozenset()
 
     def read(self) -> Snapshot:
-        """Select and hash everything.
-
-        Raises:
-            WorkspaceError: a directory cannot be read, or is empty.
-            ConfigError: the script is not in it, or two things have the same name.
-        """
+        """Select and hash everything."""
         if self.workspace.frozen:
             taken = _of_earlier_job(self.workspace.frozen)
         else:
@@ -290,11 +281,7 @@ class CodePackage:
         return {}
 
     def resolve(self, progress: Any) -> None:
-        """Clone the repository, if the code comes from one.
-
-        Raises:
-            ConfigError: it cannot be cloned, the script is not in it, or the code needs a network.
-        """
+        """Clone the repository, if the code comes from one."""
         if self._clone is not None and self.snapshot is None:
             self.snapshot = self._read(self._clone.sources(progress))
 
@@ -312,11 +299,7 @@ class CodePackage:
         return [name for name, content in contents.items() if content is not None]
 
     def write(self, directory: str | os.PathLike[str]) -> None:
-        """Write archive and toolkit into a directory.
-
-        Raises:
-            WorkspaceChangedError: a file no longer has the content that was hashed.
-        """
+        """Write archive and toolkit into a directory."""
         for name in self.file_names():
             self.write_file(name, Path(directory, name))
 
@@ -365,12 +348,7 @@ PASSWORD_VARIABLE = "GIT_PASSWORD"
 
 
 class GitClone:
-    """A repository, cloned when it is needed.
-
-    Args:
-        opts: ``git_config``, ``source_dir`` and ``dependencies``.
-        program: the script that must be in it; "" for none.
-    """
+    """A repository, cloned when it is needed."""
 
     def __init__(self, opts: AWSSageMakerOpts, program: str) -> None:
         self._config = dict(opts.git_config or {})
@@ -384,11 +362,7 @@ class GitClone:
         self.commit = ""
 
     def sources(self, progress: Any) -> CodeSources:
-        """Clone the repository, and return what of it travels.
-
-        Raises:
-            ConfigError: Git is missing or refuses, or the directory is not in the repository.
-        """
+        """Clone the repository, and return what of it travels."""
         progress.step(f"cloning {self._repo}")
         self._directory = tempfile.mkdtemp(prefix="trainyard-clone-")
         try:

@@ -105,19 +105,6 @@ class CodeInContainer:
 class Containers:
     """What the containers of a job run.
 
-    Args:
-        app: the job.
-        opts: its options.
-        script: the script that it runs, if it runs one.
-        code: the code that travels with it.
-        job_name: name of the training job.
-        app_id: the job's id.
-        region: where it runs.
-        code_uri: where the code is uploaded.
-        several: whether there is more than one instance.
-        types: the types that the instances have, or may have.
-        groups: names of the instance groups.
-
     Attributes:
         entrypoint: ``ContainerEntrypoint``; empty for the image's own.
         arguments: ``ContainerArguments``.
@@ -374,16 +361,7 @@ _FIND_PYTHON = "y=python3;command -v $y >/dev/null 2>&1||y=python"
 def container_command(
     commands: Mapping[str, RoleCommand], code: CodeInContainer | None, *, several: bool
 ) -> tuple[list[str], list[str]]:
-    """Return ``ContainerEntrypoint`` and ``ContainerArguments``.
-
-    Args:
-        commands: what each role runs, by its name, in the order of the job's roles.
-        code: the code that travels with the job.
-        several: whether there is more than one instance.
-
-    Raises:
-        ConfigError: the command is too long for a request.
-    """
+    """Return ``ContainerEntrypoint`` and ``ContainerArguments``."""
     only = next(iter(commands.values()))
     if len(commands) == 1 and code is None and not several and _fits(only):
         words = list(only.words or [])

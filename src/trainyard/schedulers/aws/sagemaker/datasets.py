@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: How many small objects are sent at a time. Each takes a round trip, whatever its size.
 CONCURRENCY = 16
 _SHOWN = 5
-_HINT = "Mend it, or take it out of the directory: a channel takes all that is there."
+_HINT = "Fix it, or remove it from the directory: a channel contains everything in there."
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
 
 def _files(path: str) -> dict[str, str]:
     if not os.path.isdir(path):
-        raise ConfigError(f"there is no file or directory {path}, which the job's data is to come from")
+        raise ConfigError(f"there is no file or directory {path}, from which the job's data should come")
     try:
         found = store.files_below(path)
     except OSError as error:
@@ -119,7 +119,7 @@ def _files(path: str) -> dict[str, str]:
             f"the data of {error.filename} cannot be read: {error.strerror}", hint=_HINT
         ) from None
     if not found:
-        raise ConfigError(f"there are no files in {path}, which the job's data is to come from")
+        raise ConfigError(f"there are no files in {path}, from which the job's data should come")
     return found
 
 
@@ -199,6 +199,3 @@ def _send(files: dict[str, DataFile], uri: str, s3: S3, progress: Progress) -> N
         pool.shutdown(cancel_futures=True)
     for name in files.keys() - small.keys():
         s3.put(Path(files[name].path), uri + name, progress, name)
-
-
-__all__ = ["DataFile", "Dataset", "read_dataset", "upload_dataset"]

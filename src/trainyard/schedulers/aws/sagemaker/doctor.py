@@ -34,13 +34,7 @@ ROLE = "rights of the role"
 
 
 def examine(session: AwsSession, region: str, cfg: Mapping[str, Any]) -> list[Check]:
-    """Check everything that jobs with these options need. Changes nothing.
-
-    Args:
-        session: with what credentials.
-        region: where the jobs run; "" if none is known.
-        cfg: options of the scheduler. What is not given is not checked.
-    """
+    """Check everything that jobs with these options need. Changes nothing."""
     if not region:
         hint = "Give it with -cfg region=us-east-1, AWS_DEFAULT_REGION or the profile."
         return [Check("region", False, "no AWS region is given", hint)]

@@ -39,14 +39,7 @@ def read_logs(
 def read_runs(
     session: AwsSession, hosts: Mapping[tuple[str, int], str], runs: Callable[[], Runs], query: LogQuery
 ) -> Iterator[LogBlock]:
-    """Return the lines of replicas of a job that is one training job or, in a queue, several.
-
-    Args:
-        session: where the job is.
-        hosts: the host of each replica.
-        runs: asks which training jobs there are.
-        query: what is wanted.
-    """
+    """Return the lines of replicas of a job that is one training job or, in a queue, several."""
     streams = LogStreams(
         session.client("logs", repeats=False),
         LOG_GROUP,
@@ -68,11 +61,7 @@ class _TrainingLogs:
         self._complete: dict[str, list[dict[str, Any]]] = {}
 
     def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
-        """Ask, and return the attempts of every replica and whether the job is over.
-
-        Raises:
-            AwsError: a service cannot be asked, or the job does not exist any more.
-        """
+        """Ask, and return the attempts of every replica and whether the job is over."""
         ends, over = self._runs()
         # asked after the state: a job that is over has all the streams that it will ever have
         streams = {name: self._streams(name, is_last=name == list(ends)[-1]) for name in ends}

@@ -1,7 +1,7 @@
 """Jobs without network (``enable_network_isolation``): what they ask for that needs one.
 
-Code comes as a channel, so it works there as it is. What does not: packages that would be installed from an
-index when the container starts, and whatever else the container would send or fetch. AWS's developer guide,
+Code comes as a channel, so it works there unchanged. What does not: packages that are installed from an index
+when the container starts, and everything else that the container would send or fetch. AWS's developer guide,
 "Run training and inference containers in internet-free mode": the containers can make no outbound network
 calls, not even to services such as S3, and have no AWS credentials; instances of a job reach each other.
 """
@@ -24,16 +24,22 @@ if TYPE_CHECKING:
 REQUIREMENTS = "requirements.txt"
 PACKAGE_FILE = "setup.py"
 PROJECT_FILE = "pyproject.toml"
-#: Where AWS's CodeArtifact keeps packages: a token for it is fetched before anything is installed.
+#: Names AWS's CodeArtifact as the index: a token for it is fetched before anything is installed.
 CODE_ARTIFACT = "CA_REPOSITORY_ARN"
 _REMOTE = ("s3://", "http://", "https://")
 _NO = frozenset({"", "0", "false", "no", "off", "n", "f"})
-#: Larger files are no list of requirements that somebody wrote.
+#: Larger files are not lists of requirements.
 _LONGEST = 1 << 20
 # developer guide, same page: these containers need S3 and do not support network isolation
 _UNSUPPORTED_IMAGE = re.compile(r"(?:^|/)sagemaker-(?:chainer|rl-)")
+_ALTERNATIVES = (
+    "Install it when the image is built; or let wheels travel with the code, and say so: "
+    '-cfg \'environment={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/ml/code/wheels"}\' '
+    "(UV_OFFLINE and UV_FIND_LINKS where the image has uv)."
+)
 
-Reading = Callable[[str], "str | None"]
+#: Returns a small file of the code as text; None if it does not exist or cannot be read.
+ReadFile = Callable[[str], "str | None"]
 
 
 # ---- the request
@@ -87,7 +93,7 @@ class Isolation:
     Attributes:
         program: the script.
         toolkit: whether trainyard's toolkit starts it, and not the image's own ``train``.
-        environment: the variables that it gets.
+        environment: its variables.
     """
 
     program: str
@@ -95,21 +101,14 @@ class Isolation:
     environment: Mapping[str, str]
 
     def check(self, code: Snapshot) -> None:
-        """Refuse code that would be installed over the network when the container starts.
-
-        Raises:
-            ConfigError: it would, and nothing says where else packages come from.
-        """
-        found = next(self._problems(code.manifest, reading(code)), None)
-        if found is not None:
-            raise ConfigError(f"enable_network_isolation: {found[0]}", hint=found[1])
+        """Refuse code that would be installed over the network when the container starts."""
+        problem = next(self._problems(code.manifest, _reader(code)), None)
+        if problem is not None:
+            what, hint = problem
+            raise ConfigError(f"enable_network_isolation: {what}", hint=hint)
 
     def check_directory(self) -> None:
-        """Refuse a place of the code that the container would have to fetch, where none travels with it.
-
-        Raises:
-            ConfigError: there is one.
-        """
+        """Refuse code that the container would have to fetch, where none travels with the job."""
         directory = self.environment.get("SAGEMAKER_SUBMIT_DIRECTORY", "")
         if directory.startswith(_REMOTE):
             raise ConfigError(
@@ -118,20 +117,20 @@ class Isolation:
                 hint=f"Give it as -cfg source_dir={directory}: then it comes as a channel.",
             )
 
-    def _problems(self, manifest: Manifest, read: Reading) -> Iterator[tuple[str, str]]:
+    def _problems(self, manifest: Manifest, read: ReadFile) -> Iterator[tuple[str, str]]:
+        """Find what is wrong, and what to do."""
         package = self._package_file(manifest, read)
-        installs = [REQUIREMENTS] if REQUIREMENTS in manifest.by_path and self._takes_requirements() else []
-        installs += [package] if package else []
-        if not installs:
-            return
-        if self.environment.get(CODE_ARTIFACT):
+        # sagemaker-training installs nothing for shell scripts; the toolkit does
+        requires = REQUIREMENTS in manifest.by_path and (self.toolkit or not self.program.endswith(".sh"))
+        installs = [*([REQUIREMENTS] if requires else []), *([package] if package else [])]
+        if installs and self.environment.get(CODE_ARTIFACT):
             yield _problem(
                 f"{CODE_ARTIFACT} names an index for {' and '.join(installs)}, whose token would be fetched "
                 "over the network, which the container does not have",
                 f"Leave {CODE_ARTIFACT} out.",
             )
-        if REQUIREMENTS in installs:
-            yield from self._requirements(read)
+        if requires:
+            yield from self._requirement_problems(read)
         if package and not _builds_offline(self.environment):
             yield _problem(
                 f"{package} makes the code a package, which would be built and installed with what an index "
@@ -140,12 +139,8 @@ class Isolation:
                 "installed.",
             )
 
-    def _takes_requirements(self) -> bool:
-        # sagemaker-training installs nothing for shell scripts; the toolkit does
-        return self.toolkit or not self.program.endswith(".sh")
-
-    def _package_file(self, manifest: Manifest, read: Reading) -> str:
-        """Return the file that makes the code a package that is installed: as the toolkit decides it."""
+    def _package_file(self, manifest: Manifest, read: ReadFile) -> str:
+        """Return the file that makes the code a package to be installed; decided as the toolkit does."""
         paths = manifest.by_path
         if self.program.endswith(".sh"):
             return ""
@@ -156,75 +151,61 @@ class Isolation:
         lines = (read(PROJECT_FILE) or "").splitlines()
         return PROJECT_FILE if any(line.strip() in ("[project]", "[build-system]") for line in lines) else ""
 
-    def _requirements(self, read: Reading) -> Iterator[tuple[str, str]]:
+    def _requirement_problems(self, read: ReadFile) -> Iterator[tuple[str, str]]:
         wanted = Requirements()
         wanted.read(REQUIREMENTS, read)
         if wanted.remote and not _is_on(self.environment, "UV_OFFLINE"):
+            path, text = wanted.remote[0]
             yield _problem(
-                f"{wanted.remote[0].where} names {wanted.remote[0].text}, which would be fetched when the "
-                "container starts, and it has no network",
-                f"Leave it out of {wanted.remote[0].where}.",
+                f"{path} names {text}, which would be fetched when the container starts, and it has no "
+                "network",
+                f"Leave it out of {path}.",
             )
         if wanted.indexed and not wanted.no_index and not _is_offline(self.environment):
-            first = wanted.indexed[0]
+            path, text = wanted.indexed[0]
             more = f" and {len(wanted.indexed) - 1} more" if len(wanted.indexed) > 1 else ""
             yield _problem(
-                f"{first.where} asks for {first.text}{more}, to be installed from an index when the "
-                "container starts, and it has no network",
-                f"Leave {first.where} out (.trainyardignore) if the image has all of it.",
+                f"{path} asks for {text}{more}, to be installed from an index when the container starts, "
+                "and it has no network",
+                f"Leave {path} out (.trainyardignore) if the image has all of it.",
             )
-
-
-_WAYS = (
-    "Install it when the image is built; or let wheels travel with the code, and say so: "
-    '-cfg \'environment={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/ml/code/wheels"}\' '
-    "(UV_OFFLINE and UV_FIND_LINKS where the image has uv)."
-)
 
 
 def _problem(what: str, first: str) -> tuple[str, str]:
-    """Return what is wrong, and what to do: the first way out, and those that there always are."""
-    return what, f"{first} {_WAYS}"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A requirement, and the file that it is in."""
-
-    where: str
-    text: str
+    """Return what is wrong, and what to do: the first alternative, and those that always exist."""
+    return what, f"{first} {_ALTERNATIVES}"
 
 
 @dataclass
 class Requirements:
-    """What files of requirements ask for.
+    """What files of requirements ask for, each with the path of the file.
 
     Attributes:
-        indexed: what an index would be asked for.
+        indexed: requirements that an index would be asked for.
         remote: addresses, and repositories that would be cloned.
         no_index: whether the files themselves say that no index is asked.
     """
 
-    indexed: list[Line] = field(default_factory=list)
-    remote: list[Line] = field(default_factory=list)
+    indexed: list[tuple[str, str]] = field(default_factory=list)
+    remote: list[tuple[str, str]] = field(default_factory=list)
     no_index: bool = False
     seen: set[str] = field(default_factory=set)
 
-    def read(self, path: str, read: Reading) -> None:
+    def read(self, path: str, read: ReadFile) -> None:
         """Read a file, and those that it includes; one that cannot be read counts as asking an index."""
         if path in self.seen:
             return
         self.seen.add(path)
         content = read(path)
         if content is None:
-            self.indexed.append(Line(path, "what could not be read"))
+            self.indexed.append((path, "what could not be read"))
             return
         for raw in re.sub(r"\\\r?\n", " ", content).splitlines():
             text = re.sub(r"(?:^|\s)#.*", "", raw).strip()
             if text:
                 self._line(path, text, read)
 
-    def _line(self, path: str, text: str, read: Reading) -> None:
+    def _line(self, path: str, text: str, read: ReadFile) -> None:
         option, _, value = (
             text.replace("=", " ", 1).partition(" ") if text.startswith("--") else text.partition(" ")
         )
@@ -244,19 +225,14 @@ class Requirements:
         bare = text.partition(";")[0].strip()
         address = bare.partition("@")[2].strip() if re.match(r"[\w.\-\[\],]+\s*@", bare) else bare
         if "://" in address and not address.startswith("file:"):
-            self.remote.append(Line(path, _without_login(address)))
+            self.remote.append((path, re.sub(r"://[^/@]+@", "://", address)))
         elif not address.startswith((".", "/", "file:")) and not address.endswith(
             (".whl", ".tar.gz", ".zip")
         ):
-            self.indexed.append(Line(path, bare.partition(" --")[0].strip()))
+            self.indexed.append((path, bare.partition(" --")[0].strip()))
 
 
-def _without_login(address: str) -> str:
-    return re.sub(r"://[^/@]+@", "://", address)
-
-
-def reading(code: Snapshot) -> Reading:
-    """Return what reads small files of the code as text: None for what is not there, or not readable."""
+def _reader(code: Snapshot) -> ReadFile:
     from trainyard.errors import WorkspaceChangedError, WorkspaceError
 
     def read(path: str) -> str | None:
@@ -273,7 +249,7 @@ def reading(code: Snapshot) -> Reading:
     return read
 
 
-# ---- what the variables say
+# ---- the environment
 
 
 def _is_on(environment: Mapping[str, str], name: str) -> bool:
@@ -281,7 +257,7 @@ def _is_on(environment: Mapping[str, str], name: str) -> bool:
 
 
 def _is_offline(environment: Mapping[str, str]) -> bool:
-    """Tell whether the installer is told to ask no index, or one on disk, or by a file of its own."""
+    """Tell whether the variables make the installer use no index, one on disk, or its own configuration."""
     switches = ("PIP_NO_INDEX", "UV_OFFLINE", "PIP_CONFIG_FILE", "UV_CONFIG_FILE")
     indexes = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
     return any(_is_on(environment, name) for name in switches) or any(
@@ -290,7 +266,7 @@ def _is_offline(environment: Mapping[str, str]) -> bool:
 
 
 def _builds_offline(environment: Mapping[str, str]) -> bool:
-    """Tell the same of building a package, which needs its tools from somewhere too."""
+    """Tell the same for building a package, whose tools must come from somewhere too."""
     if not _is_offline(environment):
         return False
     others = {name: value for name, value in environment.items() if name != "PIP_NO_INDEX"}

@@ -35,11 +35,7 @@ _UNKNOWN_OPERATION = frozenset(
 
 
 def describe_job(session: AwsSession, name: str) -> dict[str, Any] | None:
-    """Describe a training job; None if there is no job of this name.
-
-    Raises:
-        AwsError: SageMaker refuses or cannot be reached.
-    """
+    """Describe a training job; None if there is no job of this name."""
     try:
         answer = session.call("sagemaker", "DescribeTrainingJob", TrainingJobName=name)
     except AwsError as error:
@@ -52,11 +48,7 @@ def describe_job(session: AwsSession, name: str) -> dict[str, Any] | None:
 
 
 def with_member(answer: dict[str, Any], operation: str, member: str) -> dict[str, Any]:
-    """Return an answer; one without what every answer has is not SageMaker's (a client was handed in).
-
-    Raises:
-        AwsUnreachableError: the member is missing.
-    """
+    """Return an answer; one without what every answer has is not SageMaker's (a client was handed in)."""
     if member in answer:
         return answer
     raise AwsUnreachableError(

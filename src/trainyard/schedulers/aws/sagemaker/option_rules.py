@@ -88,11 +88,7 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
 
 
 def refuse(app: AppDef, problems: list[str]) -> None:
-    """Raise one error with all problems, if there are any.
-
-    Raises:
-        InvalidRunConfigException: there are some.
-    """
+    """Raise one error with all problems, if there are any."""
     if problems:
         text = "".join(f"\n  - {problem}" for problem in problems)
         raise InvalidRunConfigException(f"the job {app.name!r} cannot run on SageMaker like this:{text}")

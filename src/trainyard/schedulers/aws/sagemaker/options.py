@@ -89,7 +89,7 @@ class AWSSageMakerOpts:
         member="StoppingCondition.MaxPendingTimeInSeconds",
     )
     max_retry_attempts: int | None = optional(
-        "how often the service starts the job again after a fault of its own, 1 to 30",
+        "how often the service starts the job again after a fault of the service, 1 to 30",
         member="RetryStrategy.MaximumRetryAttempts",
     )
     training_plan: str | None = optional(
@@ -204,7 +204,7 @@ class AWSSageMakerOpts:
         made_into="DebugHookConfig",
     )
     debugger_rules: list[dict[str, Any]] | None = optional(
-        'rules that look at saved tensors, as JSON [{"name": "VanishingGradient"}]: a built-in rule, or any '
+        'rules that examine saved tensors, as JSON [{"name": "VanishingGradient"}]: a built-in rule, or any '
         "with rule_evaluator_image and rule_parameters",
         made_into="DebugRuleConfigurations",
     )
@@ -217,7 +217,7 @@ class AWSSageMakerOpts:
         made_into="ProfilerConfig",
     )
     profiler_rules: list[dict[str, Any]] | None = optional(
-        'rules that look at the profile, as JSON [{"name": "ProfilerReport"}]; see debugger_rules',
+        'rules that examine the profile, as JSON [{"name": "ProfilerReport"}]; see debugger_rules',
         made_into="ProfilerRuleConfigurations",
     )
     tensorboard_output_config: dict[str, Any] | None = optional(
@@ -260,7 +260,7 @@ class AWSSageMakerOpts:
         "let people connect to the running container (SSM)", member="RemoteDebugConfig.EnableRemoteDebug"
     )
     enable_session_tag_chaining: bool | None = optional(
-        "pass the session tags of who submits on to the job's role",
+        "pass the submitter's session tags on to the job's role",
         member="SessionChainingConfig.EnableSessionTagChaining",
     )
     training_repository_access_mode: str | None = optional(
@@ -399,11 +399,7 @@ _BOOLEANS = {"EnableMultipleJobs", "DisableProfiler"}
 
 
 def as_object(opts: AWSSageMakerOpts, name: str) -> dict[str, Any]:
-    """Return an option as an object of the request; empty if it is not given.
-
-    Raises:
-        InvalidRunConfigException: the object has an unknown member.
-    """
+    """Return an option as an object of the request; empty if it is not given."""
     given = getattr(opts, name)
     return _object(name, name, given) if isinstance(given, Mapping) else {}
 
@@ -417,11 +413,7 @@ def as_objects(opts: AWSSageMakerOpts, name: str) -> list[dict[str, Any]]:
 
 
 def instance_groups(opts: AWSSageMakerOpts) -> list[dict[str, Any]]:
-    """Return the option ``instance_groups`` as the request has it.
-
-    Raises:
-        InvalidRunConfigException: a group lacks a member, has another one, or its count is not a number.
-    """
+    """Return the option ``instance_groups`` as the request has it."""
     groups = as_objects(opts, "instance_groups")
     for group in groups:
         if len(group) < 3 or not isinstance(group["InstanceCount"], int):

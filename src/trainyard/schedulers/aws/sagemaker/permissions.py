@@ -85,14 +85,7 @@ class UsedResources:
 
 
 def used_by(opts: AWSSageMakerOpts, region: str, who: str, role: str) -> UsedResources:
-    """Return what jobs with these options use.
-
-    Args:
-        opts: the options.
-        region: region of the jobs.
-        who: ARN of who submits them.
-        role: ARN of their role; "" if it is not known.
-    """
+    """Return what jobs with these options use."""
     partition, account = partition_and_account(who)
     used = UsedResources(region, account, partition, names.make_job_name(opts.base_job_name or "job"), role)
     output = opts.output_path or ""
@@ -334,12 +327,7 @@ def services(arn: str) -> list[str]:
 
 
 def trust_problem(role: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return what SageMaker may not do with a role though a request needs it, and what to do.
-
-    Args:
-        role: what IAM says of it.
-        request: the request, or what of it there is.
-    """
+    """Return what SageMaker may not do with a role though a request needs it, and what to do."""
     document = role.get("AssumeRolePolicyDocument")
     if not document:
         return None  # not known
@@ -360,23 +348,14 @@ def trust_problem(role: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[
 
 
 def check_trust(role: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-    """Refuse a role that SageMaker may not use as a request needs it.
-
-    Raises:
-        ConfigError: it may not.
-    """
+    """Refuse a role that SageMaker may not use as a request needs it."""
     problem = trust_problem(role, request)
     if problem is not None:
         raise ConfigError(problem[0], hint=problem[1])
 
 
 def check_trust_of_arn(session: AwsSession, request: Mapping[str, Any], progress: Progress) -> None:
-    """Do the same where the role's ARN is known already, if the caller may look it up.
-
-    Raises:
-        ConfigError: there is no such role, or SageMaker may not use it.
-        AwsCredentialsError: there are no valid credentials.
-    """
+    """Do the same where the role's ARN is known already, if the caller may look it up."""
     arn = request["RoleArn"]
     try:
         role = find_role(session, arn, repeats=False)
@@ -397,18 +376,7 @@ def check_trust_of_arn(session: AwsSession, request: Mapping[str, Any], progress
 
 
 def check_checkpoint_rights(session: AwsSession, role: str, uri: str, progress: Progress) -> None:
-    """Refuse a job that could not read its checkpoints back when it is started again.
-
-    Args:
-        session: who asks.
-        role: ARN of the job's role.
-        uri: where the checkpoints are: ``s3://bucket/prefix``.
-        progress: receives warnings about what could not be found out.
-
-    Raises:
-        ConfigError: the role may not, and nothing else could allow it; or there is no such bucket.
-        AwsCredentialsError: there are no valid credentials.
-    """
+    """Refuse a job that could not read its checkpoints back when it is started again."""
     denied = _denied(session, role, uri, progress)
     if not denied:
         return
@@ -470,16 +438,7 @@ def _denied(session: AwsSession, role: str, uri: str, progress: Progress) -> lis
 
 
 def bucket_doubt(session: AwsSession, bucket: str, account: str) -> str:
-    """Return why a bucket may allow what an identity's policies do not; "" if it cannot.
-
-    Args:
-        session: who asks.
-        bucket: its name.
-        account: number of the account of the identity.
-
-    Raises:
-        ConfigError: there is no such bucket.
-    """
+    """Return why a bucket may allow what an identity's policies do not; "" if it cannot."""
     try:
         if s3.find_bucket(session, bucket, account) is None:
             raise ConfigError(f"there is no bucket {bucket}", hint="Create it, or give another one.")

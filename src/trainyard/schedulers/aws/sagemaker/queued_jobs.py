@@ -157,11 +157,7 @@ class QueuedJobs:
                 raise
 
     def delete(self, app_id: str) -> None:
-        """Delete the training jobs of a job, and mark it as deleted: Batch forgets it by itself, later.
-
-        Raises:
-            ConfigError: it has not ended.
-        """
+        """Delete the training jobs of a job, and mark it as deleted: Batch forgets it by itself, later."""
         service = self.find(app_id)
         if service is None:
             return
@@ -214,11 +210,7 @@ def _describe_service_job(session: AwsSession, job_id: str) -> dict[str, Any] | 
 
 
 def find_by_name(session: AwsSession, queue: str, name: str) -> dict[str, Any] | None:
-    """Return a service job as the list has it; None if there is no such job, or no such queue.
-
-    Raises:
-        AwsError: Batch refuses or cannot be reached.
-    """
+    """Return a service job as the list has it; None if there is no such job, or no such queue."""
     try:
         for page in _pages(session, queue, "JOB_NAME", name):
             for job in page:
@@ -393,15 +385,7 @@ def _seconds(milliseconds: Any) -> float | None:
 def list_all(
     session: AwsSession, since: float | None, name: str, *, queue: str = "", everything: bool = False
 ) -> list[ListAppResponse]:
-    """Return jobs that went to SageMaker directly, and those that are or were in queues.
-
-    Args:
-        session: where to look.
-        since: only jobs created at or after this time, seconds since the epoch.
-        name: only jobs whose name contains this.
-        queue: only jobs of this queue; "" for those of all queues and of none.
-        everything: also jobs of others.
-    """
+    """Return jobs that went to SageMaker directly, and those that are or were in queues."""
     with ThreadPoolExecutor(1, "list-queues") as pool:
         asked = pool.submit(_queues, session, queue)
         # of a queue's job every attempt is a training job, with the name that Batch gave it
@@ -444,14 +428,7 @@ def _queues(session: AwsSession, queue: str) -> list[str]:
 def _list_service_jobs(
     session: AwsSession, queues: Iterable[str], since: float | None, *, must: bool
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the jobs of queues, each with its queue.
-
-    Args:
-        session: where to look.
-        queues: the queues.
-        since: only jobs created at or after this time, seconds since the epoch.
-        must: whether it is an error that a queue does not exist, or may not be listed.
-    """
+    """Return the jobs of queues, each with its queue."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for queue in queues:
         try:

@@ -549,11 +549,7 @@ def _replaced(value: Any, replacements: Mapping[str, str]) -> Any:
 
 
 def check_job(job: AWSSageMakerJob) -> None:
-    """Check all requests of a job, settled or not, against the services' own models.
-
-    Raises:
-        ConfigError: a service would refuse it, or the installed boto3 cannot ask for it.
-    """
+    """Check all requests of a job, settled or not, against the services' own models."""
     from trainyard.schedulers.aws.service_model import problems_of
 
     problems = _unknown_operation("sagemaker:ExtendTrainingPlan") if job.needs.extension else []
@@ -568,15 +564,7 @@ def check_job(job: AWSSageMakerJob) -> None:
 
 
 def check_request(request: Mapping[str, Any], others: Sequence[str] = ()) -> None:
-    """Check a request, settled or not, against the service's own model.
-
-    Args:
-        request: the CreateTrainingJob request.
-        others: what else is wrong with the job.
-
-    Raises:
-        ConfigError: the service would refuse it; the message names everything that is wrong.
-    """
+    """Check a request, settled or not, against the service's own model."""
     from trainyard.schedulers.aws.service_model import problems_of
 
     example = settle(

@@ -334,11 +334,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         return self._session(*self._region_and_profile(app_id))
 
     def _region(self, cfg: Mapping[str, Any]) -> str:
-        """Return the region of a new job.
-
-        Raises:
-            ConfigError: none is known.
-        """
+        """Return the region of a new job."""
         meta = getattr(self._given.get("sagemaker"), "meta", None)
         region = cfg.get("region") or (meta.region_name if meta is not None else "")
         region = region or self._session_of(cfg).region

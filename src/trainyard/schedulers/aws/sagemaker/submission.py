@@ -35,20 +35,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 def prepare(
     job: AWSSageMakerJob, code: CodePackage | None, session: AwsSession, region: str, progress: Progress
 ) -> None:
-    """Do what a job needs, and put the results into its request. Does nothing the second time.
-
-    Args:
-        job: the job.
-        code: its code, if it has some.
-        session: of the region and profile that the job is for.
-        region: that region.
-        progress: receives the steps.
-
-    Raises:
-        ConfigError: the code or the data cannot be read, the role does not exist, or lacks rights without
-            which the job would fail.
-        AwsError: AWS refuses or cannot be reached.
-    """
+    """Do what a job needs, and put the results into its request. Does nothing the second time."""
     needs = job.needs
     _check_queue(job, session)
     replacements = _check_role(job, session, progress)
@@ -83,12 +70,7 @@ def prepare(
 
 
 def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress) -> None:
-    """Check the role as `prepare` would, which then need not; without a role to check, the credentials.
-
-    Raises:
-        ConfigError: the role does not exist, or lacks rights without which the job would fail.
-        AwsError: there are no credentials, or AWS refuses.
-    """
+    """Check the role as `prepare` would, which then need not; without a role to check, the credentials."""
     needs = job.needs
     _check_queue(job, session)
     if not (needs.role_name or needs.role_check or needs.checkpoint_check):
@@ -201,15 +183,7 @@ def _check_queue(job: AWSSageMakerJob, session: AwsSession) -> None:
 
 
 def queue_problem(session: AwsSession, queue: str) -> tuple[str, str] | None:
-    """Return what is wrong with a queue, and what to do; None if it accepts jobs.
-
-    Args:
-        session: where it is.
-        queue: its name or ARN.
-
-    Raises:
-        AwsError: Batch refuses or cannot be reached.
-    """
+    """Return what is wrong with a queue, and what to do; None if it accepts jobs."""
     found = session.call("batch", "DescribeJobQueues", jobQueues=[queue]).get("jobQueues") or []
     if not found:
         return f"there is no job queue {queue}", "Create it, or give another one."
@@ -230,9 +204,6 @@ def upload_code(code: CodePackage, s3: S3, uri: str, progress: Progress) -> str:
     """Upload the code unless it is there; returns the "directory" that it is in.
 
     It is another one than was planned if the files have changed since.
-
-    Raises:
-        WorkspaceChangedError: they change again and again.
     """
     for attempt in range(1, CODE_ATTEMPTS + 1):
         try:
@@ -272,17 +243,7 @@ def _upload(code: CodePackage, s3: S3, uri: str, progress: Progress) -> None:
 
 
 def extend_plan(session: AwsSession, plan: str, offering: str, progress: Progress) -> None:
-    """Buy an extension of a training plan once; a plan that has it already is not changed.
-
-    Args:
-        session: who buys.
-        plan: ARN of the training plan.
-        offering: id of the extension.
-        progress: receives the steps.
-
-    Raises:
-        AwsError: SageMaker refuses or cannot be reached.
-    """
+    """Buy an extension of a training plan once; a plan that has it already is not changed."""
     if _has_extension(session, plan, offering):
         progress.done(f"the training plan has the extension {offering} already")
         return

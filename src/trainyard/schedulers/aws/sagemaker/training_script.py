@@ -63,11 +63,7 @@ class TrainingScript:
 
 
 def script_of(role: Role) -> TrainingScript | None:
-    """Return the script that a role runs; None if it runs another program.
-
-    Raises:
-        ConfigError: its specification asks for something that SageMaker does not support.
-    """
+    """Return the script that a role runs; None if it runs another program."""
     spec = role.metadata.get(METADATA_KEY)
     if spec:
         return _from_specification(role, spec)
@@ -242,13 +238,7 @@ def of_script(distribution: Mapping[str, Any], instance_type: str | None, *, too
 def of_option(
     distribution: Mapping[str, Any], instance_type: str | None, groups: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the hyperparameters of the option ``distribution``, the SDK's dictionary.
-
-    Args:
-        distribution: the option, which `distribution_problems` has accepted.
-        instance_type: the type of all instances; None where there are groups, or it is not known yet.
-        groups: names of the job's instance groups.
-    """
+    """Return the hyperparameters of the option ``distribution``, the SDK's dictionary."""
     given = _as_smdistributed(distribution)
     torch = _is_enabled(given, "torch_distributed")
     values = {} if torch and "smdistributed" not in given else _common(given, instance_type, groups)
@@ -300,14 +290,7 @@ def _is_enabled(given: Mapping[str, Any], kind: str) -> bool:
 def distribution_problems(
     distribution: Mapping[str, Any], types: Sequence[str], groups: Sequence[str], program: str
 ) -> Iterator[str]:
-    """Find what is wrong with the option ``distribution``.
-
-    Args:
-        distribution: the option.
-        types: the types of the job's instances.
-        groups: names of the job's instance groups.
-        program: the script.
-    """
+    """Find what is wrong with the option ``distribution``."""
     found = list(_shape_problems(distribution)) or list(_rule_problems(distribution, types, groups, program))
     yield from (f"distribution: {problem}" for problem in found)
 
