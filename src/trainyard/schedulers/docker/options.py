@@ -29,8 +29,8 @@ class DockerOpts(DockerWorkspaceOpts):
     )
     publish: dict[str, str] | None = option(
         "ports of this machine at which a job's ports are found: NAME=[IP:]PORT, where NAME is one of the "
-        "role's port_map or the number in the container; the ports of a port_map are published anyhow, at "
-        "free ports of 127.0.0.1",
+        "role's port_map or the number in the container; the ports of a port_map are always published, by "
+        "default at free ports of 127.0.0.1",
         default=None,
     )
     platform: str | None = option(

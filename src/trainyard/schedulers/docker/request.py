@@ -67,49 +67,40 @@ def make_request(
         ConfigError: an option is out of range, or something cannot be had from a Docker daemon.
     """
     _check(app, opts)
-    layout = [(role.name, role.num_replicas) for role in app.roles]
-    names = labels.container_names(app_id, layout)
-    total = len(names)
-    network = app_id if total > 1 and opts.network is None else ""
-    watched = total > 1 or opts.timeout is not None
-    plan = _Plan(app, opts, app_id, session, names, network, watched, shares_files)
-    return DockerRequest(
-        app_id=app_id,
-        containers=[plan.replica(role, k) for role in app.roles for k in range(role.num_replicas)],
-        network=network,
-        platform=opts.platform,
-        watched=watched,
-        folders=folders_of(app) if shares_files else [],
-        warnings=[warning for role in app.roles for warning in _ignored(role)],
-    )
+    return _Plan(app, opts, app_id, session, shares_files).request()
 
 
 class _Plan:
     """What the containers of a job have in common."""
 
-    def __init__(
-        self,
-        app: AppDef,
-        opts: DockerOpts,
-        app_id: str,
-        session: str,
-        names: dict[tuple[str, int], str],
-        network: str,
-        watched: bool,
-        shares_files: bool,
-    ) -> None:
+    def __init__(self, app: AppDef, opts: DockerOpts, app_id: str, session: str, shares_files: bool) -> None:
         self.app = app
         self.shares_files = shares_files
         self.opts = opts
         self.app_id = app_id
-        self.names = names
-        self.network = network or opts.network or ""
-        first = next(iter(names.values()))
+        self.names = labels.container_names(app_id, [(role.name, role.num_replicas) for role in app.roles])
+        is_group = len(self.names) > 1
+        self.watched = is_group or opts.timeout is not None
+        self.own_network = app_id if is_group and opts.network is None else ""
+        self.network = self.own_network or opts.network or ""
+        first = next(iter(self.names.values()))
         self.rank0 = "localhost" if opts.network in ("host", "none") else first
         self.common_env = _common_env(opts)
-        self.labels = self._labels(session, watched)
-        self.gpus = self._place_gpus()
+        self.labels = self._labels(session)
+        self.gpus = self._assign_gpus()
         self.published = dict(opts.publish or {})
+
+    def request(self) -> DockerRequest:
+        roles = self.app.roles
+        return DockerRequest(
+            app_id=self.app_id,
+            containers=[self.replica(role, k) for role in roles for k in range(role.num_replicas)],
+            network=self.own_network,
+            platform=self.opts.platform,
+            watched=self.watched,
+            folders=folders_of(self.app) if self.shares_files else [],
+            warnings=[warning for role in roles for warning in _ignored(role)],
+        )
 
     def replica(self, role: Role, k: int) -> ReplicaRequest:
         name = self.names[role.name, k]
@@ -165,9 +156,9 @@ class _Plan:
         is_alone = len(names) == 1 and (self.opts.network is not None or not self.network)
         return {names[0]: "127.0.0.1"} if is_alone else {}
 
-    def _labels(self, session: str, watched: bool) -> dict[str, str]:
+    def _labels(self, session: str) -> dict[str, str]:
         policy = {
-            "watched": watched,
+            "watched": self.watched,
             "timeout": self.opts.timeout,
             "grace": self.opts.grace_period,
             "fail_fast": self.opts.fail_fast,
@@ -216,7 +207,7 @@ class _Plan:
             return {"Name": "on-failure", "MaximumRetryCount": role.max_retries}
         return {"Name": "no"}
 
-    def _place_gpus(self) -> dict[tuple[str, int], dict[str, Any]]:
+    def _assign_gpus(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the request for each replica's GPUs, by ids: with a count, all would get the same ones."""
         wanted = {
             (role.name, k): role.resource.gpu

@@ -58,7 +58,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
 
     @property
     def engine(self) -> Engine:
-        """The client of the daemon, made when it is first needed.
+        """The client of the daemon, made at its first use.
 
         Raises:
             ConfigError: the environment does not name a daemon.

@@ -111,7 +111,7 @@ class AttachedContainer:
         """Wait for its end and the end of its log.
 
         Raises:
-            ContainerLost: the daemon stays away, or somebody else has removed the container.
+            ContainerLost: the daemon stays away, or another client removed the container.
         """
         state = self._wait_state()
         lost = 0

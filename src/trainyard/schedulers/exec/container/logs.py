@@ -17,7 +17,7 @@ from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.schedulers.base import LogBlock, Stream
 from trainyard.schedulers.exec.container.inventory import format_time, load_job, parse_time
-from trainyard.schedulers.lines import compile_regex, iter_lines
+from trainyard.schedulers.lines import LineFilter, iter_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -247,17 +247,18 @@ def frames_after(
 # ---- reading what has been written
 
 
-class LogWindow:
-    """The lines of a log that a query asks for."""
+class LogWindow(LineFilter):
+    """The lines of a log that a query asks for, with times to the nanosecond."""
 
     def __init__(self, query: LogQuery) -> None:
+        super().__init__(query)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         self.streams = _NUMBERS[stream]
         self.since = None if query.since is None else format_time(max(0, to_ns(query.since)))
         #: The daemon's ``until`` includes its moment, ours does not.
         self.until_ns = None if query.until is None else to_ns(query.until)
         self.until_stamp = b"" if self.until_ns is None else stamp_of(self.until_ns)
-        self.pattern = compile_regex(query.regex) if query.regex is not None else None
+        self.has_pattern = query.regex is not None
         self.last = query.last
 
     def params(self, **more: Any) -> dict[str, Any]:
@@ -265,18 +266,6 @@ class LogWindow:
         until = None if self.until_ns is None else format_time(max(1, self.until_ns - 1))
         streams = {"stdout": 1 in self.streams, "stderr": 2 in self.streams}
         return {**streams, "since": self.since, "until": until, **more}
-
-    def matches(self, line: bytes) -> bool:
-        """Tell whether a line is asked for."""
-        return self.pattern is None or (
-            self.pattern.search(line.decode("utf-8", "replace").rstrip("\r\n")) is not None
-        )
-
-    def select(self, block: bytes) -> bytes:
-        """Return those of a block's lines that are asked for."""
-        if self.pattern is None:
-            return block
-        return b"".join(line for line in iter_lines(block) if self.matches(line))
 
 
 def to_ns(moment: datetime) -> int:
@@ -315,17 +304,17 @@ def read_timed(engine: Engine, container_id: str, window: LogWindow) -> Iterator
             for stream, content in frames:
                 stamp, piece = split_time(content)
                 ended = joiner.end_of_cut_line(stream)
-                if ended and window.matches(ended):
-                    yield begun[stream], ended
+                if ended and (found := window.select(ended)):
+                    yield begun[stream], found
                 line = joiner.add(stream, piece)
                 if ended or stream not in begun:
                     begun[stream] = stamp
                 if line:
                     first = begun.pop(stream)
-                    if window.matches(line):
-                        yield first, line
-    left = b"".join(joiner.rest())
-    if left and window.matches(left):
+                    if found := window.select(line):
+                        yield first, found
+    left = window.select(b"".join(joiner.rest()))
+    if left:
         yield max(begun.values()), left
 
 
@@ -378,7 +367,7 @@ def read_last(engine: Engine, container_id: str, window: LogWindow) -> tuple[lis
     """
     wanted = window.last or 0
     # The daemon takes the last ones before it looks at the time, and does not know patterns.
-    asked = None if window.pattern is not None or window.until_ns is not None else wanted + 1
+    asked = None if window.has_pattern or window.until_ns is not None else wanted + 1
     while True:
         lines, cursor, count, is_cut = _read_tail(engine, container_id, window, asked)
         enough = len(lines) >= wanted + is_cut and (count == 0 or cursor.seen < count)
@@ -406,7 +395,7 @@ def _read_tail(
                 if stream in window.streams:
                     blocks.append(joiner.add(stream, piece))
     blocks += joiner.rest()
-    lines = [line for block in blocks for line in iter_lines(block) if window.matches(line)]
+    lines = [line for block in blocks for line in iter_lines(window.select(block))]
     return lines, cursor, count, asked is not None and count >= asked
 
 

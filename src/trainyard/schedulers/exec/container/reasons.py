@@ -28,8 +28,7 @@ TIMEOUT = "timeout"
 PEER_FAILED = "peer_failed"
 INTERRUPTED = "interrupted"
 
-
-#: Of each reason the state that it stands for, and its words.
+#: The state that each reason stands for, and its words.
 _TABLE: dict[str, tuple[AppState, str]] = {
     SUCCEEDED: (AppState.SUCCEEDED, ""),
     FAILED: (AppState.FAILED, "exit code {code}"),

@@ -234,7 +234,7 @@ class ContainerHost:
         """Wait for its end and the end of its log.
 
         Raises:
-            PlatformFailure: the daemon stays away, or somebody else has removed the container.
+            PlatformFailure: the daemon stays away, or another client removed the container.
         """
         try:
             end = self._container.wait()
