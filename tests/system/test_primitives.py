@@ -28,7 +28,7 @@ LINUX_NAMES = re.compile(
 )
 MODULES = {"os", "select", "signal", "socket", "fcntl"}
 LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0trainyard")
-#: A shell script that makes the namespaces of a process host: refused where `HAS_PROCESS_HOSTS` is not true.
+#: A shell script that makes the namespaces of a process host: not used where `HAS_NAMESPACES` is false.
 EXCEPTIONS = {"namespaces.py"}
 
 

@@ -26,7 +26,7 @@ MOST_EVENTS = 10_000
 MOST_BYTES = 1 << 20
 #: CloudWatch counts so much for an event beside its text.
 EVENT_BYTES = 26
-#: How much one answer may look at. As on the service a page may then be empty, and there is another one.
+#: How many bytes are searched for one answer. As on the service, a page may be empty with others after it.
 MOST_SEARCHED = 64 << 20
 
 #: Where an event is in the order of all: its time, stream and place.
@@ -130,13 +130,13 @@ def start_live_tail(params: dict[str, Any], region: str = "") -> Iterator[bytes]
         raise ApiError("ResourceNotFoundException", "The specified log group does not exist.")
     wanted = tuple(prefixes or names or [""])
 
-    def look(over: set[str]) -> list[JobStream]:
+    def find_streams(over: set[str]) -> list[JobStream]:
         found = {
             stream.name: stream for prefix in wanted for stream in _streams(prefix, region, skipped=over)
         }
         return [stream for name, stream in found.items() if not names or name in names]
 
-    return live_session(params, look, matcher(params.get("logEventFilterPattern", "")))
+    return live_session(params, find_streams, matcher(params.get("logEventFilterPattern", "")))
 
 
 def describe_log_streams(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -349,10 +349,10 @@ def _is_over(job: TrainingJob) -> bool:
 
 
 def find_events(streams: list[JobStream], query: Query) -> tuple[list[tuple[JobStream, LogLine]], str]:
-    """Return a page of events, and the token of the next one; "" if there is none.
+    """Return a page of events, and the token of the next one, or "".
 
     Raises:
-        ApiError: the token is none of ours.
+        ApiError: the token is invalid.
     """
     after = _key_of(query.after) if query.after else None
     found: list[tuple[JobStream, LogLine]] = []
@@ -444,17 +444,17 @@ def _key_of(token: str) -> Key:
 
 
 def live_session(
-    params: dict[str, Any], look: FindStreams, matches: Callable[[str], bool]
+    params: dict[str, Any], find_streams: FindStreams, matches: Callable[[str], bool]
 ) -> Iterator[bytes]:
     """Yield the events of a session, encoded.
 
     Args:
         params: of the operation.
-        look: gives the streams.
+        find_streams: finds the streams.
         matches: whether a message is wanted.
     """
     group = params["logGroupIdentifiers"][0]
-    places, over = _ends(look)
+    places, over = _ends_of_logs(find_streams)
     yield wire_formats.event_message(wire_formats.INITIAL_RESPONSE, {})
     names = ("logGroupIdentifiers", "logStreamNames", "logStreamNamePrefixes", "logEventFilterPattern")
     start = {"requestId": str(uuid.uuid4()), "sessionId": str(uuid.uuid4())}
@@ -462,7 +462,7 @@ def live_session(
     yield wire_formats.event_message("sessionStart", {**start, **given})
     deadline = time.monotonic() + LONGEST_SESSION
     while time.monotonic() < deadline:
-        found = _fresh(look, places, over)
+        found = _new_events(find_streams, places, over)
         rows = [_live_row(group, *pair) for pair in found if matches(message_of(pair[1]))]
         for place in range(0, max(len(rows), 1), MOST_EVENTS_OF_UPDATE):
             page = rows[place : place + MOST_EVENTS_OF_UPDATE]
@@ -472,10 +472,10 @@ def live_session(
     yield wire_formats.exception_message("SessionTimeoutException", "The Live Tail session has timed out.")
 
 
-def _ends(look: FindStreams) -> tuple[dict[str, int], set[str]]:
+def _ends_of_logs(find_streams: FindStreams) -> tuple[dict[str, int], set[str]]:
     """Return where the last whole lines of all streams end now, and which jobs are over."""
     places, over = {}, set()
-    for stream in look(set()):
+    for stream in find_streams(set()):
         places[stream.name] = _last_end(stream.log)
         if stream.is_over:
             over.add(stream.job.name)
@@ -492,10 +492,12 @@ def _last_end(log: Log) -> int:
     return size if is_whole else log.line_start(size)
 
 
-def _fresh(look: FindStreams, places: dict[str, int], over: set[str]) -> list[tuple[JobStream, LogLine]]:
-    """Return what has been written since the last look, in order of time."""
+def _new_events(
+    find_streams: FindStreams, places: dict[str, int], over: set[str]
+) -> list[tuple[JobStream, LogLine]]:
+    """Return what has been written since the last call, in order of time."""
     found: list[tuple[JobStream, LogLine]] = []
-    for stream in look(over):
+    for stream in find_streams(over):
         try:
             for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
                 places[stream.name] = event.end

@@ -33,7 +33,7 @@ def search(params: dict[str, Any], region: str = "") -> dict[str, Any]:
     """Answer a Search request, from the jobs of a region.
 
     Raises:
-        ApiError: the expression makes no sense.
+        ApiError: the expression is invalid.
     """
     check("Search", params)
     if params["Resource"] != RESOURCE:
@@ -249,7 +249,7 @@ class Property:
 
 
 def find_property(name: str, inside: str = "") -> Property:
-    """Return the property of a name; ``inside`` is the list whose single objects will be looked at.
+    """Return the property of a name; ``inside`` is the list that a nested filter is about.
 
     Raises:
         ApiError: training jobs have no such property.

@@ -28,10 +28,10 @@ def matcher(pattern: str) -> Matcher:
     """Return what tells whether a message matches a pattern. Capitals matter.
 
     All words and phrases have to be in the message, none with ``-`` may be, and of those with ``?`` one has
-    to be; where there are others beside them, the service pays no heed to those with ``?``.
+    to be; where there are others beside them, the service ignores those with ``?``.
 
     Raises:
-        ApiError: the pattern is for columns, or makes no sense.
+        ApiError: the pattern is for columns, or is invalid.
     """
     text = pattern.strip()
     if text.startswith("{"):
@@ -117,7 +117,7 @@ DEEPEST = 100
 
 
 class PatternError(ValueError):
-    """A pattern makes no sense. The message says where."""
+    """A pattern is invalid. The message says where."""
 
 
 def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]]) -> Callable[[str], bool]:
@@ -131,7 +131,7 @@ def json_matcher(pattern: str, expression: Callable[[str], Callable[[str], bool]
         expression: makes a test of a regular expression.
 
     Raises:
-        PatternError: it makes no sense.
+        PatternError: it is invalid.
     """
     text = pattern.strip()
     if not text.endswith("}"):
@@ -207,7 +207,7 @@ class _JsonPatternParser:
             return test
         token = self._take("a selector")
         if token["selector"] is None:
-            raise PatternError(f"{token[0].strip()!r} is no selector, such as $.level")
+            raise PatternError(f"{token[0].strip()!r} is not a selector, such as $.level")
         select = _selector(token["selector"])
         for words, state in _STATES.items():
             following = [each[0].strip() for each in self._tokens[self._at : self._at + len(words)]]
@@ -216,7 +216,7 @@ class _JsonPatternParser:
                 return lambda event, state=state: state(select(event))  # type: ignore[misc]
         sign = self._take("an operator")
         if sign["sign"] not in ("=", "!=", *_ORDERS):
-            raise PatternError(f"{sign[0].strip()!r} is no operator")
+            raise PatternError(f"{sign[0].strip()!r} is not an operator")
         value = self._comparison(sign["sign"], self._take("a value"))
         return lambda event: any(value(found) for found in select(event))
 
@@ -238,7 +238,7 @@ class _JsonPatternParser:
             glob = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
             test = lambda found: found is not None and glob.fullmatch(_text(found)) is not None  # noqa: E731
         else:
-            raise PatternError(f"{token[0].strip()!r} is no value")
+            raise PatternError(f"{token[0].strip()!r} is not a value")
         if sign == "=":
             return test
         return lambda found: not test(found)

@@ -1,8 +1,8 @@
 """The service's endpoint on this machine: HTTP on loopback, for boto3, the AWS CLI and the SageMaker SDK.
 
-Whoever could reach it could start containers as its user, so it answers this user's (and root's) processes
-only: on Linux it looks up whose socket the other end is. Names other than loopback's in ``Host`` are refused,
-so that no web page can reach it by a name of its own, and so is whatever a browser sends for one.
+Its clients can start containers as its user, so it answers only processes of this user and of root: on Linux
+it looks up whose socket the other end is. It refuses names in ``Host`` that are not loopback's, so that no
+web page reaches it by another name, and requests that a browser sends for a page.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class EndpointServer(ThreadingHTTPServer):
             problem = getattr(error, "strerror", None) or error
             raise BackendError(
                 f"cannot listen on {host}:{port}: {problem}",
-                hint="Take another port, or 0 for any that is free. An endpoint may be running there.",
+                hint="Use another port, or 0 for any free one. An endpoint may be running there.",
             ) from error
 
     @property
@@ -93,7 +93,7 @@ class EndpointServer(ThreadingHTTPServer):
         return operation(without_nulls(params), region)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that go away."""
+        """Report errors, except those of clients that close the connection."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             traceback.print_exc()
 
@@ -138,7 +138,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         except ApiError as error:
             self._refuse(error)
         except (ConnectionError, TimeoutError):
-            self.close_connection = True  # whoever asked has gone, or says no more
+            self.close_connection = True  # the client has gone, or sends nothing more
         except TrainyardError as error:
             self._refuse(ApiError("InternalFailure", str(error), 500))
         except Exception as error:
@@ -146,7 +146,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self._refuse(ApiError("InternalFailure", f"a fault of the local endpoint: {error}", 500))
 
     def do_GET(self) -> None:
-        """Answer what looks whether somebody is there; for other services there is nothing here."""
+        """Answer checks that the endpoint is up, and refuse requests for other services."""
         try:
             self._check_peer()
             if self.path.partition("?")[0] != "/":
@@ -165,7 +165,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what is no request that anybody here understands."""
+        """Refuse a request that cannot be parsed."""
         self.request_version = self.protocol_version  # else there would be no head
         self._refuse(ApiError("UnknownOperationException", message or "this is not understood", code))
 
@@ -191,7 +191,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         if length > LARGEST_REQUEST:
             raise ApiError(
                 "RequestEntityTooLargeException",
-                f"the request has {length} bytes, at most {LARGEST_REQUEST} are taken",
+                f"the request has {length} bytes, at most {LARGEST_REQUEST} are accepted",
                 413,
             )
         self._is_read = True
@@ -208,7 +208,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             params = None
         if not isinstance(params, dict):
-            raise ApiError("SerializationException", "the request is no JSON object")
+            raise ApiError("SerializationException", "the request is not a JSON object")
         return params
 
     def _speaks_cbor(self) -> bool:
@@ -232,7 +232,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._reply(error.status, {"__type": error.code, "message": error.message}, error.code)
 
     def _length(self) -> int | None:
-        """Return how long the body is; None if nobody knows."""
+        """Return the length of the body, or None if it is unknown."""
         headers = getattr(self, "headers", None)
         if headers is None or "Transfer-Encoding" in headers:
             return None
@@ -240,7 +240,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
     def _drain(self) -> None:
-        """Read a body that nobody looks at: what is left of it would be taken for the next request.
+        """Read and discard a body: what is left of it would be parsed as the next request.
 
         A connection that is closed with something unread is reset, and then the answer may be lost.
         """
@@ -270,7 +270,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _stream(self, events: Iterator[bytes]) -> None:
-        """Answer with events as they come, until there are no more or nobody listens."""
+        """Answer with events as they come, until there are no more or the client has gone."""
         self.close_connection = True
         self.send_response(200)
         self.send_header("Content-Type", wire_formats.EVENT_STREAM_TYPE)
@@ -283,7 +283,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing of every request."""
+        """Log nothing."""
 
 
 def region_of_signature(authorization: str) -> str:
@@ -301,7 +301,7 @@ def region_of_signature(authorization: str) -> str:
     if method != "AWS4-HMAC-SHA256" or len(scope) < 5 or not {"SignedHeaders", "Signature"} <= parts.keys():
         raise ApiError(
             "IncompleteSignatureException",
-            "the Authorization header is no Signature Version 4: Credential, SignedHeaders and Signature",
+            "the Authorization header is not Signature Version 4: Credential, SignedHeaders and Signature",
         )
     return scope[-3]
 
@@ -309,8 +309,8 @@ def region_of_signature(authorization: str) -> str:
 def is_own_peer(peer: tuple[Any, ...], own: tuple[Any, ...]) -> bool:
     """Tell whether the other end of a connection is a process of this user or of root.
 
-    A peer that is not on this machine is not, nor one that has closed its end: the kernel calls that root's,
-    whosever it was. Where the system has no table of sockets, every peer is.
+    A peer that is not on this machine is not, nor one that has closed its end, which the kernel shows as
+    root's. Where the system has no table of sockets, every peer is.
 
     Args:
         peer: address and port of the other end.
@@ -327,6 +327,6 @@ def _check_loopback(host: str) -> None:
         is_loopback = False
     if not is_loopback:
         raise UsageError(
-            f"the endpoint does not listen on {host!r}: whoever reached it could run programs as this user",
+            f"the endpoint does not listen on {host!r}: its clients can run programs as this user",
             hint="Listen on 127.0.0.1 or ::1. From another machine, forward a port to it with ssh -L.",
         )

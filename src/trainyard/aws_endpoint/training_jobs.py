@@ -56,7 +56,7 @@ def create_training_job(
             f" with this name already exists ({arn})",
         ) from None
     except TrainyardError as error:
-        if is_full_disk(error):  # nothing that another attempt would mend
+        if is_full_disk(error):  # another attempt would fail too
             raise ApiError("ResourceLimitExceeded", str(error)) from error
         raise ApiError("InternalFailure", str(error), 500) from error
     return {"TrainingJobArn": document_of(job)["arn"]}
@@ -225,7 +225,7 @@ def page_of(
     """Return a page of rows, and the token of the next one if there is one.
 
     Raises:
-        ApiError: the token is none of ours.
+        ApiError: the token is invalid.
     """
     text = params.get("NextToken") or params.get("nextToken") or "0"
     if not _is_number(text):
@@ -244,7 +244,7 @@ def page_of_jobs(
     and one of them would be on two pages.
 
     Raises:
-        ApiError: the token is none of ours.
+        ApiError: the token is invalid.
     """
     start, at, moment = (params.get("NextToken") or f"0@{time.time_ns()}").partition("@")
     if not at or not _is_number(start) or not _is_number(moment):

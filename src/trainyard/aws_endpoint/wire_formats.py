@@ -108,7 +108,7 @@ class _CborReader:
     def _pair(self, depth: int) -> tuple[str, Any]:
         key = self._value(depth)
         if not isinstance(key, str):
-            raise ValueError("the CBOR document has a key that is no text")  # noqa: TRY004 of the document
+            raise ValueError("the CBOR document has a key that is not text")  # noqa: TRY004 of the document
         return key, self._value(depth)
 
     def _open_ended(self, kind: int, depth: int) -> Any:

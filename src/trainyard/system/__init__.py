@@ -6,12 +6,12 @@ Nothing here knows of jobs. No other package uses what only Linux has: `linux` a
 import os
 import sys
 
-#: Set to 1, this variable has Linux treated as a system without primitives of its own, to test `portable`.
+#: If this variable is 1, `portable` is used on Linux too, to test it.
 SWITCH = "TRAINYARD_PORTABLE"
 
 if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
     from trainyard.system.linux import (
-        HAS_PROCESS_HOSTS,
+        HAS_NAMESPACES,
         HAS_SUBREAPER,
         SEES_CONTAINER_PROCESSES,
         all_processes,
@@ -46,7 +46,7 @@ if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
     )
 else:
     from trainyard.system.portable import (
-        HAS_PROCESS_HOSTS,
+        HAS_NAMESPACES,
         HAS_SUBREAPER,
         SEES_CONTAINER_PROCESSES,
         all_processes,
@@ -81,7 +81,7 @@ else:
     )
 
 __all__ = [
-    "HAS_PROCESS_HOSTS",
+    "HAS_NAMESPACES",
     "HAS_SUBREAPER",
     "SEES_CONTAINER_PROCESSES",
     "SWITCH",

@@ -45,7 +45,7 @@ class FileEvents(Protocol):
     def remove(self, watch: int) -> None:
         """Stop a watch."""
 
-    def read(self) -> Changes:
+    def read(self) -> FileChanges:
         """Return the changes since the last call, without those of files in a watched directory."""
 
     def read_names(self) -> list[tuple[int, str]]:
@@ -58,7 +58,7 @@ class FileEvents(Protocol):
         """Close the queue."""
 
 
-class Changes(namedtuple("Changes", "watches overflow")):
+class FileChanges(namedtuple("FileChanges", "watches overflow")):
     """The numbers of the watches whose files have changed, in order, and whether the queue has lost some.
 
     Numbers below 256 may come as `bytes`, which are a sequence of numbers too, and faster to handle.

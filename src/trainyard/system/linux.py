@@ -11,7 +11,7 @@ import signal
 import struct
 import sys
 
-from trainyard.system.interface import MODIFIED, Changes, FileEvents, ProcessFacts
+from trainyard.system.interface import MODIFIED, FileChanges, FileEvents, ProcessFacts
 
 assert sys.platform == "linux"  # type checkers stop here for other systems
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 HAS_SUBREAPER = True
 #: Whether the processes in a local daemon's containers are processes of this machine.
 SEES_CONTAINER_PROCESSES = True
-#: Whether hosts of a job can be processes that have a name, an address and an /opt/ml of their own.
-HAS_PROCESS_HOSTS = True
+#: Whether a process can have an /opt/ml, a host name and names of hosts that others do not see.
+HAS_NAMESPACES = True
 
 _IN_Q_OVERFLOW = 0x4000
 _PR_SET_CHILD_SUBREAPER = 36
@@ -258,10 +258,10 @@ class _Inotify(FileEvents):
     def remove(self, watch: int) -> None:
         self._libc.inotify_rm_watch(self._fd, watch)
 
-    def read(self) -> Changes:
+    def read(self) -> FileChanges:
         data = self._read()
         watches = _file_watches(data)
-        return Changes(watches, overflow=False) if watches is not None else _all_watches(data)
+        return FileChanges(watches, overflow=False) if watches is not None else _all_watches(data)
 
     def read_names(self) -> list[tuple[int, str]]:
         data = self._read()
@@ -299,7 +299,7 @@ def _file_watches(data: bytes) -> Sequence[int] | None:
     return bytes(watches) if max(watches) < 256 else watches
 
 
-def _all_watches(data: bytes) -> Changes:
+def _all_watches(data: bytes) -> FileChanges:
     watches: list[int] = []
     overflow, offset = False, 0
     while offset < len(data):
@@ -309,7 +309,7 @@ def _all_watches(data: bytes) -> Changes:
         elif not length:
             watches.append(watch)
         offset += _EVENT.size + length
-    return Changes(watches, overflow)
+    return FileChanges(watches, overflow)
 
 
 # ---- files

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 HAS_SUBREAPER = False
 #: Whether the processes in a local daemon's containers are processes of this machine.
 SEES_CONTAINER_PROCESSES = False
-#: Whether hosts of a job can be processes that have a name, an address and an /opt/ml of their own.
-HAS_PROCESS_HOSTS = False
+#: Whether a process can have an /opt/ml, a host name and names of hosts that others do not see.
+HAS_NAMESPACES = False
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 #: How long the answer of `ps` about when a process started is believed, while its pid exists.
@@ -58,7 +58,7 @@ def process_facts(pid: int) -> ProcessFacts | None:
     if not _exists(pid):
         return None
     found = _ask_ps("-p", str(pid))
-    if found is None:  # there is no `ps` here, or not one that says what is needed
+    if found is None:  # there is no `ps` here, or it does not know these columns
         return ProcessFacts(pid, 0, 0, _session_of(pid) or 0, 0, "")
     return next(iter(found), None)
 
@@ -142,7 +142,7 @@ def _exists(pid: int) -> bool:
 
 
 def _session_of(pid: int) -> int | None:
-    """Return a process's session, 0 if that is not told, or None if it has ended."""
+    """Return a process's session, 0 if it is not known, or None if it has ended."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:

@@ -19,7 +19,7 @@ _FLAGS = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "En
 
 
 def document_of(job: TrainingJob) -> dict[str, Any]:
-    """Return what is kept of a job's request; empty if there is none."""
+    """Return what is kept of a job's request, or {}."""
     return job.read_request() or {}
 
 

@@ -34,7 +34,7 @@ class ApiError(Exception):
 
 
 def invalid(message: str) -> ApiError:
-    """Return the error for a request that makes no sense."""
+    """Return the error for an invalid request."""
     return ApiError("ValidationException", message)
 
 
@@ -43,7 +43,7 @@ def invalid(message: str) -> ApiError:
 #: What every job on instances needs: the model makes them optional for those without.
 NEEDED = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition")
 _COMMAND = ("ContainerEntrypoint", "ContainerArguments")
-#: Local places where the service takes S3 alone. For the model they look like S3's.
+#: Stands for local places where the service takes S3 alone. For the model they look like S3's.
 _STAND_IN = "s3://this-machine/"
 #: The most hosts of one job. Checked before a list of hosts is made.
 _MOST_HOSTS = 1000
@@ -326,7 +326,7 @@ def _limits(value: Any, shape: Any, path: str) -> Iterator[str]:
 
 
 def _broken(value: Any, path: str, rule: str) -> str:
-    """Say which limit a value breaks. Of containers the value is left out: there may be secrets in it."""
+    """Name the limit that a value breaks. Lists and objects are not shown: there may be secrets in them."""
     shown = (
         "Value null" if value is None else "Value" if isinstance(value, (dict, list)) else f"Value '{value}'"
     )
@@ -342,7 +342,7 @@ def _broken_by(value: Any, shape: Any) -> Iterator[str]:
             yield f"Member must satisfy enum value set: [{', '.join(allowed)}]"
         yield from _lengths(len(value), shape)
         pattern = limits.get("pattern")
-        # of what is too long the rest is not looked at: some patterns take for ever with it
+        # cut at its greatest length: some patterns take for ever on long texts
         if pattern and not matches(pattern, value[: limits.get("max", len(value)) + 1]):
             yield f"Member must satisfy regular expression pattern: {pattern}"
     elif shape.type_name in _NUMBERS:

@@ -142,7 +142,7 @@ def _parent(place: str) -> str:
 @functools.cache
 def are_available() -> bool:
     """Tell whether this user can make such namespaces on this machine."""
-    if not system.HAS_PROCESS_HOSTS or shutil.which("unshare") is None or shutil.which("mount") is None:
+    if not system.HAS_NAMESPACES or shutil.which("unshare") is None or shutil.which("mount") is None:
         return False
     probe = View("/etc/hosts", "trainyard").wrap(["true"])
     try:
