@@ -12,7 +12,7 @@ import pytest
 from tests.aws.clock import FakeClock
 from tests.aws.logtools import GROUP, Rig, rig
 from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, AttemptLog
-from trainyard.schedulers.aws.cloudwatch_calls import LogEvent
+from trainyard.schedulers.aws.cloudwatch_calls import CloudWatchEvent
 from trainyard.schedulers.aws.cloudwatch_stream import Seen
 
 NODES = 64
@@ -201,12 +201,12 @@ def test_a_reader_holds_back_what_nobody_takes() -> None:
 def test_memory_of_what_was_seen_is_bounded() -> None:
     seen = Seen(1000, 0)
     for i in range(100_000):
-        assert seen.add(LogEvent(i // 3, f"{i}")) == 1
+        assert seen.add(CloudWatchEvent(i // 3, f"{i}")) == 1
         assert len(seen) <= 1500
-    assert seen.count(LogEvent(99_999 // 3, "99999")) == 1
+    assert seen.count(CloudWatchEvent(99_999 // 3, "99999")) == 1
     assert seen.floor > 32_000
     floor = seen.floor
-    assert all(seen.count(LogEvent(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
+    assert all(seen.count(CloudWatchEvent(i // 3, f"{i}")) for i in range(floor * 3, 100_000))
 
 
 @pytest.mark.slow

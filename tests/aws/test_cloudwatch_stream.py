@@ -12,8 +12,8 @@ from tests.aws.clock import FakeClock
 from tests.aws.fake.logs import Logs
 from tests.aws.fake.wire import ApiError
 from trainyard.schedulers.aws.cloudwatch_calls import (
+    CloudWatchEvent,
     LogCalls,
-    LogEvent,
     MissingStreamError,
     RateLimit,
     StaleTokenError,
@@ -51,7 +51,7 @@ STEPS = st.lists(
 )
 
 
-def drain(cursor: StreamCursor, found: list[LogEvent]) -> None:
+def drain(cursor: StreamCursor, found: list[CloudWatchEvent]) -> None:
     for _ in range(200):
         events, is_end = cursor.read()
         found += events
@@ -71,7 +71,7 @@ def test_each_event_once(
     cursor = StreamCursor(Direct(logs, clock), "s", since, until, 1000, 1000)
     cursor.begin(full=True)
     written: list[tuple[int, str]] = []
-    found: list[LogEvent] = []
+    found: list[CloudWatchEvent] = []
     for what, detail in steps:
         if what in ("put", "hide"):
             logs.put("group", "s", detail, visible_after=5 if what == "hide" else 0)
@@ -110,7 +110,7 @@ def test_the_last_and_what_comes_after(
     assert last == (in_order[-count:] if count else [])
     late = [event for event in after if event[0] < max((t for t, _ in before), default=0)]
     logs.put("group", "s", after)
-    found: list[LogEvent] = []
+    found: list[CloudWatchEvent] = []
     cursor.begin(full=True)
     drain(cursor, found)
     given_out = sorted((event.time, event.message) for event in found)
@@ -124,7 +124,7 @@ def test_a_full_memory_forgets_the_oldest_only() -> None:
     logs = Logs(clock.time)
     cursor = StreamCursor(Direct(logs, clock), "s", 0, None, 1000, 100)
     logs.put("group", "s", [(i, f"{i}") for i in range(5000)])
-    found: list[LogEvent] = []
+    found: list[CloudWatchEvent] = []
     cursor.begin(full=True)
     drain(cursor, found)
     logs.put("group", "s", [(4999, "4999"), (4990, "late"), (10, "too late to be told apart")])

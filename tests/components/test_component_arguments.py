@@ -188,7 +188,7 @@ def test_flags_leave_the_first_word_of_the_program_alone() -> None:
 def test_a_flag_takes_any_word_when_nothing_else_could() -> None:
     def fn(debug: bool = False) -> AppDef: ...
 
-    with pytest.raises(ComponentArgumentError, match="'maybe' is neither true nor false"):
+    with pytest.raises(ComponentArgumentError, match="'maybe' must be true or false"):
         bind(fn, "--debug", "maybe")
     with pytest.raises(ComponentArgumentError, match="--no-debug takes no value"):
         bind(fn, "--no-debug=1")

@@ -80,7 +80,7 @@ def test_all_problems_are_reported_at_once() -> None:
     for text in (
         "there is no option 'prioritty'. Did you mean priority?",
         "option 'priority' (int): 'high' is not an integer",
-        "option 'fast' (bool): 'maybe' is neither true nor false",
+        "option 'fast' (bool): 'maybe' must be true or false",
         "option 'tags' (list[str]): [0]: 1 is not of type str",
         "option 'queue' (str) is required: the queue",
     ):
@@ -250,8 +250,8 @@ def test_from_text(tp: Any, text: str, value: object, tmp_path: Path) -> None:
         (int, "x", "'x' is not an integer"),
         (int, "1.5", "'1.5' is not an integer"),
         (float, "x", "'x' is not a number"),
-        (bool, "", "'' is neither true nor false"),
-        (Colour, "gren", "'gren' is none of them"),
+        (bool, "", "'' must be true or false"),
+        (Colour, "gren", "'gren' is not one of them"),
         (Literal["a", "b"], "c", "Known: a, b"),
         (list[int], "1,x", "item 2: 'x' is not an integer"),
         (tuple[int, int], "1", "1 values where tuple[int, int] takes 2"),
@@ -261,7 +261,7 @@ def test_from_text(tp: Any, text: str, value: object, tmp_path: Path) -> None:
         (Point, "y=1", "Point needs x"),
         (list[int], "[1,", "is not JSON"),
         (list[int], "'1", "the quote is never closed"),
-        (int | bool, "x", "'x' is none of int | bool"),
+        (int | bool, "x", "'x' must be one of int | bool"),
     ],
 )
 def test_from_text_refuses(tp: Any, text: str, problem: str) -> None:

@@ -93,9 +93,9 @@ def test_overrides_are_resolved() -> None:
         (
             Role,
             {"name": "r", "image": "i", "mounts": [{"type": "tape"}]},
-            "its type is none of bind, volume, device",
+            "its type must be one of bind, volume, device",
         ),
-        (Role, {"name": "r", "image": "i", "mounts": ["x"]}, "'x' is no mount"),
+        (Role, {"name": "r", "image": "i", "mounts": ["x"]}, "'x' is not a mount"),
         (Role, {"name": "r", "image": "i", "resource": None}, "Resource is a JSON object, not NoneType"),
         (BindMount, {"src_path": "a"}, "missing 1 required positional argument: 'dst_path'"),
         (DeviceMount, {"src_path": "a", "dst_path": "b", "permissions": "x"}, "is not one of r, w, m"),

@@ -1,4 +1,7 @@
-"""Schedulers: what runs jobs. All of them stand behind `trainyard.schedulers.base.Scheduler`."""
+"""Schedulers, which run jobs: the interface `base.Scheduler`, what all share, and a folder for each backend.
+
+The history, configuration and everything else that does not depend on a backend is in `trainyard.runner`.
+"""
 
 from __future__ import annotations
 

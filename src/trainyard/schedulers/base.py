@@ -22,13 +22,14 @@ from trainyard.schedulers.answers import (
     LogQuery,
     Stream,
 )
+from trainyard.specs.dryrun import Generic
 from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
-    from typing import Any, Generic, TypeVar
+    from typing import Any, TypeVar
 
     from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
@@ -40,13 +41,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 else:
-    T = None
-
-    class Generic:
-        """Stands in for `typing.Generic`, since `typing` is slow to import and nothing asks at run time."""
-
-        def __class_getitem__(cls, parameter):
-            return cls
+    T = object
 
 
 __all__ = [

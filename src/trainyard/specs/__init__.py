@@ -1,4 +1,4 @@
-"""The nouns of a job. Pure data: nothing here knows of schedulers, files or processes.
+"""The data of a job: roles, resources, options, states, handles. Nothing here runs or stores anything.
 
 Names are loaded when they are first used, so that a command pays only for those that it touches.
 """
@@ -43,40 +43,20 @@ if TYPE_CHECKING:
 ALL = "all"
 
 _HOMES = {
-    "trainyard.errors": (
-        "AppStatusError",
-        "InvalidRunConfigException",
-        "MalformedAppHandleException",
-        "UnknownAppException",
-        "UnknownSchedulerException",
-    ),
-    "trainyard.specs.app": ("MISSING", "AppDef", "RetryPolicy", "Role", "validate_app"),
-    "trainyard.specs.dryrun": ("AppDryRunInfo",),
-    "trainyard.specs.handles": ("AppHandle", "ParsedAppHandle", "make_app_handle", "parse_app_handle"),
-    "trainyard.specs.substitution": ("macros",),
-    "trainyard.specs.workspace": ("Workspace",),
-    "trainyard.specs.mounts": ("BindMount", "DeviceMount", "MountType", "VolumeMount", "parse_mounts"),
-    "trainyard.specs.resources": (
-        "NULL_RESOURCE",
-        "Resource",
-        "get_named_resources",
-        "named_resources",
-        "resource",
-    ),
-    "trainyard.specs.options": ("CfgVal", "option", "runopt", "runopts"),
-    "trainyard.specs.serialize": ("from_json", "to_json"),
-    "trainyard.specs.status": (
-        "NONE",
-        "AppState",
-        "AppStatus",
-        "ReplicaState",
-        "ReplicaStatus",
-        "RoleStatus",
-        "is_started",
-        "is_terminal",
-    ),
+    "errors": "AppStatusError InvalidRunConfigException MalformedAppHandleException UnknownAppException "
+    "UnknownSchedulerException",
+    "specs.app": "MISSING AppDef RetryPolicy Role validate_app",
+    "specs.dryrun": "AppDryRunInfo",
+    "specs.handles": "AppHandle ParsedAppHandle make_app_handle parse_app_handle",
+    "specs.substitution": "macros",
+    "specs.workspace": "Workspace",
+    "specs.mounts": "BindMount DeviceMount MountType VolumeMount parse_mounts",
+    "specs.resources": "NULL_RESOURCE Resource get_named_resources named_resources resource",
+    "specs.options": "CfgVal option runopt runopts",
+    "specs.serialize": "from_json to_json",
+    "specs.status": "NONE AppState AppStatus ReplicaState ReplicaStatus RoleStatus is_started is_terminal",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: f"trainyard.{module}" for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ALL",

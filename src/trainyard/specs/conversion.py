@@ -140,7 +140,7 @@ def _union_from_text(tp: Any, text: str) -> Any:
             return from_text(member, text)
         except ConversionError:
             continue
-    raise ConversionError(f"{text!r} is none of {type_name(bare)}")
+    raise ConversionError(f"{text!r} must be one of {type_name(bare)}")
 
 
 def _container_from_text(tp: Any, kind: type, text: str) -> Any:
@@ -196,7 +196,7 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
     if tp is bool:
         if text.lower() in TRUE_WORDS | FALSE_WORDS:
             return text.lower() in TRUE_WORDS
-        raise ConversionError(f"{text!r} is neither true nor false")
+        raise ConversionError(f"{text!r} must be true or false")
     if tp in (int, float):
         try:
             if tp is int and text.strip().lower().startswith("0x"):
@@ -225,14 +225,14 @@ def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
     for member in tp:
         if str(member.value) == text or member.name.lower() == text.lower():
             return member
-    raise ConversionError(f"{text!r} is none of them. {did_you_mean(text, tp.__members__)}")
+    raise ConversionError(f"{text!r} is not one of them. {did_you_mean(text, tp.__members__)}")
 
 
 def _literal_member(tp: Any, text: str) -> Any:
     for choice in get_args(tp):
         if text == str(choice):
             return choice
-    raise ConversionError(f"{text!r} is none of them. {did_you_mean(text, map(str, get_args(tp)))}")
+    raise ConversionError(f"{text!r} is not one of them. {did_you_mean(text, map(str, get_args(tp)))}")
 
 
 # ---- from JSON values
@@ -280,7 +280,7 @@ def _union_from_value(tp: Any, value: Any) -> Any:
     members = [member for member in get_args(tp) if member is not type(None)]
     if len(members) == 1:
         raise problems[0] if get_args(tp)[0] is not type(None) else problems[-1]
-    raise ConversionError(f"{value!r} is none of {type_name(tp)}")
+    raise ConversionError(f"{value!r} must be one of {type_name(tp)}")
 
 
 def _dataclass_from_mapping(tp: Any, value: Mapping[str, Any]) -> Any:

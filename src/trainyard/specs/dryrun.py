@@ -1,4 +1,4 @@
-"""The request that would be sent, as a value that can be looked at."""
+"""The request of a dry run: what would be sent, as a value to inspect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Generic, TypeVar
+    from typing import Any, TypeVar
+    from typing import Generic as Generic
 
     from trainyard.specs.app import AppDef
 
@@ -16,7 +17,7 @@ else:  # `typing` is slow to import
     T = object
 
     class Generic:
-        """What a generic class is at run time."""
+        """Stands in for `typing.Generic` at run time."""
 
         __class_getitem__ = classmethod(types.GenericAlias)
 
@@ -26,19 +27,19 @@ class AppDryRunInfo(Generic[T]):
 
     Args:
         request: the request, of the scheduler's own type.
-        fmt: makes the text that people read; secrets must not show in it.
+        fmt: makes the text that people read, without secrets.
 
     Attributes:
-        app: the job that it was made from.
+        app: the job.
         cfg: the resolved scheduler options.
         scheduler: name of the scheduler.
         session: name of the runner's session.
-        app_id: id that the job will have, where the scheduler lets the caller choose it; else None.
-        client_token: names this submission, for backends that refuse to start the same one twice. Set by
-            the runner just before `Scheduler.schedule`.
+        app_id: id that the job will have, if the scheduler lets the caller choose it; else None.
+        client_token: identifies this submission to backends that refuse to start it twice. Set by the runner
+            just before `Scheduler.schedule`.
         shipment: the code that goes with the job, planned but not shipped, as a
             `trainyard.workspace.shipment.Shipment`; None without code.
-        record: what the runner notes of it in the history: component, arguments, workspace, ....
+        record: what the runner stores in the history: component, arguments, workspace, ....
     """
 
     def __init__(self, request: T, fmt: Callable[[T], str] = repr) -> None:

@@ -140,5 +140,5 @@ def _require(fields: dict[str, str], text: str, needed: set[str], allowed: set[s
 
 def _flag(value: str, text: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise MountParseError(f"mount {text!r}: readonly={value} is neither true nor false", hint=_EXAMPLE)
+        raise MountParseError(f"mount {text!r}: readonly={value} must be true or false", hint=_EXAMPLE)
     return value.lower() == "true"

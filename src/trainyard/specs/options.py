@@ -55,7 +55,7 @@ class runopt:
         return type_name(self.opt_type)
 
     def convert(self, value: Any) -> Any:
-        """Check a value, or convert a text given for it. None is always taken where there is no must.
+        """Check a value, or convert a text given for it. None is accepted unless the option is required.
 
         Raises:
             ConversionError: it does not fit the type.

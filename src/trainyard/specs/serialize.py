@@ -31,7 +31,7 @@ def to_json(spec: Any) -> Any:
     """Return a spec as JSON values. A role's overrides are resolved, since functions have no JSON.
 
     Raises:
-        ConfigError: a value in it (in ``metadata``, say) is none that JSON can hold.
+        ConfigError: a value in it (in ``metadata``, say) cannot be written as JSON.
     """
     return _encode(spec, type(spec).__name__)
 
@@ -58,10 +58,10 @@ def _encode(value: Any, path: str) -> Any:
         return value
     what = value if isinstance(value, float) else f"of type {type(value).__name__}"
     if isinstance(value, dict):
-        what = "a dict with keys that are no texts"
+        what = "a dict with keys that are not strings"
     raise ConfigError(
         f"{path} cannot be written as JSON: it is {what}",
-        hint="Use texts, finite numbers, booleans, lists, and dicts with texts as keys only.",
+        hint="Use only strings, finite numbers, booleans, lists, and dicts with strings as keys.",
     )
 
 
@@ -74,7 +74,7 @@ def from_json(cls: type[T], data: Any) -> T:
     try:
         return _decode(cls, data)
     except ConversionError as error:
-        raise ConfigError(f"this is no {cls.__name__}: {error}") from None
+        raise ConfigError(f"this is not a valid {cls.__name__}: {error}") from None
 
 
 def _decode(cls: type[T], data: Any) -> T:
@@ -112,6 +112,6 @@ def _decode_mount(data: Any) -> Mount:
     kind = data.get("type") if isinstance(data, dict) else None
     cls = _MOUNT_CLASSES.get(str(kind))
     if cls is None:
-        raise ConversionError(f"{data!r} is no mount: its type is none of {', '.join(_MOUNT_CLASSES)}")
+        raise ConversionError(f"{data!r} is not a mount: its type must be one of {', '.join(_MOUNT_CLASSES)}")
     mount: Mount = _decode(cls, data)
     return mount

@@ -56,7 +56,7 @@ def local_path(uri: str) -> str:
 
 
 def script_of(args: Sequence[str], metadata: Mapping[str, Any]) -> str:
-    """Return the script of a role of `train.script`; "" of other roles, and where it is no file's name."""
+    """Return the script of a role of `train.script`; "" for other roles, and if it is not a file name."""
     found = str(specification(metadata).get("program", ""))
     if not found and metadata.get(TOOLKIT_KEY) is False:
         found = next((word for word in args if word.endswith(_SUFFIXES)), "")

@@ -22,8 +22,8 @@ from typing import Protocol, TypeVar
 
 from trainyard.backoff import Clock
 from trainyard.schedulers.aws.cloudwatch_calls import (
+    CloudWatchEvent,
     LogCalls,
-    LogEvent,
     MissingGroupError,
     RateLimit,
     ReadingStoppedError,
@@ -152,20 +152,20 @@ def milliseconds(time: datetime) -> int:
     return -((datetime(1970, 1, 1, tzinfo=UTC) - time.astimezone(UTC)) // timedelta(milliseconds=1))
 
 
-def _line_filter(query: LogQuery) -> Callable[[LogEvent], list[bytes]]:
+def _line_filter(query: LogQuery) -> Callable[[CloudWatchEvent], list[bytes]]:
     """Return a function that returns the wanted lines of an event."""
     if query.regex is None:
         return lambda event: list(iter_lines(_bytes_of(event)))
     search = compile_regex(query.regex).search
 
-    def matching(event: LogEvent) -> list[bytes]:
+    def matching(event: CloudWatchEvent) -> list[bytes]:
         lines = iter_lines(_bytes_of(event))
         return [line for line in lines if search(line.decode("utf-8", "replace").rstrip("\r\n"))]
 
     return matching
 
 
-def _bytes_of(event: LogEvent) -> bytes:
+def _bytes_of(event: CloudWatchEvent) -> bytes:
     text = event.message if event.message.endswith("\n") else event.message + "\n"
     return text.encode("utf-8", "surrogatepass")
 
@@ -177,7 +177,7 @@ class _Reading:
         self,
         job: JobLogs,
         query: LogQuery,
-        lines_of: Callable[[LogEvent], list[bytes]],
+        lines_of: Callable[[CloudWatchEvent], list[bytes]],
         calls: LogCalls,
         clock: Clock,
         *,
@@ -250,7 +250,9 @@ class _Reading:
     def _history(self, workers: _Workers) -> Iterator[LogBlock]:
         """Yield the lines that exist, merged by time. One page of each replica is read ahead."""
 
-        def events(key: Key, pages: Iterator[list[LogEvent]]) -> Iterator[tuple[int, Key, LogEvent]]:
+        def events(
+            key: Key, pages: Iterator[list[CloudWatchEvent]]
+        ) -> Iterator[tuple[int, Key, CloudWatchEvent]]:
             newest = 0
             for page in pages:
                 for event in page:
@@ -258,7 +260,7 @@ class _Reading:
                     yield newest, key, event
 
         streams = [events(key, ahead(workers, log.available())) for key, log in self._logs.items()]
-        merged: Iterable[tuple[int, Key, LogEvent]]
+        merged: Iterable[tuple[int, Key, CloudWatchEvent]]
         merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda item: item[0])
         for key, items in groupby(merged, key=lambda item: item[1]):
             yield from self._block(key, (event for _, _, event in items))
@@ -345,7 +347,7 @@ class _Reading:
         if all(log.is_over for log in self._logs.values()):
             self._refresh_due = float("inf")
 
-    def _block(self, key: Key, events: Iterable[LogEvent]) -> Iterator[LogBlock]:
+    def _block(self, key: Key, events: Iterable[CloudWatchEvent]) -> Iterator[LogBlock]:
         """Yield the wanted lines of events in blocks; or keep them, if only the last lines are wanted."""
         tail = self._tails.get(key)
         lines: list[bytes] = []
@@ -461,13 +463,13 @@ class ReplicaFollower:
 
     # ---- reading
 
-    def available(self) -> Iterator[list[LogEvent]]:
+    def available(self) -> Iterator[list[CloudWatchEvent]]:
         """Yield pages of new events, until there is a reason to wait."""
         while not self.is_done and self.due <= self._clock.monotonic():
             if page := self.step():
                 yield page
 
-    def step(self) -> list[LogEvent]:
+    def step(self) -> list[CloudWatchEvent]:
         """Make one call, and decide when the next is due. Returns the new events."""
         cursor = self._open()
         if cursor is None:
@@ -495,7 +497,7 @@ class ReplicaFollower:
             self.is_done = True
         return events
 
-    def read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
+    def read_back(self, count: int, lines_of: Callable[[CloudWatchEvent], list[bytes]]) -> list[bytes]:
         """Return the last lines of all attempts; reading goes on after them."""
         lines: list[bytes] = []
         names = list(self._ends)

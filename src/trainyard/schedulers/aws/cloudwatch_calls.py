@@ -30,7 +30,7 @@ LEAST_RATE = 1.0
 SLOWER, FASTER = 0.8, 1.15
 
 
-class LogEvent(namedtuple("LogEvent", "time message")):
+class CloudWatchEvent(namedtuple("CloudWatchEvent", "time message")):
     """A log event: when it was written, in milliseconds since the epoch, and its text."""
 
     __slots__ = ()
@@ -42,7 +42,7 @@ class Page(namedtuple("Page", "events ingested forward backward")):
     """Events in order of time, the newest ingestion time (ms; 0 without events), and the tokens."""
 
     __slots__ = ()
-    events: list[LogEvent]
+    events: list[CloudWatchEvent]
     ingested: int
     forward: str
     backward: str
@@ -192,7 +192,7 @@ class LogCalls:
             params["nextToken"] = token
         found = self.call("get_log_events", ("events", "nextForwardToken", "nextBackwardToken"), params)
         # Servers other than AWS give times as fractions.
-        events = [LogEvent(int(event["timestamp"]), event["message"]) for event in found["events"]]
+        events = [CloudWatchEvent(int(event["timestamp"]), event["message"]) for event in found["events"]]
         ingested = max((int(event.get("ingestionTime", 0)) for event in found["events"]), default=0)
         return Page(events, ingested, found["nextForwardToken"], found["nextBackwardToken"])
 

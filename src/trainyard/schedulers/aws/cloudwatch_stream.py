@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable
 
 from trainyard.schedulers.aws.cloudwatch_calls import (
+    CloudWatchEvent,
     LogCalls,
-    LogEvent,
     MissingStreamError,
     Page,
     StaleTokenError,
@@ -47,7 +47,7 @@ class Seen:
         self._counts: dict[int, dict[int, int]] = {}
         self._size = 0
 
-    def add(self, event: LogEvent) -> int:
+    def add(self, event: CloudWatchEvent) -> int:
         """Remember an event; returns how often it has been seen."""
         counts = self._counts.setdefault(event.time, {})
         key = hash(event.message)
@@ -57,7 +57,7 @@ class Seen:
             self._forget()
         return count
 
-    def count(self, event: LogEvent) -> int:
+    def count(self, event: CloudWatchEvent) -> int:
         """Return how often an event has been seen."""
         return self._counts.get(event.time, {}).get(hash(event.message), 0)
 
@@ -127,7 +127,7 @@ class StreamCursor:
         self._compared_with = Seen(self._capacity, start) if self._newest >= start else None
         self._compare_until = self._newest
 
-    def read(self) -> tuple[list[LogEvent], bool]:
+    def read(self) -> tuple[list[CloudWatchEvent], bool]:
         """Read a page; returns its new events, and whether the end has been reached."""
         try:
             page = self._page(self._start, self._token, forward=True)
@@ -152,7 +152,7 @@ class StreamCursor:
         self.scan_has_news |= bool(news)
         return news, is_end
 
-    def read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
+    def read_back(self, count: int, lines_of: Callable[[CloudWatchEvent], list[bytes]]) -> list[bytes]:
         """Return the last ``count`` wanted lines, as ``lines_of`` gives them; `begin` goes on after them."""
         while True:
             try:
@@ -168,10 +168,10 @@ class StreamCursor:
         if self._stale > REPEATS:
             raise self._calls.refusal(error) from error
 
-    def _read_back(self, count: int, lines_of: Callable[[LogEvent], list[bytes]]) -> list[bytes]:
+    def _read_back(self, count: int, lines_of: Callable[[CloudWatchEvent], list[bytes]]) -> list[bytes]:
         self.scan_started, self.scan_is_full, self.scan_has_news = self._calls.clock.monotonic(), True, True
         lines: deque[bytes] = deque()
-        known: list[LogEvent] = []
+        known: list[CloudWatchEvent] = []
         token, repeats, is_beginning, is_whole = "", 0, False, True
         limit = min(self._limit, max(LEAST_LIMIT, 2 * count))
         while True:
@@ -197,7 +197,7 @@ class StreamCursor:
         self._remember(known, is_whole=is_beginning and is_whole)
         return list(lines)[-count:] if count else []
 
-    def _remember(self, newest_first: list[LogEvent], *, is_whole: bool) -> None:
+    def _remember(self, newest_first: list[CloudWatchEvent], *, is_whole: bool) -> None:
         """Remember these events, the newest of the stream, and treat all before them as read."""
         oldest = newest_first[-1].time if newest_first else self._since
         floor = self._since if is_whole else oldest + 1
@@ -221,10 +221,10 @@ class StreamCursor:
         self.ingested = max(self.ingested, page.ingested)
         return page
 
-    def _is_wanted(self, event: LogEvent) -> bool:
+    def _is_wanted(self, event: CloudWatchEvent) -> bool:
         return event.time >= self._since and (self._until is None or event.time < self._until)
 
-    def _is_new(self, event: LogEvent) -> bool:
+    def _is_new(self, event: CloudWatchEvent) -> bool:
         """Tell whether an event has not been returned before, and remember it."""
         if self._compared_with is not None and event.time <= self._compare_until:
             if event.time < self._seen.floor:
