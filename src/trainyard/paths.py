@@ -86,3 +86,22 @@ def xdg(variable: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a directory of the XDG specification; "" if it is relative, as the specification demands."""
     path = environ.get(variable, "")
     return path if os.path.isabs(path) else ""
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with all that is in it, also what its owner made read-only, if it exists.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    import shutil
+
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        for directory, _, _ in os.walk(path):  # from the top, so that what was closed is walked too
+            if not os.access(directory, os.W_OK | os.X_OK | os.R_OK):
+                os.chmod(directory, 0o700)
+        shutil.rmtree(path)

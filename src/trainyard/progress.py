@@ -1,4 +1,4 @@
-"""How something that takes time tells how far it is."""
+"""How something that takes time reports how far it is."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ else:
 
 
 class Progress(Protocol):
-    """Is told how far something is. May be called from several threads."""
+    """Receives how far something is. May be called from several threads."""
 
     def step(self, text: str) -> None:
         """Begin something: "hashing 5,000 files"."""
 
     def advance(self, label: str, done: int, total: int) -> None:
-        """Tell that ``done`` of ``total`` bytes of something are through; a ``total`` of 0 is not known."""
+        """Report that ``done`` of ``total`` bytes are through; a ``total`` of 0 is not known."""
 
     def output(self, line: str) -> None:
         """Pass on a line of a program's output, such as a build's."""
 
     def done(self, text: str) -> None:
-        """Tell what came of it: "pushed repo@sha256:...: 1.2 MB"."""
+        """Report a result: "pushed repo@sha256:...: 1.2 MB"."""
 
 
 class Silent:
-    """A `Progress` that tells nobody."""
+    """A `Progress` that shows nothing."""
 
     def step(self, text: str) -> None:
         """Say nothing."""

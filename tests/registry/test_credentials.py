@@ -10,8 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainyard.docker import credentials
-from trainyard.docker.credentials import Credentials, CredentialsError, credentials_for, engine_auth_header
-from trainyard.docker.ecr import EcrHost
+from trainyard.docker.credentials import (
+    Credentials,
+    CredentialsError,
+    EcrHost,
+    credentials_for,
+    engine_auth_header,
+)
 
 SECRET = "s3cr3t:with:colons"
 

@@ -22,7 +22,7 @@ from trainyard.docker.engine import Engine
 from trainyard.docker.image_store import inspect_image
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, Scheduler
 from trainyard.specs import AppDef, AppDryRunInfo, Role
-from trainyard.workspace.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
+from trainyard.workspace.images.image_shipment import DockerWorkspaceMixin, DockerWorkspaceOpts
 
 #: On every image that tests make, so that they can be removed.
 LABEL = "trainyard.test"

@@ -32,8 +32,8 @@ from trainyard.docker.engine import Engine
 from trainyard.docker.image_store import inspect_image
 from trainyard.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
 from trainyard.specs import AppDef, Role, option
-from trainyard.workspace.image_shipment import DockerWorkspaceOpts
 from trainyard.workspace.images.base_files import LOOKING_LABEL
+from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 from trainyard.workspace.images.make_image import LOCAL_REPOSITORY
 
 __all__ = ["base", "code", "engine"]

@@ -21,7 +21,7 @@ from trainyard.workspace import code_store
 from trainyard.workspace.code_store import SMALLEST_LINK, SPARED_SECONDS, Store
 from trainyard.workspace.directory_shipment import is_intact, shared_copy
 from trainyard.workspace.manifest import Manifest
-from trainyard.workspace.snapshot import Snapshot
+from trainyard.workspace.snapshot import Snapshot, kept_snapshot
 
 BIG = b"x" * SMALLEST_LINK
 
@@ -101,15 +101,15 @@ def test_frozen_code_by_the_beginning_of_its_fingerprint(
 ) -> None:
     store.add(taken)
     write(project, {"run.sh": "changed"})
-    frozen = store.snapshot(taken.manifest.fingerprint[:8])
+    frozen = kept_snapshot(taken.manifest.fingerprint[:8], store)
     assert frozen.manifest == taken.manifest
     assert b"".join(frozen.read(frozen.manifest.by_path["run.sh"])) == b"echo hi"
     with pytest.raises(WorkspaceError, match="@00000000 is not kept"):
-        store.snapshot("00000000")
+        kept_snapshot("00000000", store)
     other = take(project)
     store.put_manifest(other.manifest)
     with pytest.raises(WorkspaceError, match=r"content of the workspace @\w+ is not kept"):
-        store.snapshot(other.manifest.fingerprint)
+        kept_snapshot(other.manifest.fingerprint, store)
     with pytest.raises(WorkspaceError, match="2 workspaces begin with @"):
         store.find("")
 

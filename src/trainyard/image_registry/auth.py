@@ -241,7 +241,7 @@ class Authorizer:
 
     def login_hint(self) -> str:
         """Say how to log in."""
-        from trainyard.docker.ecr import EcrHost, login_line
+        from trainyard.docker.credentials import EcrHost, login_line
 
         ecr = EcrHost.parse(self._registry)
         if ecr is not None:

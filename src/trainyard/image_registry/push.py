@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from trainyard.image_registry.image_manifest import (
     layer_type,
     read_image,
 )
-from trainyard.image_registry.registry_errors import CancelledError
+from trainyard.parallel import for_all
 from trainyard.progress import Silent
 
 if TYPE_CHECKING:
@@ -188,61 +187,34 @@ class _Append:
 
     def _send_all(self, image: RegistryImage, layers: Sequence[LayerFile]) -> None:
         """Send what comes on top, and the base's layers, a few at a time. The first failure ends the rest."""
-        jobs: list[Callable[[], object]] = [self._top(layer) for layer in layers]
-        if not self._is_there():
-            seen: set[str] = set()
-            for descriptor in image.manifest["layers"]:
-                if not is_foreign(str(descriptor.get("mediaType"))) and descriptor["digest"] not in seen:
-                    seen.add(descriptor["digest"])
-                    jobs.append(self._of_base(descriptor))
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
-        futures = [pool.submit(job) for job in jobs]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-            failed = any(future.done() and future.exception() for future in futures)
-        except BaseException:  # Ctrl-C
-            self._abort(pool)
-            raise
-        if failed:
-            self._abort(pool)
-        pool.shutdown()
-        errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
-        # what was cut off because of the first failure is not the reason
-        errors.sort(key=lambda error: isinstance(error, CancelledError))
-        if errors:
-            raise errors[0]
+        blobs: list[LayerFile | dict[str, Any]] = [*layers]
+        if self._source is not self._destination or self._mount_from:  # the target has not got the base
+            base = image.manifest["layers"]
+            own = {layer["digest"]: layer for layer in base if not is_foreign(str(layer.get("mediaType")))}
+            blobs += own.values()
+        for_all(self._send, blobs, workers=THREADS, on_failure=self._abort)
 
-    def _is_there(self) -> bool:
-        """Whether the base lies in the target's own repository."""
-        return self._source is self._destination and not self._mount_from
-
-    def _abort(self, pool: ThreadPoolExecutor) -> None:
+    def _abort(self) -> None:
         self._source.abort()
         self._destination.abort()
-        pool.shutdown(cancel_futures=True)
 
-    def _top(self, layer: LayerFile) -> Callable[[], object]:
-        return lambda: self._destination.upload_blob(
-            self._target.repository,
-            layer.path,
-            layer.digest,
-            layer.size,
-            self._progress,
-            label="workspace",
-            scopes=self._push,
-        )
-
-    def _of_base(self, descriptor: dict[str, Any]) -> Callable[[], object]:
-        digest: str = descriptor["digest"]
-        size: int = descriptor["size"]
-        return lambda: self._destination.upload_blob(
-            self._target.repository,
+    def _send(self, blob: LayerFile | dict[str, Any]) -> None:
+        """Send one of our layers, or one of the base's."""
+        repository, progress, scopes = self._target.repository, self._progress, self._push
+        if isinstance(blob, LayerFile):
+            self._destination.upload_blob(
+                repository, blob.path, blob.digest, blob.size, progress, label="workspace", scopes=scopes
+            )
+            return
+        digest, size = blob["digest"], blob["size"]
+        self._destination.upload_blob(
+            repository,
             lambda offset: self._source.open_blob(self._base.repository, digest, offset, scopes=self._pull),
             digest,
             size,
-            self._progress,
+            progress,
             mount_from=self._mount_from,
-            scopes=self._push,
+            scopes=scopes,
         )
 
 

@@ -163,7 +163,7 @@ def full_disk(purpose: Purpose, status: int, words: str) -> RegistryError:
 
 def denied(purpose: Purpose, status: int, auth: Authorizer, words: str = "") -> RegistryAuthError:
     """Return the error for a registry that accepts our login, but does not permit this."""
-    from trainyard.docker.ecr import EcrHost
+    from trainyard.docker.credentials import EcrHost
 
     credentials = auth.credentials
     if credentials is None:
@@ -188,7 +188,7 @@ def _ecr_permissions(verb: str) -> str:
 
 
 def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
-    from trainyard.docker.ecr import EcrHost
+    from trainyard.docker.credentials import EcrHost
 
     ecr = EcrHost.parse(purpose.registry)
     hint = "Create the repository first, or correct its name."

@@ -1,5 +1,4 @@
-"""What travels with a job: which files, and how they get there.
+"""What code travels with a job: which files (`selection`), their content (`snapshot`), and how it is shipped.
 
-``selection`` decides which files, ``snapshot`` fixes their content, ``store`` keeps it, and a `Shipment`
-brings it to where the job runs: as a directory (``directory``) or as a layer over an image (``patch``).
+Not here: where it runs (`schedulers`). Shipments bring it there as a directory or as a layer over an image.
 """

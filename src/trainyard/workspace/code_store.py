@@ -23,7 +23,6 @@ import fcntl
 import hashlib
 import itertools
 import os
-import shutil
 import stat
 import time
 import zlib
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from trainyard import system
 from trainyard.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
-from trainyard.paths import make_private_dir, state_dir, state_error
+from trainyard.paths import make_private_dir, remove_tree, state_dir, state_error
 from trainyard.workspace.manifest import Entry, Manifest
 
 if TYPE_CHECKING:
@@ -154,24 +153,6 @@ class Store:
     def has_all(self, manifest: Manifest) -> bool:
         """Tell whether the content of every file is there, and as it was put there."""
         return all(self._is_sound(entry) for entry in manifest.entries if entry.kind == "file")
-
-    def snapshot(self, beginning: str) -> Snapshot:
-        """Return a workspace that an earlier job ran with, by the beginning of its fingerprint.
-
-        Raises:
-            WorkspaceError: it is not kept, or not all of it.
-        """
-        from trainyard.workspace.selection import Report
-        from trainyard.workspace.snapshot import Snapshot
-
-        manifest = self.find(beginning)
-        if not self.has_all(manifest):
-            raise WorkspaceError(
-                f"the content of the workspace @{manifest.fingerprint[:12]} is not kept on this machine",
-                hint="Submit from a directory instead: --workspace DIR",
-            )
-        blobs = {entry.path: self.blob_path(entry) for entry in manifest.entries if entry.kind == "file"}
-        return Snapshot(manifest, Report(), blobs)
 
     def keep_sources(self, snapshot: Snapshot) -> None:
         """Keep the small files of a workspace, for comparisons; does nothing if the disk is full.
@@ -549,22 +530,3 @@ def _remove(path: str) -> int:
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory, also one whose directories nobody may write to.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-
-    def make_writable(function: object, name: str, _: object) -> None:
-        os.chmod(os.path.dirname(name), 0o700)
-        if os.path.isdir(name) and not os.path.islink(name):
-            os.chmod(name, 0o700)
-            shutil.rmtree(name)
-        else:
-            os.unlink(name)
-
-    if os.path.lexists(path):
-        shutil.rmtree(path, onerror=make_writable)

@@ -11,8 +11,8 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import StateStoreError, WorkspaceChangedError
-from trainyard.paths import view_dir
-from trainyard.workspace.code_store import BLOB_TIME_NS, Store, remove_tree
+from trainyard.paths import remove_tree, view_dir
+from trainyard.workspace.code_store import BLOB_TIME_NS, Store
 from trainyard.workspace.manifest import Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.shipment import ATTEMPTS

@@ -1,6 +1,6 @@
 """Ignore files: ``.dockerignore`` with Docker's rules, the others with those of ``.gitignore``.
 
-`GitRules` answers for one path with a `Decision`; its parent directories were asked before, and not excluded.
+`GitRules` decides about one path; its parent directories were asked before, and not excluded.
 
 Docker's rules: https://docs.docker.com/build/concepts/context/#dockerignore-files, and for what the page
 leaves open the package ``moby/patternmatcher``. Git's: https://git-scm.com/docs/gitignore, and in its sources
@@ -59,7 +59,7 @@ def read_lines(path: str) -> list[str] | None:
     return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
-class Decision(Enum):
+class IgnoreDecision(Enum):
     """What the last pattern that matches a path says."""
 
     OUT = "out"
@@ -71,7 +71,7 @@ class Decision(Enum):
 
 class _Matcher(NamedTuple):
     matches: Callable[[str], object]
-    decision: Decision
+    decision: IgnoreDecision
     directories_only: bool
 
 
@@ -99,16 +99,16 @@ class GitRules:
             if matcher is None:
                 continue
             matchers.append(matcher)
-            if matcher.decision is Decision.NAMED:
+            if matcher.decision is IgnoreDecision.NAMED:
                 self._named.append(line.removeprefix("!").strip())
         self._for_directories = [(m.matches, m.decision) for m in reversed(matchers)]
         self._for_files = [(m.matches, m.decision) for m in reversed(matchers) if not m.directories_only]
 
-    def file(self, path: str) -> Decision | None:
+    def file(self, path: str) -> IgnoreDecision | None:
         """Judge a file or link by the patterns that match it; None if none does."""
         return _last_decision(self._for_files, path)
 
-    def directory(self, path: str) -> Decision | None:
+    def directory(self, path: str) -> IgnoreDecision | None:
         """Judge a directory by the patterns that match it; None if none does."""
         return _last_decision(self._for_directories, path)
 
@@ -154,8 +154,8 @@ class DockerRules:
 
 
 def _last_decision(
-    matchers: Sequence[tuple[Callable[[str], object], Decision]], path: str
-) -> Decision | None:
+    matchers: Sequence[tuple[Callable[[str], object], IgnoreDecision]], path: str
+) -> IgnoreDecision | None:
     path = _as_bytes_text(path)
     return next((decision for matches, decision in matchers if matches(path)), None)
 
@@ -175,9 +175,9 @@ def _git_matcher(line: str) -> _Matcher | None:
     text = text[:-1] if directories_only else text
     if not text:
         raise NeverMatchesError("it names nothing")
-    decision = Decision.OUT
+    decision = IgnoreDecision.OUT
     if negated:
-        decision = Decision.NAMED if text.strip("*/") else Decision.BACK
+        decision = IgnoreDecision.NAMED if text.strip("*/") else IgnoreDecision.BACK
     return _Matcher(_compile(_as_bytes_text(text)).fullmatch, decision, directories_only)
 
 

@@ -21,9 +21,9 @@ from trainyard.workspace.ignore import (
     DOCKERIGNORE,
     TORCHXIGNORE,
     TRAINYARDIGNORE,
-    Decision,
     DockerRules,
     GitRules,
+    IgnoreDecision,
     read_lines,
 )
 from trainyard.workspace.secret_files import is_secret
@@ -165,7 +165,7 @@ class GitignoreFiles:
                 inner = own[len(base) :]
                 decision = rules.directory(inner) if directory else rules.file(inner)
                 if decision is not None:
-                    return decision is Decision.OUT
+                    return decision is IgnoreDecision.OUT
         return False
 
     def _own(self, path: str) -> str:
@@ -304,11 +304,11 @@ class _Selector:
 
     def _directory(self, task: _Task, entry: os.DirEntry[str], path: str) -> None:
         decision = self._own.directory(path) if self._own else None
-        if decision is Decision.OUT:
+        if decision is IgnoreDecision.OUT:
             self._shut(task, entry, path, TRAINYARDIGNORE)
             return
         reason = task.out or self._directory_reason(task, entry, path)
-        if decision is Decision.NAMED and reason != "":
+        if decision is IgnoreDecision.NAMED and reason != "":
             self._open(path, _Task(entry.path, path, None, free=True))
         elif reason is None:
             self._candidates.append(_Candidate(task, entry, path))
@@ -325,7 +325,7 @@ class _Selector:
             return ""
         if self._docker is not None and self._docker.excludes(path):
             return DOCKERIGNORE
-        if self._torchx is not None and self._torchx.directory(path) is Decision.OUT:
+        if self._torchx is not None and self._torchx.directory(path) is IgnoreDecision.OUT:
             return TORCHXIGNORE
         rules = task.git
         if isinstance(rules, GitCheckout) and path not in rules.directories and path not in rules.files:
@@ -376,9 +376,9 @@ class _Selector:
 
     def _file(self, task: _Task, entry: os.DirEntry[str], path: str) -> None:
         decision = self._own.file(path) if self._own else None
-        if decision is Decision.NAMED:
+        if decision is IgnoreDecision.NAMED:
             self._include(task, entry, path, named=True)
-        elif decision is Decision.OUT:
+        elif decision is IgnoreDecision.OUT:
             if not task.out:
                 self._report.leave(TRAINYARDIGNORE, path)
         elif not task.out:
@@ -395,7 +395,7 @@ class _Selector:
             return ""
         if self._docker is not None and self._docker.excludes(path):
             return DOCKERIGNORE
-        if self._torchx is not None and self._torchx.file(path) is Decision.OUT:
+        if self._torchx is not None and self._torchx.file(path) is IgnoreDecision.OUT:
             return TORCHXIGNORE
         rules = task.git
         if isinstance(rules, GitCheckout) and path not in rules.files:

@@ -19,6 +19,7 @@ from trainyard.workspace.selection import Report, Selection, select
 if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.code_store import Store
 
 CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.
@@ -96,9 +97,7 @@ def snapshot(
             same path, no file is left, or an implicit workspace is the home directory or very large.
     """
     if workspace.frozen:
-        from trainyard.workspace.code_store import Store
-
-        return Store().snapshot(workspace.frozen)
+        return kept_snapshot(workspace.frozen)
     if progress is not None:
         progress.step("reading the workspace")
     places = _places(workspace)
@@ -109,6 +108,25 @@ def snapshot(
     if workspace.implicit:
         _check_implicit_size(selections)
     return _snapshot_of(selections, places, growing, cache=cache)
+
+
+def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
+    """Return a workspace that an earlier job ran with, by the beginning of its fingerprint.
+
+    Raises:
+        WorkspaceError: it is not kept, or not all of it.
+    """
+    from trainyard.workspace.code_store import Store
+
+    store = store or Store()
+    manifest = store.find(beginning)
+    if not store.has_all(manifest):
+        raise WorkspaceError(
+            f"the content of the workspace @{manifest.fingerprint[:12]} is not kept on this machine",
+            hint="Submit from a directory instead: --workspace DIR",
+        )
+    blobs = {entry.path: store.blob_path(entry) for entry in manifest.entries if entry.kind == "file"}
+    return Snapshot(manifest, Report(), blobs)
 
 
 def _places(workspace: Workspace) -> dict[str, str]:

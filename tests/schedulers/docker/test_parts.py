@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import BackendError
+from trainyard.parallel import for_all
 from trainyard.schedulers.docker.scheduler import create_scheduler
 from trainyard.schedulers.exec.container import labels
 from trainyard.schedulers.exec.container.inventory import format_time, parse_time
@@ -20,7 +21,6 @@ from trainyard.schedulers.exec.container.logs import (
     time_ns,
     to_ns,
 )
-from trainyard.schedulers.exec.container.parallel import for_all
 from trainyard.specs import AppDef, Resource, Role
 
 MOMENTS = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1))

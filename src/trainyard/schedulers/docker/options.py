@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard.specs.options import option
-from trainyard.workspace.image_shipment import DockerWorkspaceOpts
+from trainyard.workspace.images.image_shipment import DockerWorkspaceOpts
 
 
 @dataclass

@@ -29,7 +29,7 @@ from trainyard.specs.training import (
     script_of,
     specification,
 )
-from trainyard.workspace.image_shipment import DockerWorkspaceMixin
+from trainyard.workspace.images.image_shipment import DockerWorkspaceMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

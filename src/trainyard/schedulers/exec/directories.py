@@ -1,4 +1,4 @@
-"""Directories of jobs: how much they take, whether they hold results, and removing them."""
+"""Directories of jobs: how much they take, and whether they hold results."""
 
 from __future__ import annotations
 
@@ -31,22 +31,3 @@ def has_results(root: str) -> bool:
         return False
     kept = [os.path.join(base, part) for base in bases for part in ("model", "output/data", "checkpoints")]
     return any(names for top in kept for _, _, names in os.walk(top))
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory with all that is in it, also what its owner made read-only. A missing one is none.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
-    import shutil
-
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        for directory, _, _ in os.walk(path):  # from the top, so that what was closed is walked too
-            if not os.access(directory, os.W_OK | os.X_OK | os.R_OK):
-                os.chmod(directory, 0o700)
-        shutil.rmtree(path)

@@ -6,7 +6,7 @@ import os
 import time
 
 from trainyard.errors import StateStoreError
-from trainyard.paths import view_dir
+from trainyard.paths import remove_tree, view_dir
 from trainyard.schedulers.base import Leftover
 from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.process import recovery
@@ -85,7 +85,7 @@ def remove_job(job: ProcessJob) -> None:
         remove_view(job.name)
     for path in dict.fromkeys([job.log_root(job.layout()), job.path]):
         try:
-            directories.remove_tree(path)
+            remove_tree(path)
         except OSError as error:
             raise StateStoreError(f"cannot remove {error.filename or path}: {error.strerror}") from error
 

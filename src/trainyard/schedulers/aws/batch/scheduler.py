@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.image_shipment import ImageMaker
+    from trainyard.workspace.images.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -88,7 +88,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
     def _images(self) -> ImageMaker:
         """Return the maker of images; not a base class, since reading commands never need it."""
 
-        from trainyard.workspace.image_shipment import ImageMaker
+        from trainyard.workspace.images.image_shipment import ImageMaker
 
         if self._made_images is None:
             self._made_images = ImageMaker(self.backend, self._docker_client)

@@ -34,7 +34,7 @@ from trainyard.workspace.hashing import hash_file
 from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
-from trainyard.workspace.snapshot import Snapshot, snapshot, still_growing
+from trainyard.workspace.snapshot import Snapshot, kept_snapshot, snapshot, still_growing
 from trainyard.workspace.toolkit_files import toolkit_archive
 
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ class _LostSnapshot(Snapshot):
 def _of_earlier_job(beginning: str) -> Snapshot:
     store = Store()
     manifest = store.find(beginning)
-    return store.snapshot(beginning) if store.has_all(manifest) else _LostSnapshot(manifest, Report(), {})
+    return (
+        kept_snapshot(beginning, store) if store.has_all(manifest) else _LostSnapshot(manifest, Report(), {})
+    )
 
 
 def _check_program(program: str, manifest: Manifest) -> None:

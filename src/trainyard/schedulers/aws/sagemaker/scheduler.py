@@ -85,7 +85,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
 
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
-            from trainyard.workspace.image_shipment import ImageMaker
+            from trainyard.workspace.images.image_shipment import ImageMaker
 
             return ImageMaker(names.BACKEND, self._docker_client).plan_shipment(app, workspace, cfg)
         return plan_code(app, workspace, opts)

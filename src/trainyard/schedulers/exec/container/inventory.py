@@ -10,10 +10,9 @@ import time
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError
 from trainyard.errors import BackendError
-from trainyard.paths import state_dir
-from trainyard.schedulers.exec import directories
+from trainyard.parallel import for_all
+from trainyard.paths import remove_tree, state_dir
 from trainyard.schedulers.exec.container import labels
-from trainyard.schedulers.exec.container.parallel import for_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -435,7 +434,7 @@ def remove_results(app_id: str) -> None:
     if os.path.basename(path) != app_id or app_id in ("", ".", ".."):
         return
     try:
-        directories.remove_tree(path)
+        remove_tree(path)
     except OSError as error:
         raise BackendError(
             f"cannot remove {error.filename or path}: {error.strerror or error}",

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.docker.image_store import inspect_image, pull_image
 from trainyard.errors import BackendError
+from trainyard.parallel import for_all
 from trainyard.paths import make_private_dir, state_error
 from trainyard.schedulers.exec.container import inventory, labels, reasons
-from trainyard.schedulers.exec.container.parallel import for_all
 from trainyard.schedulers.exec.container.watcher import ensure_watcher
 from trainyard.system.identity import host_name, myself
 

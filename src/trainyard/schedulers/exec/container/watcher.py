@@ -27,9 +27,9 @@ from trainyard import system
 from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
+from trainyard.parallel import for_all
 from trainyard.schedulers.exec.container import inventory, labels, reasons
 from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge
-from trainyard.schedulers.exec.container.parallel import for_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,16 +17,25 @@ WORKERS = 8
 PATIENT_INTERRUPTIONS = 2
 
 
-def for_all(function: Callable[[T], R], items: Iterable[T], *, shielded: bool = False) -> list[R]:
+def for_all(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    shielded: bool = False,
+    workers: int = WORKERS,
+    on_failure: Callable[[], object] = lambda: None,
+) -> list[R]:
     """Call a function with every item and return the results, in order.
 
     After a failure or Ctrl-C no further call begins; those that have begun are waited for.
-    (`concurrent.futures` is slow to import, and an interrupted `Thread.join` takes its thread for ended.)
+    (`concurrent.futures` is slow to import, and an interrupted `Thread.join` considers its thread ended.)
 
     Args:
         function: what to call.
         items: the arguments.
         shielded: make a single call in a thread too, so that Ctrl-C cannot interrupt it.
+        workers: how many calls are made at the same time.
+        on_failure: called after the first failure or Ctrl-C, to make the calls that have begun end soon.
 
     Raises:
         Exception: the first one that a call raised.
@@ -54,15 +63,19 @@ def for_all(function: Callable[[T], R], items: Iterable[T], *, shielded: bool = 
             except BaseException as raised:
                 error = raised
             with condition:
-                running -= 1
                 if error is None:
                     results[position] = result
                 else:
                     errors.append(error)
+                    is_first = len(errors) == 1
+            if error is not None and is_first:
+                on_failure()
+            with condition:
+                running -= 1
                 condition.notify_all()
 
     interruptions = 0
-    starts = iter(range(min(WORKERS, len(work))))
+    starts = iter(range(min(workers, len(work))))
     while True:
         try:
             for _ in starts:
@@ -74,6 +87,7 @@ def for_all(function: Callable[[T], R], items: Iterable[T], *, shielded: bool = 
             starts = iter(())
             with condition:
                 errors.insert(0, interruption)
+            on_failure()
             interruptions += 1
             if interruptions > PATIENT_INTERRUPTIONS:
                 raise

@@ -12,6 +12,7 @@ from trainyard.docker.engine import Engine
 from trainyard.docker.image_reference import Reference, image_problem
 from trainyard.docker.image_store import inspect_image
 from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardError, WorkspaceChangedError
+from trainyard.parallel import for_all
 from trainyard.progress import Silent
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.options import option, runopts
@@ -32,8 +33,6 @@ from trainyard.workspace.snapshot import still_growing
 from trainyard.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
-
     from trainyard.progress import Progress
     from trainyard.workspace.manifest import Manifest
 
@@ -117,36 +116,13 @@ class ImageShipment:
         return pinned
 
     def _make_all(self, progress: Progress) -> dict[str, str]:
-        if len(self._wanted) == 1:
-            only = self._wanted[0]
-            return {only.planned: self._make(only, progress)}
-        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-
         stoppable = _StoppableProgress(progress)
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="image") as pool:
-            futures = {wanted.planned: pool.submit(self._make, wanted, stoppable) for wanted in self._wanted}
-            try:
-                wait(futures.values(), return_when=FIRST_EXCEPTION)
-                if any(future.done() and future.exception() for future in futures.values()):
-                    stoppable.stop(pool)
-            except BaseException:  # Ctrl-C
-                stoppable.stop(pool)
-                raise
-        return _results(futures)
 
-    def _make(self, wanted: WantedImage, progress: Progress) -> str:
-        return CodeImage(wanted, self._code, self._destination, progress).make()
+        def make(wanted: WantedImage) -> str:
+            return CodeImage(wanted, self._code, self._destination, stoppable).make()
 
-
-def _results(futures: Mapping[str, Future[str]]) -> dict[str, str]:
-    errors = [
-        error for future in futures.values() if not future.cancelled() and (error := future.exception())
-    ]
-    # what was stopped because of the first failure is not the reason
-    errors.sort(key=lambda error: isinstance(error, _StoppedError))
-    if errors:
-        raise errors[0]
-    return {planned: future.result() for planned, future in futures.items()}
+        made = for_all(make, self._wanted, workers=AT_ONCE, on_failure=stoppable.stop)
+        return {wanted.planned: image for wanted, image in zip(self._wanted, made, strict=True)}
 
 
 class _StoppedError(TrainyardError):
@@ -163,9 +139,8 @@ class _StoppableProgress:
         self.output = progress.output
         self.done = progress.done
 
-    def stop(self, pool: ThreadPoolExecutor) -> None:
+    def stop(self) -> None:
         self._stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
 
     def step(self, text: str) -> None:
         self._check()
