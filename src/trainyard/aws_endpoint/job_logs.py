@@ -16,7 +16,7 @@ from trainyard.aws_endpoint import wire_formats
 from trainyard.aws_endpoint.log_patterns import matcher
 from trainyard.aws_endpoint.training_jobs import find_job, jobs_of, page_of
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogEvent, log_path
+from trainyard.schedulers.aws.sagemaker_local.logs import Log, LogLine, log_path
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.recovery import current_state
@@ -68,7 +68,7 @@ class JobStream:
 #: Finds the streams of all jobs but those whose names are given, which are over.
 FindStreams = Callable[[set[str]], list[JobStream]]
 #: The next event of a stream, with its key, and those after it.
-_NextEvent = tuple[Key, LogEvent, JobStream, Iterator[LogEvent]]
+_NextEvent = tuple[Key, LogLine, JobStream, Iterator[LogLine]]
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,11 @@ def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any
     }
 
 
-def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogEvent], int, int]:
+def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
     """Return the events from a place on, where they begin, and the place up to which the log was read."""
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
-    events: list[LogEvent] = []
+    events: list[LogLine] = []
     size = 0
     start = max(place, stream.log.line_start(_boundary(stream, since)) if since else 0)
     for event in stream.log.events(start, stream.is_over):
@@ -225,7 +225,7 @@ def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tupl
     return events, events[0].start if events else place, place
 
 
-def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogEvent], int, int]:
+def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tuple[list[LogLine], int, int]:
     """Return the last events before a place, where they begin, and where they end."""
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
@@ -235,7 +235,7 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
     start = max(log.start_of_last(limit, end), log.line_start(max(0, end - MOST_BYTES)))
     if since:
         start = max(start, log.line_start(_boundary(stream, since)))
-    events: deque[LogEvent] = deque()
+    events: deque[LogLine] = deque()
     size = 0
     for event in log.events(start, stream.is_over):
         if event.start >= end:
@@ -319,7 +319,7 @@ def _arn(stream: JobStream) -> str:
     return f"arn:{partition or 'aws'}:logs:{region}:{account}:log-group:{GROUP}"
 
 
-def _event_row(event: LogEvent) -> dict[str, Any]:
+def _event_row(event: LogLine) -> dict[str, Any]:
     return {
         "timestamp": event.time_ms,
         "message": message_of(event),
@@ -348,14 +348,14 @@ def _is_over(job: TrainingJob) -> bool:
 # ---- searching
 
 
-def find_events(streams: list[JobStream], query: Query) -> tuple[list[tuple[JobStream, LogEvent]], str]:
+def find_events(streams: list[JobStream], query: Query) -> tuple[list[tuple[JobStream, LogLine]], str]:
     """Return a page of events, and the token of the next one, or "".
 
     Raises:
         ApiError: the token is invalid.
     """
     after = _key_of(query.after) if query.after else None
-    found: list[tuple[JobStream, LogEvent]] = []
+    found: list[tuple[JobStream, LogLine]] = []
     size = searched = 0
     last = after
     for key, stream, event in _in_order(streams, max(query.since, after[0] if after else 0)):
@@ -375,7 +375,7 @@ def find_events(streams: list[JobStream], query: Query) -> tuple[list[tuple[JobS
     return found, ""
 
 
-def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogEvent]]:
+def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogLine]]:
     """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
     waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
     active: list[_NextEvent] = []
@@ -390,9 +390,9 @@ def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobSt
 
 
 def _advance(
-    active: list[tuple[Key, LogEvent, JobStream, Iterator[LogEvent]]],
+    active: list[tuple[Key, LogLine, JobStream, Iterator[LogLine]]],
     stream: JobStream,
-    rest: Iterator[LogEvent],
+    rest: Iterator[LogLine],
 ) -> None:
     event = next(rest, None)
     if event is not None:
@@ -400,7 +400,7 @@ def _advance(
         heapq.heappush(active, (key, event, stream, rest))
 
 
-def _events(stream: JobStream, since: int) -> Iterator[LogEvent]:
+def _events(stream: JobStream, since: int) -> Iterator[LogLine]:
     start = 0
     if since:
         start = stream.log.line_start(stream.log.boundary(since, stream.is_over))
@@ -409,17 +409,17 @@ def _events(stream: JobStream, since: int) -> Iterator[LogEvent]:
             yield event
 
 
-def size_of_event(event: LogEvent) -> int:
+def size_of_event(event: LogLine) -> int:
     """Return how much an event counts in an answer."""
     return len(event.data) + EVENT_BYTES
 
 
-def message_of(event: LogEvent) -> str:
+def message_of(event: LogLine) -> str:
     """Return an event's text, without the end of its line."""
     return event.data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
 
 
-def event_id(stream: JobStream, event: LogEvent) -> str:
+def event_id(stream: JobStream, event: LogLine) -> str:
     """Return what tells an event from all others; clients that follow count on it."""
     number = int.from_bytes(hashlib.sha256(stream.name.encode()).digest()[:8], "big")
     return f"{number:020d}{event.start:036d}"
@@ -494,9 +494,9 @@ def _last_end(log: Log) -> int:
 
 def _new_events(
     find_streams: FindStreams, places: dict[str, int], over: set[str]
-) -> list[tuple[JobStream, LogEvent]]:
+) -> list[tuple[JobStream, LogLine]]:
     """Return what has been written since the last call, in order of time."""
-    found: list[tuple[JobStream, LogEvent]] = []
+    found: list[tuple[JobStream, LogLine]] = []
     for stream in find_streams(over):
         try:
             for event in stream.log.events(places.get(stream.name, 0), stream.is_over):
@@ -509,7 +509,7 @@ def _new_events(
     return sorted(found, key=lambda pair: (pair[1].time_ms, pair[0].name, pair[1].start))
 
 
-def _live_row(group: str, stream: JobStream, event: LogEvent) -> dict[str, Any]:
+def _live_row(group: str, stream: JobStream, event: LogLine) -> dict[str, Any]:
     return {
         "logStreamName": stream.name,
         "logGroupIdentifier": ":".join(group.split(":")[4:5] + group.split(":log-group:")[1:]),

@@ -88,7 +88,7 @@ def _append(path: str, pair: bytes) -> bool:
     return False
 
 
-class LogEvent(NamedTuple):
+class LogLine(NamedTuple):
     """A line: where it begins and ends in the log, its time in milliseconds, and its bytes."""
 
     start: int
@@ -170,7 +170,7 @@ class Log:
         if held and is_complete:
             yield start, held
 
-    def events(self, start: int, is_complete: bool) -> Iterator[LogEvent]:
+    def events(self, start: int, is_complete: bool) -> Iterator[LogLine]:
         """Yield the lines from a place on, long ones in parts.
 
         Of a log that still grows, only those whose time is known, so that it stays what it is.
@@ -181,7 +181,7 @@ class Log:
         for place, data in self._lines(start, is_complete):
             if place >= known and not is_complete:
                 return
-            yield LogEvent(place, place + len(data), clock.at(place), data)
+            yield LogLine(place, place + len(data), clock.at(place), data)
 
     def _lines(self, start: int, is_complete: bool) -> Iterator[tuple[int, bytes]]:
         """Yield lines and parts of long ones, with their places; never more than a block is held."""

@@ -1,1 +1,0 @@
-"""What schedulers share that run programs on this machine: processes, help of the kernel, documents."""
