@@ -25,7 +25,8 @@ LEVELS = [
     ["docker"],
     ["http", "specs"],
     ["system"],
-    ["apps", "apps.serve", "apps.utils"],
+    ["apps.serve", "apps.utils"],
+    ["apps"],
     [""],
 ]
 

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from trainyard.backoff import Backoff
 from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
-from trainyard.schedulers.aws.sagemaker_local.hosts.platform import Platform
 from trainyard.schedulers.aws.sagemaker_local.job_results import send_results
 from trainyard.schedulers.aws.sagemaker_local.job_status import MESSAGES, Journal
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.log_metrics import final_metrics
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.schedulers.aws.sagemaker_local.training_platform import Platform
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.schedulers.exec.process.wakeup import Wakeup
