@@ -294,7 +294,7 @@ class Environment(mapping.MappingMixin):
         return mapping.with_legal_aliases(mapping.to_env_vars(named))
 
     def to_process_vars(self) -> dict[str, str]:
-        """Variables that go with ``SM_*`` under names of their own."""
+        """Variables that go with ``SM_*`` under other names."""
         environ = os.environ
         region = (
             self._core.get("sagemaker_region") or environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION")

@@ -37,7 +37,7 @@ class Layout:
 
     @classmethod
     def for_job(cls) -> Layout:
-        """Return the layout of a job document's job: in a directory of its own, said in
+        """Return the layout of a job document's job: in its own directory, named in
         ``SAGEMAKER_BASE_DIR``, where ``/opt/ml`` is not this user's to write.
         """
         layout = cls()

@@ -303,7 +303,7 @@ def _peer(line: muster.Line) -> str:
 class _RankHost(Supervisor):
     """A host with ranks: it hands them their environment, and a stop goes to them, not to what started them.
 
-    mpirun would kill ranks one second after it is told to end, and all of them once one has ended by a
+    mpirun would kill ranks one second after it is asked to end, and all of them once one has ended by a
     signal. So it is left alone while ranks save their state, and sees that they have ended when all of them
     have, on all hosts. The same holds for the sshd on the other hosts.
     """

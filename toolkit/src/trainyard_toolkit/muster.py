@@ -281,7 +281,7 @@ def join(current: str, address: str, hello: dict[str, Any]) -> tuple[Line, dict[
 
 
 def _source(host: str) -> tuple[str, int] | None:
-    """Where to connect from: hosts that share a machine are told apart by their own loopback addresses."""
+    """Where to connect from: hosts that share a machine are distinguished by their loopback addresses."""
     try:
         address = socket.gethostbyname(host)
     except OSError:

@@ -74,7 +74,7 @@ def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others:
         launch: the script.
         part: what this host does.
         chief: connected to all other hosts.
-        wait_for_others: the others run parts of their own, which have to end too.
+        wait_for_others: the others run their own parts, which have to end too.
 
     Raises:
         ClusterError: another host failed or was lost.

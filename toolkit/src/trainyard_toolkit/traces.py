@@ -51,7 +51,7 @@ class Trace:
 def find(text: str) -> Trace | None:
     """The traceback that tells why a run failed: the last one that is not a launcher's own report.
 
-    Ranks that write at the same time mix their lines; each rank's lines are read as a stream of their own.
+    Ranks that write at the same time mix their lines; each rank's lines are read as a separate stream.
     The rank that mpirun names comes first.
     """
     streams: dict[int | None, str] = {}

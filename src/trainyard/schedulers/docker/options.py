@@ -24,7 +24,7 @@ class DockerOpts(DockerWorkspaceOpts):
     privileged: bool = option("run the containers with all capabilities and devices", default=False)
     network: str | None = option(
         "network that the containers join: an existing one's name, host, or none; by default replicas of one "
-        "job have a network of their own",
+        "job have their own network",
         default=None,
     )
     publish: dict[str, str] | None = option(

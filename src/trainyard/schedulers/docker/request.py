@@ -48,7 +48,7 @@ _DEVICE_FILES = {
 
 
 _PARTS = ("model", "output", "checkpoints", "input/config")
-_DATA = "input/data"  # only with channels: images may bring data of their own
+_DATA = "input/data"  # only with channels: images may bring their own data
 
 
 def make_request(

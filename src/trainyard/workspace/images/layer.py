@@ -114,7 +114,7 @@ def write_gzip(
 ) -> LayerDigests:
     """Write the layer to a file, compressed, and return its digests.
 
-    Each MiB is a gzip member of its own, so that all processors can work: readers take members one after
+    Each MiB is a separate gzip member, so that all processors can work: readers take members one after
     another. Level 1, no time, no name.
 
     Args:

@@ -14,7 +14,7 @@ class SageMakerLocalOpts(AWSSageMakerOpts):
 
     role: str = option("IAM role, which nothing here asks for", default="local")
     instance_type: str | None = option(
-        "what the hosts are told to be; ml.m5.large, unless groups or resources say something else",
+        "instance type that the hosts report; ml.m5.large, unless groups or resources say something else",
         default=None,
     )
     output_path: str | None = option(

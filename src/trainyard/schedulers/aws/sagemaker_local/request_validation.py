@@ -116,7 +116,7 @@ def _rules(request: dict[str, Any]) -> list[str]:
     groups = resources.get("InstanceGroups")
     if groups and ("InstanceType" in resources or "InstanceCount" in resources):
         problems.append("ResourceConfig has InstanceGroups, so it cannot have InstanceType or InstanceCount")
-    has_preferences = "InstancePreferences" in resources  # with rules of their own, in request_rules
+    has_preferences = "InstancePreferences" in resources  # with separate rules, in request_rules
     if (
         not groups
         and not has_preferences

@@ -89,10 +89,10 @@ class Platform:
         memory = system.memory_directory()
         self._is_in_memory = bool(memory)
         self._secrets = os.path.join(memory or job.work, f"trainyard-sagemaker-{os.urandom(8).hex()}")
-        # First, so that whoever cleans up knows where to look
+        # First, so that cleaning up knows where to look
         os.symlink(self._secrets, job.file("work", ".secrets"))
         os.mkdir(self._secrets, 0o700)
-        os.chmod(self._secrets, 0o711)  # mounted from here, whoever the container runs as
+        os.chmod(self._secrets, 0o711)  # mounted from here, for any user of the container
 
     def choose(self) -> None:
         """Find out what hosts are to be.
@@ -109,7 +109,7 @@ class Platform:
 
             try:
                 self._engine = Engine.from_env()
-                # First, so that whoever cleans up knows where to look
+                # First, so that cleaning up knows where to look
                 with open(self._job.file("work", ".docker"), "w", encoding="utf-8"):
                     pass
                 self.cluster = Cluster(self._engine, self._job.path, self._request, self._settings.patience)

@@ -154,7 +154,7 @@ class AttachedContainer:
     def _check_who_ended_it(self, code: int) -> None:
         """Find out whether a signal that we did not send means that the container or its daemon is going.
 
-        Whoever removes a container kills it first, and a daemon that is stopped ends all of its containers.
+        Removing a container kills it first, and a daemon that is stopped ends all of its containers.
 
         Raises:
             EngineError: 404, it is gone.

@@ -224,7 +224,7 @@ def frames_after(
     """
     if cursor.stamp:
         since = format_time(time_ns(cursor.stamp))
-    # Always both streams: frames of the same time are told apart by counting them.
+    # Always both streams: frames of the same time are distinguished by counting them.
     params = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow, "since": since}
     answer = open_log(engine, container_id, params)
     if answer is None:
