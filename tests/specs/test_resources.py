@@ -9,8 +9,8 @@ import pytest
 from trainyard import plugins
 from trainyard.errors import ConfigError
 from trainyard.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
-from trainyard.specs.named_resources import NamedResources
 from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
+from trainyard.specs.resource_catalog import NamedResources
 
 GIB = 1024
 

@@ -10,7 +10,7 @@ from trainyard.components.structured_arg import Nodes, StructuredJArgument, Stru
 from trainyard.errors import ComponentArgumentError
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
-from trainyard.specs.named_resources import resource
+from trainyard.specs.resource_catalog import resource
 from trainyard.specs.substitution import macros
 
 DEBUG_ENV = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.errors import ComponentArgumentError
 from trainyard.specs.limits import MOST_REPLICAS, cut, whole_number
-from trainyard.specs.named_resources import get_named_resources
+from trainyard.specs.resource_catalog import get_named_resources
 
 
 @dataclass(frozen=True)

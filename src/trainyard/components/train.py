@@ -8,7 +8,7 @@ from typing import Any, Literal
 from trainyard.errors import ConfigError
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
-from trainyard.specs.named_resources import resource
+from trainyard.specs.resource_catalog import resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import METADATA_KEY, TOOLKIT_KEY
 

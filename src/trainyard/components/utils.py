@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trainyard.errors import ComponentArgumentError, ConfigError
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
-from trainyard.specs.named_resources import resource
+from trainyard.specs.resource_catalog import resource
 from trainyard.specs.resources import Resource
 
 TYPE_CHECKING = False

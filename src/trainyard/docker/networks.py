@@ -111,10 +111,16 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
             return found
         try:
             # all choose the same subnet, so that only one gets it
-            return _make(engine, body, SHARED_PREFIXES, choices=1, attempts=1)
+            made = _make(engine, body, SHARED_PREFIXES, choices=1, attempts=1)
         except EngineError as error:
             if error.status != 409 and not _TAKEN.search(error.message):
                 raise
+        else:
+            # one that was made since we looked has the first subnet, and ours another
+            oldest = _shared(engine, name) or made
+            if oldest.id != made.id:
+                engine.request("DELETE", f"/networks/{made.id}")
+            return oldest
         time.sleep(SECONDS_BETWEEN_LOOKS)  # it is being made, or the subnet is used in a way unknown to us
     return _make(engine, body, SHARED_PREFIXES, choices=CHOICES)
 

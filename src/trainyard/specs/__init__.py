@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trainyard.specs.dryrun import AppDryRunInfo
     from trainyard.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
     from trainyard.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
-    from trainyard.specs.named_resources import get_named_resources, named_resources, resource
     from trainyard.specs.options import CfgVal, option, runopt, runopts
+    from trainyard.specs.resource_catalog import get_named_resources, named_resources, resource
     from trainyard.specs.resources import NULL_RESOURCE, Resource
     from trainyard.specs.serialize import from_json, to_json
     from trainyard.specs.status import (
@@ -46,7 +46,7 @@ _HOMES = {
     "specs.substitution": "macros",
     "specs.workspace": "Workspace",
     "specs.mounts": "BindMount DeviceMount MountType VolumeMount parse_mounts",
-    "specs.named_resources": "get_named_resources named_resources resource",
+    "specs.resource_catalog": "get_named_resources named_resources resource",
     "specs.resources": "NULL_RESOURCE Resource",
     "specs.options": "CfgVal option runopt runopts",
     "specs.serialize": "from_json to_json",
