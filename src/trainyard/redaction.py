@@ -10,7 +10,7 @@ import os
 import re
 
 from trainyard.errors import ConfigError
-from trainyard.toolkit import secret_rules
+from trainyard.toolkit_import import secret_rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

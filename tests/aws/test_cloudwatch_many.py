@@ -13,7 +13,7 @@ from tests.aws.clock import FakeClock
 from tests.aws.logtools import GROUP, Rig, rig
 from trainyard.schedulers.aws.cloudwatch import BURST, CALLS_PER_SECOND, AttemptLog
 from trainyard.schedulers.aws.cloudwatch_calls import CloudWatchEvent
-from trainyard.schedulers.aws.cloudwatch_stream import Seen
+from trainyard.schedulers.aws.cloudwatch_cursor import Seen
 
 NODES = 64
 PASSING = (

@@ -18,7 +18,7 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
     RateLimit,
     StaleTokenError,
 )
-from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
+from trainyard.schedulers.aws.cloudwatch_cursor import StreamCursor
 
 
 class Direct(LogCalls):

@@ -15,11 +15,11 @@ from tests.workspace.conftest import take, write
 from trainyard.errors import WorkspaceChangedError, WorkspaceError
 from trainyard.progress import Silent
 from trainyard.specs.workspace import Workspace
-from trainyard.workspace import hashing
+from trainyard.workspace import file_digests
 from trainyard.workspace import snapshot as snapshots
 from trainyard.workspace.code_store import Store
 from trainyard.workspace.directory_shipment import DirectoryShipment
-from trainyard.workspace.hashing import Index, is_settled
+from trainyard.workspace.file_digests import Index, is_settled
 from trainyard.workspace.snapshot import Snapshot, snapshot
 
 
@@ -331,7 +331,7 @@ def test_a_log_that_grows_each_time_it_is_shipped(project: Path, home: Path) -> 
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files whose content was read."""
     read: list[str] = []
-    original = hashing.hash_file
+    original = file_digests.hash_file
 
     def hash_file(path: str) -> object:
         read.append(os.path.basename(path))
@@ -343,8 +343,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def settle(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files count as untouched for long, though they have just been written."""
-    monkeypatch.setattr(hashing, "FINE_TICK_NS", -(10**12))
-    monkeypatch.setattr(hashing, "COARSE_TICK_NS", -(10**12))
+    monkeypatch.setattr(file_digests, "FINE_TICK_NS", -(10**12))
+    monkeypatch.setattr(file_digests, "COARSE_TICK_NS", -(10**12))
 
 
 def test_unchanged_files_are_not_read_again(
@@ -380,10 +380,10 @@ def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list
     write(project, {"a": "1"})
     info = (project / "a").stat()
     memory = Index(str(project))
-    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + hashing.FINE_TICK_NS - 1)
+    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + file_digests.FINE_TICK_NS - 1)
     memory.save()
     assert Index(str(project)).digest("a", info) is None
-    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + hashing.COARSE_TICK_NS + 1)
+    memory.remember("a", info, sha("1"), began_ns=info.st_ctime_ns + file_digests.COARSE_TICK_NS + 1)
     memory.save()
     assert Index(str(project)).digest("a", info) == sha("1")
 

@@ -81,7 +81,7 @@ def test_the_launcher_imports_its_own_toolkit_only(tmp_path: Path) -> None:
 
     (tmp_path / "trainyard_toolkit.py").write_text("raise RuntimeError('not this one')")
     program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import trainyard.toolkit as door;"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import trainyard.toolkit_import as door;"
         "print([name for name in sys.modules if 'trainyard._toolkit' in name]);"
         "print(door.secret_rules.__name__, hasattr(door, 'nothing'))"
     )

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import WorkspaceChangedError, WorkspaceError
-from trainyard.workspace.hashing import ChangingFileError, Index, NotAFileError, hash_beginning, hash_file
+from trainyard.workspace.file_digests import (
+    ChangingFileError,
+    Index,
+    NotAFileError,
+    hash_beginning,
+    hash_file,
+)
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report, Selection, select
 

@@ -1,7 +1,7 @@
 """The toolkit's files as jobs get them: one archive for images, an unpacked copy for jobs of this machine.
 
 The archive has the same bytes as the one that ``toolkit/build_zipapp.py`` makes of the same sources. Python
-keeps the byte code of the unpacked copy. What the launcher imports of the toolkit is in `trainyard.toolkit`.
+keeps the byte code of the unpacked copy. `trainyard.toolkit_import` is how the launcher imports the toolkit.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.schedulers.aws.sagemaker_local import housekeeping, object_cache
 from trainyard.schedulers.aws.sagemaker_local.object_cache import Cache, cache_dir
-from trainyard.toolkit import store
+from trainyard.toolkit_import import store
 
 from .conftest import file_channel
 

@@ -22,7 +22,7 @@ from tests import backends
 from trainyard.errors import ConfigError, WorkspaceError
 from trainyard.progress import Silent
 from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
-from trainyard.schedulers.aws.sagemaker.container import ARCHIVE_FILE, PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import ARCHIVE_FILE, PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace

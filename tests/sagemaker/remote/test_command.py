@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.container import (
+from trainyard.schedulers.aws.sagemaker.container_setup import (
     LONGEST_ITEM,
     MOST_ITEMS,
     REPLICA,

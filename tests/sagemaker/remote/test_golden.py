@@ -14,7 +14,7 @@ from trainyard.components.dist import ddp
 from trainyard.components.train import script
 from trainyard.components.utils import echo
 from trainyard.runner.preparation import inject
-from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role

@@ -12,7 +12,7 @@ import pytest
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.progress import Silent
 from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage, plan_code
-from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import make_job
 from trainyard.specs.app import AppDef, Role

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests import backends
 from trainyard.errors import ConfigError
-from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role

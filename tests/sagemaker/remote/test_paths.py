@@ -21,7 +21,7 @@ from trainyard.schedulers.aws.sagemaker.submission import upload_code
 from trainyard.schedulers.registry import get_scheduler_factories
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
-from trainyard.toolkit import store
+from trainyard.toolkit_import import store
 
 
 @pytest.fixture

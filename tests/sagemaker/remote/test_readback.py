@@ -12,7 +12,7 @@ from tests.sagemaker.remote.conftest import Cloud, wait_for
 from tests.sagemaker.remote.test_jobs import options, submit
 from trainyard.components.train import script
 from trainyard.components.utils import sh
-from trainyard.schedulers.aws.sagemaker.container import (
+from trainyard.schedulers.aws.sagemaker.container_setup import (
     REPLICA,
     CodeInContainer,
     RoleCommand,

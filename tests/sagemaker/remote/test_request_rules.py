@@ -10,7 +10,7 @@ import pytest
 from tests import backends
 from trainyard.errors import InvalidRunConfigException
 from trainyard.schedulers.aws.sagemaker import request_rules
-from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
 from trainyard.schedulers.aws.sagemaker_local import request_validation

@@ -13,7 +13,7 @@ import pytest
 from tests import backends
 from tests.sagemaker.remote.cases import CASES, ROLE, Case
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.container import PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import PlannedCode
 from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS, AWSSageMakerOpts
 from trainyard.schedulers.aws.sagemaker.request import check_request, make_job, settle
 from trainyard.specs.app import AppDef, Role

@@ -175,7 +175,7 @@ def test_a_job_that_cannot_start_leaves_no_copy(
 ) -> None:
     from trainyard.schedulers.exec.process import launcher
 
-    monkeypatch.setattr(launcher, "SUPERVISE", "/nowhere/supervise.py")
+    monkeypatch.setattr(launcher, "GUARD", "/nowhere/guard.py")
     with pytest.raises(BackendError, match="was not started"):
         run(jobs, role("exit 0"), project)
     assert views() == []

@@ -30,7 +30,7 @@ from trainyard.schedulers.aws.cloudwatch_calls import (
     ReadingStoppedError,
     default_translation,
 )
-from trainyard.schedulers.aws.cloudwatch_stream import StreamCursor
+from trainyard.schedulers.aws.cloudwatch_cursor import StreamCursor
 from trainyard.schedulers.base import LogBlock, LogQuery
 from trainyard.schedulers.lines import compile_regex, iter_lines
 

@@ -15,7 +15,7 @@ LABEL_BASE = "trainyard.base"
 LABEL_FINGERPRINT = "trainyard.fingerprint"
 LABEL_VERSION = "trainyard.version"
 #: sha256 of the toolkit that is in the image.
-LABEL_TOOLKIT = "trainyard.toolkit"
+LABEL_TOOLKIT = "trainyard.toolkit_import"
 LABEL_BASE_NAME = "org.opencontainers.image.base.name"
 LABEL_BASE_DIGEST = "org.opencontainers.image.base.digest"
 

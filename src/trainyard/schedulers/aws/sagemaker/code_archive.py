@@ -25,12 +25,12 @@ from trainyard.git import REPOSITORY_VARIABLES
 from trainyard.redaction import SHORTEST_URL_TOKEN
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.channels import is_s3
-from trainyard.schedulers.aws.sagemaker.container import ARCHIVE_FILE, TOOLKIT_FILE, PlannedCode
+from trainyard.schedulers.aws.sagemaker.container_setup import ARCHIVE_FILE, TOOLKIT_FILE, PlannedCode
 from trainyard.schedulers.aws.sagemaker.network_isolation import Isolation
 from trainyard.schedulers.aws.sagemaker.training_script import is_in_image, script_of
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
-from trainyard.workspace.hashing import hash_file
+from trainyard.workspace.file_digests import hash_file
 from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report

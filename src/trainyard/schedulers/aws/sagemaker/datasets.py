@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.aws.s3 import PART_BYTES, S3, StoredObject
-from trainyard.toolkit import store
-from trainyard.workspace.hashing import ChangingFileError, Index, NotAFileError, hash_file
+from trainyard.toolkit_import import store
+from trainyard.workspace.file_digests import ChangingFileError, Index, NotAFileError, hash_file
 
 if TYPE_CHECKING:
     from trainyard.progress import Progress

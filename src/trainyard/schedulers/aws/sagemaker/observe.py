@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.sagemaker.container import ROLE_NAME, RoleCommand, read_command
+from trainyard.schedulers.aws.sagemaker.container_setup import ROLE_NAME, RoleCommand, read_command
 from trainyard.schedulers.aws.sagemaker.reasons import exit_code_of, message_of, state_of
 from trainyard.schedulers.aws.sagemaker.training_script import as_arguments
 from trainyard.schedulers.aws.session import AwsSession

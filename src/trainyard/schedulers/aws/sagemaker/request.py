@@ -25,7 +25,7 @@ from trainyard.schedulers.aws.sagemaker.channels import (
     is_s3,
     local_path,
 )
-from trainyard.schedulers.aws.sagemaker.container import Containers, PlannedCode, without_secrets
+from trainyard.schedulers.aws.sagemaker.container_setup import Containers, PlannedCode, without_secrets
 from trainyard.schedulers.aws.sagemaker.network_isolation import problems_of as isolation_problems
 from trainyard.schedulers.aws.sagemaker.option_rules import (
     WITHOUT_DEBUGGER,

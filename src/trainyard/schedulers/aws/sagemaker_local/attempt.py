@@ -22,7 +22,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_status import LONGEST_REASON
 from trainyard.schedulers.aws.sagemaker_local.logs import Log, Timekeeper, log_path, stream_name
 from trainyard.schedulers.aws.sagemaker_local.pipes import PipeFeeder
 from trainyard.schedulers.exec.process.documents import is_full_disk
-from trainyard.toolkit import channels, store, sync
+from trainyard.toolkit_import import channels, store, sync
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun

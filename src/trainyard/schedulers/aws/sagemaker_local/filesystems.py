@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.toolkit import store
+from trainyard.toolkit_import import store
 
 VARIABLE = "TRAINYARD_SAGEMAKER_FILE_SYSTEMS"
 _ID = re.compile(r"fs-[0-9a-f]{8,}")

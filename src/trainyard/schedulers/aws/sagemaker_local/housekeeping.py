@@ -17,7 +17,7 @@ from trainyard.schedulers.aws.sagemaker_local import object_cache, submission
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
 from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-from trainyard.schedulers.base import Check, Leftover
+from trainyard.schedulers.base import Leftover
 from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.process.recovery import current_state
 
@@ -204,20 +204,3 @@ def _age(path: str) -> float:
         return max(0.0, time.time() - os.lstat(path).st_mtime)
     except FileNotFoundError:
         return 0.0
-
-
-def doctor() -> list[Check]:
-    """Check whether hosts would be containers or processes."""
-    from trainyard.errors import TrainyardError
-
-    settings = Settings.from_env()
-    if settings.docker == "never":
-        return [Check("hosts", None, "processes: TRAINYARD_SAGEMAKER_DOCKER is never")]
-    try:
-        with _engine() as engine:
-            text = f"containers of the daemon at {engine.endpoint}, API {engine.api_version}"
-    except TrainyardError as error:
-        if settings.docker == "always":
-            return [Check("hosts", False, error.message, error.hint)]
-        return [Check("hosts", None, f"processes, since no Docker daemon answers: {error.message}")]
-    return [Check("hosts", True, text)]

@@ -17,7 +17,7 @@ from trainyard.schedulers.aws.sagemaker_local.filesystems import directory_of
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Host, Shown, channels_of, input_mode
 from trainyard.schedulers.aws.sagemaker_local.object_cache import Cache
 from trainyard.schedulers.aws.sagemaker_local.pipes import Piece, PipeFeeder
-from trainyard.toolkit import channels, store
+from trainyard.toolkit_import import channels, store
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.schedulers.aws.sagemaker_local.hosts.layout import Tree
 from trainyard.schedulers.exec.process.documents import is_full_disk
-from trainyard.toolkit import archive, outputs, store
+from trainyard.toolkit_import import archive, outputs, store
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob

@@ -138,7 +138,7 @@ def launch(
 
 
 def _without_secrets(request: dict[str, Any]) -> dict[str, Any]:
-    from trainyard.schedulers.aws.sagemaker.container import without_secrets
+    from trainyard.schedulers.aws.sagemaker.container_setup import without_secrets
 
     redacted = without_secrets(request)
     # Redaction also changes texts; fields that cannot hold secrets stay as they are.

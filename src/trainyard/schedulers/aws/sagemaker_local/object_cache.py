@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.paths import make_private_dir, state_dir
-from trainyard.toolkit import store
+from trainyard.toolkit_import import store
 
 ATTEMPTS = 3
 LOCK_PAUSE = 0.05

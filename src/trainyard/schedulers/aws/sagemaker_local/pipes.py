@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from trainyard.toolkit import store
+from trainyard.toolkit_import import store
 
 #: What a pipe brings at a time: a text as it is, or the content of an object.
 Piece = bytes | store.Item

@@ -176,9 +176,9 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
         """Check whether hosts would be containers or processes."""
-        from trainyard.schedulers.aws.sagemaker_local import housekeeping
+        from trainyard.schedulers.aws.sagemaker_local import doctor
 
-        return housekeeping.doctor()
+        return doctor.check()
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return jobs, results, code and data of S3 that no job has needed for this many seconds."""

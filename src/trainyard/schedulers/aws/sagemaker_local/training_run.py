@@ -28,7 +28,7 @@ from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.exec.process.job_directory import log_exception
 from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
-from trainyard.toolkit import store
+from trainyard.toolkit_import import store
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-SUPERVISE = os.path.abspath(os.path.join(os.path.dirname(__file__), "supervise.py"))
+GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "guard.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
 
@@ -43,7 +43,7 @@ class Launcher:
         try:
             self.pid = os.posix_spawn(  # `subprocess` takes longer to import than the process to start
                 sys.executable,
-                [sys.executable, *flags, SUPERVISE, supervisor, WAITING],
+                [sys.executable, *flags, GUARD, supervisor, WAITING],
                 {**inherited, **environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, plan_out, 0),

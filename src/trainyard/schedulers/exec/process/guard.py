@@ -1,6 +1,6 @@
 """Program of the processes that outlive the command that starts a job: launcher -> guard -> supervisor.
 
-``python supervise.py MODULE:CLASS waiting`` reads a plan from standard input (without one it ends), detaches
+``python guard.py MODULE:CLASS waiting`` reads a plan from standard input (without one it ends), detaches
 a supervisor of this class, and ends with 0 as soon as it runs the job, or prints on standard error why it
 does not. It may be started ahead of its job, so that it loads while the job is being prepared. The plan comes
 through standard input, with all secrets in it, and is never written to a disk. The class has the class of its
