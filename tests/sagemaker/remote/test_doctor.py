@@ -300,7 +300,7 @@ def test_what_a_key_or_bucket_may_allow_is_a_remark(
     cloud.client("s3").put_bucket_policy(Bucket=cloud.bucket, Policy=document)
     check = found(scheduler, **options(cloud))["rights of the role"]
     assert check.ok is None
-    assert "has a policy of its own, which may allow it" in check.text
+    assert "has its own policy, which may allow it" in check.text
 
 
 @pytest.mark.slow
@@ -365,7 +365,7 @@ def test_buckets(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> No
     check = found(scheduler, **elsewhere)["default bucket"]
     assert (check.ok, check.text) == (
         None,
-        "sagemaker-ca-west-1-123456789012 is not there yet: the first job makes it",
+        "sagemaker-ca-west-1-123456789012 does not exist yet: the first job makes it",
     )
     cloud.client("s3").create_bucket(Bucket="sagemaker-ca-west-1-123456789012")
     assert found(scheduler, **elsewhere)["default bucket"].ok is True

@@ -144,7 +144,7 @@ def test_who_may_not_look_roles_up_is_warned_and_goes_on(
     iam.put("role", cloud.role, *checkpoints(cloud))
     info, told = ship(scheduler, project, again(cloud))
     trusted, rights = told.warnings
-    assert trusted.startswith(f"warning: the trust policy of {cloud.role_arn} was not looked at: ")
+    assert trusted.startswith(f"warning: the trust policy of {cloud.role_arn} was not checked: ")
     assert "iam:GetRole" in trusted
     assert rights.startswith(f"warning: the rights of {cloud.role_arn} to s3://{cloud.bucket}/checkpoints")
     assert f"iam:{SIMULATE}" in rights
@@ -236,7 +236,7 @@ def test_each_right_that_is_lacking_is_named_with_the_statement_to_add(
     error = refusal(scheduler, project, cloud, again(cloud))
     assert error.message == (
         f"the role {cloud.role_arn} may not {lacking} on s3://{cloud.bucket}/checkpoints (no statement "
-        "allows it), so a job that is started again (max_retry_attempts, use_spot_instances) could not go on "
+        "allows it), so a job that is started again (max_retry_attempts, use_spot_instances) could not continue "
         "from its checkpoints"
     )
     statements = json.loads(error.hint.partition(": ")[2])
