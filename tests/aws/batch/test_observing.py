@@ -139,7 +139,7 @@ def test_states(still: FakeAws, scheduler: AWSBatchScheduler, status: str, state
         (
             {"exit_code": None, "reason": "CannotPullContainerError: not found"},
             AppState.FAILED,
-            "its image cannot be had: CannotPullContainerError: not found",
+            "its image cannot be pulled: CannotPullContainerError: not found",
         ),
         (
             {"exit_code": None, "reason": "ResourceInitializationError: unable to pull secrets"},
