@@ -61,7 +61,7 @@ def test_tail_regex_and_streams(cli: Cli) -> None:
         (["--tail", "x"], "To follow a log, use -f"),
         (["--regex", "("], "is not a regular expression"),
         (["--since", "yesterday"], "is not a time"),
-        (["--since", "1m", "--until", "2m"], "is not before"),
+        (["--since", "1m", "--until", "2m"], "must be before"),
         (["--streams", "both"], "invalid choice"),
         (["nothing/a/b"], "does not name replicas"),
         (["nothing", "a/"], "does not name replicas"),
