@@ -99,10 +99,10 @@ def test_everything_after_the_component_is_its_own(cli: Cli) -> None:
         (["-cfg", "log_dri=x", "utils.echo"], 3, "Did you mean log_dir?"),
         (["-cfg", "timeout=soon", "utils.echo"], 3, "not a number"),
         (["-cfg", "timeout", "utils.echo"], 2, "holds no '='"),
-        (["--detach", "--wait", "utils.echo"], 2, "--detach contradicts"),
-        (["utils.echo", "--log"], 2, "has an option --log; it stands before the component"),
-        (["--stdin", "utils.echo"], 2, "--stdin reads the component too"),
-        ([], 2, "no component was given"),
+        (["--detach", "--wait", "utils.echo"], 2, "--detach cannot be combined"),
+        (["utils.echo", "--log"], 2, "--log is an option of `trainyard run`: put it before"),
+        (["--stdin", "utils.echo"], 2, "--stdin also gives the component"),
+        ([], 2, "no component given"),
     ],
 )
 def test_mistakes(cli: Cli, words: list[str], code: int, said: str) -> None:
