@@ -236,8 +236,8 @@ def test_each_right_that_is_lacking_is_named_with_the_statement_to_add(
     error = refusal(scheduler, project, cloud, again(cloud))
     assert error.message == (
         f"the role {cloud.role_arn} may not {lacking} on s3://{cloud.bucket}/checkpoints (no statement "
-        "allows it), so a job that is started again (max_retry_attempts, use_spot_instances) could not continue "
-        "from its checkpoints"
+        "allows it), so a job that is started again (max_retry_attempts, use_spot_instances) could not "
+        "continue from its checkpoints"
     )
     statements = json.loads(error.hint.partition(": ")[2])
     assert statements == [
