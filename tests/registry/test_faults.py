@@ -59,7 +59,8 @@ def test_registry_that_dies_in_mid_upload_and_comes_back(own, connect, repo):
 
     def kill_with_two_parts() -> None:
         # the registry acknowledges a part before it has written it
-        while sum(path.stat().st_size for path in own.data.rglob("_uploads/*/data")) < 4 * MIB:
+        # and its size before the digest so far, without which it begins again after a restart
+        while not any(path.stat().st_size for path in own.data.rglob(f"_uploads/*/hashstates/*/{4 * MIB}")):
             threading.Event().wait(0.01)
         own.kill()
 

@@ -230,6 +230,7 @@ os.write(1, f"rank {rank} of {size} on {' '.join(shown)}\\n".encode())
 """
 
 
+@pytest.mark.slow
 def test_mpi_on_one_of_two_groups(groups: Hosts) -> None:
     ask_for_mpi(groups, ["gpu"], MIXED)
     results = groups.run()

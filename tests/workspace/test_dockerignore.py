@@ -138,6 +138,7 @@ def pattern(draw: st.DrawFn) -> str:
     return "/".join(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("docker")
 @settings(max_examples=8)
 @given(lines=st.lists(pattern(), min_size=1, max_size=4))

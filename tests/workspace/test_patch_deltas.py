@@ -64,6 +64,7 @@ def test_an_edit_ships_a_small_layer(
     assert edit_and_compare(base, code, engine, monkeypatch, tmp_path) == (3, 2)
 
 
+@pytest.mark.slow
 def test_a_removed_file_is_gone(
     base: str, code: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

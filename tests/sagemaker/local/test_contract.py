@@ -110,6 +110,7 @@ json.dump({'config': CONFIG, 'peers': {h: socket.gethostbyname(h) for h in CONFI
     assert len(set(seen["algo-1.json"]["peers"].values())) == 3
 
 
+@pytest.mark.slow
 def test_hosts_talk_to_each_other(jobs: Jobs, containers: str) -> None:
     script = """
 import socket

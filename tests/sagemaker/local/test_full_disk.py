@@ -167,6 +167,7 @@ def test_a_disk_that_cannot_be_written_shows_what_became_of_a_job(
     assert jobs.logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
 
 
+@pytest.mark.slow
 def test_the_log_of_a_container_waits_for_room(jobs: Jobs, containers: str, disk: Disk, go: Path) -> None:
     script = """
 print('up', flush=True)

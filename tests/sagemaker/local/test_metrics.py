@@ -68,6 +68,7 @@ def test_statistics_of_what_all_hosts_wrote(jobs: Jobs, cloudwatch: Any, process
         assert cloudwatch.get_metric_statistics(**query(job, **nothing))["Datapoints"] == []
 
 
+@pytest.mark.slow
 def test_an_expression_that_takes_forever_is_given_up(jobs: Jobs, cloudwatch: Any, processes: str) -> None:
     definitions = [{"Name": "bad", "Regex": "(a+)+$"}, *METRIC["MetricDefinitions"]]
     script = "print('a' * 40 + '!'); print('loss=3'); print('loss=2')"

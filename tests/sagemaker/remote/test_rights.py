@@ -299,6 +299,7 @@ def test_a_bucket_that_is_not_there_is_refused(
     assert refusal(scheduler, project, cloud, cfg).message == "there is no bucket not-there-at-all"
 
 
+@pytest.mark.slow
 def test_what_only_a_real_request_can_tell_is_left_to_it(
     cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler, project: Path
 ) -> None:

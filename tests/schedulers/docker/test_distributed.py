@@ -95,6 +95,7 @@ def submitter(tmp_path: Path) -> Iterator[Submitter]:
         engine.close()
 
 
+@pytest.mark.slow
 def test_torchrun_in_two_containers(submitter: Submitter, host_image: str) -> None:
     need("torch")
     (submitter.workspace / "train.py").write_text(SUM)

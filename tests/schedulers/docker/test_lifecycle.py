@@ -313,6 +313,7 @@ def test_submitter_killed(jobs, where, count):
     assert jobs.containers() == []
 
 
+@pytest.mark.slow
 def test_submitter_killed_after_the_submission(jobs):
     program = CHILD.replace('"sleep 600"', '"sleep 1; echo done"') + "os.kill(os.getpid(), 9)\n"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

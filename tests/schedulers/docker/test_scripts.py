@@ -84,6 +84,7 @@ def test_results_are_kept_here_and_go_with_the_job(
     assert not Path(results_dir(app_id)).exists()
 
 
+@pytest.mark.slow
 def test_lines_come_when_they_are_written(runner: Runner, project: Path, image: str) -> None:
     (project / "train.py").write_text("import time\nprint('first')\ntime.sleep(600)\n")
     words = ["--script", "train.py", "--image", image]
@@ -108,6 +109,7 @@ def test_what_cannot_run_is_refused_and_leaves_nothing(runner: Runner, project: 
         )
 
 
+@pytest.mark.slow
 def test_a_daemon_that_sees_other_files_keeps_results_in_its_containers(
     runner: Runner, project: Path, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
