@@ -98,6 +98,7 @@ def test_job_goes_on_without_its_guard(jobs):
     assert jobs.log(app_id) == ["up\n", "done\n"]
 
 
+@linux_only
 def test_keepers_are_told_apart_in_a_list_of_processes(jobs):
     app_id = jobs.submit(role("exec sleep 300"))
     state = jobs.state(app_id)

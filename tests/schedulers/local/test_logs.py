@@ -62,6 +62,7 @@ def test_streams_are_combined_in_the_order_of_writing(jobs, how, follow):
     assert len(stdout) + len(stderr) == count
 
 
+@linux_only
 def test_prints_of_unbuffered_python_are_in_order(jobs):
     script = (
         "import sys, time\n"

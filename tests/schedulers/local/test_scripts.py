@@ -195,7 +195,7 @@ dist.destroy_process_group()
     ("kind", "script"),
     [
         pytest.param("mpi", RANKS, marks=linux_only),
-        pytest.param("torchrun", RANKS + SUM, marks=pytest.mark.slow),
+        pytest.param("torchrun", RANKS + SUM, marks=[pytest.mark.slow, linux_only]),
     ],
 )
 def test_replicas_are_the_hosts_of_a_distribution(
