@@ -161,6 +161,20 @@ def start_of_last_lines(fd: int, count: int, end: int) -> int:
     return 0
 
 
+def blocks_until_ended(
+    blocks: queue.Queue[LogBlock | BaseException | None], running: int
+) -> Iterator[LogBlock]:
+    """Yield what readers in threads put into a queue, until each has put its None or one its exception."""
+    while running:
+        item = blocks.get()
+        if isinstance(item, LogBlock):
+            yield item
+        elif item is not None:
+            raise item
+        else:
+            running -= 1
+
+
 def merge_line_iterators(
     iterators: Mapping[tuple[str, int], Iterable[str]], last: int | None = None
 ) -> Iterator[LogBlock]:
@@ -189,15 +203,7 @@ def merge_line_iterators(
 
     for (role, k), lines in iterators.items():
         threading.Thread(target=pump, args=(role, k, lines), name=f"log-{role}-{k}", daemon=True).start()
-    running = len(iterators)
     try:
-        while running:
-            item = blocks.get()
-            if isinstance(item, LogBlock):
-                yield item
-            elif item is not None:
-                raise item
-            else:
-                running -= 1
+        yield from blocks_until_ended(blocks, len(iterators))
     finally:
         stopped.set()

@@ -17,7 +17,7 @@ from trainyard.docker.engine import EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.schedulers.base import LogBlock, Stream
 from trainyard.schedulers.exec.container.inventory import format_time, load_job, parse_time
-from trainyard.schedulers.lines import LineFilter, iter_lines
+from trainyard.schedulers.lines import LineFilter, blocks_until_ended, iter_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -435,15 +435,7 @@ def follow(
             timer.daemon = True
             timer.start()
         try:
-            running = len(followers)
-            while running:
-                item = blocks.get()
-                if isinstance(item, LogBlock):
-                    yield item
-                elif item is not None:
-                    raise item
-                else:
-                    running -= 1
+            yield from blocks_until_ended(blocks, len(followers))
         finally:
             if timer is not None:
                 timer.cancel()
