@@ -1,8 +1,8 @@
 """Running the native programs of a cluster, on this machine or on another one.
 
-Three failures are told apart. A program that is missing is a `ConfigError`. A host that cannot be reached, or a
-program that does not end in time, is an `UnreachableError`, which says nothing about any job. Everything else
-is an `Answer` with an exit code, and the backend decides what its words mean.
+Three failures are told apart. A program that is missing is a `ConfigError`. A host that cannot be reached, or
+a program that does not end in time, is an `UnreachableError`, which says nothing about any job. Everything
+else is an `Answer` with an exit code, and the backend decides what its words mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-#: How long a native command may take. Controllers under load answer late: Slurm's own limit is 10 s per message.
+#: How long a native command may take. Controllers under load answer late: Slurm waits 10 s for each message.
 COMMAND_SECONDS = 60.0
 #: More output than this is not kept: no list of jobs is that long.
 MOST_OUTPUT = 256 << 20
@@ -71,10 +71,7 @@ class Commands(ABC):
     def environment(self) -> Mapping[str, str]:
         """Return the environment for commands of this machine."""
 
-    def close(self) -> None:
-        """Close connections. May be called more than once."""
-
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - this machine needs none
         """Make sure that commands can run there; on a terminal this may ask for a password.
 
         Raises:
@@ -182,12 +179,11 @@ class Commands(ABC):
             raise missing_program(command[0], self, "") from None
 
     def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int) -> Answer:
-        is_file = not isinstance(stdin, bytes)
         try:
             process = subprocess.Popen(
                 self.argv(command),
                 env=dict(self.environment()),
-                stdin=stdin if is_file else subprocess.PIPE,
+                stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -222,19 +218,6 @@ class LocalCommands(Commands):
         return os.environ
 
 
-def commands_on(host: str) -> Commands:
-    """Return what runs programs on a host, shared by all who ask in this process; "" is this machine."""
-    with _lock:
-        if host not in _known:
-            if host:
-                from trainyard.schedulers.hpc.ssh import SshCommands
-
-                _known[host] = SshCommands(host)
-            else:
-                _known[host] = LocalCommands()
-        return _known[host]
-
-
 def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
     """Describe that there is no such program."""
     fallback = (
@@ -243,10 +226,6 @@ def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
         else "Run this on a login node of the cluster, or name one: -cfg host=LOGIN_NODE."
     )
     return ConfigError(f"there is no program {program!r} {commands.where}", hint=hint or fallback)
-
-
-_known: dict[str, Commands] = {}
-_lock = threading.Lock()
 
 
 def _is_missing(answer: Answer) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.hpc.storage import Storage
 
-#: How often logs are looked at while they are followed, in seconds: when they grow, and at last when they do not.
+#: How often logs are looked at while they are followed, in seconds: at first, and when they do not grow.
 FIRST_LOOK = 0.25
 LONGEST_LOOK = 5.0
 

@@ -1,7 +1,7 @@
 """From what the queue says and what the job's folder tells to a description of the job. Pure functions.
 
-Absent is not ended: only an explicit terminal state of the queue or of the accounting, or an exit record that our
-own script left, ends a job. What is not known stays open.
+Absent is not ended: only an explicit terminal state of the queue or of the accounting, or an exit record that
+our own script left, ends a job. What is not known stays open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
-    from trainyard.schedulers.hpc.shared_folder import Record, SharedJob
+    from trainyard.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
 
 #: A job may be missing in the queue for so long after its submission: accounting lags.
 LAG_SECONDS = 60.0
@@ -93,11 +93,9 @@ def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
     records = [job.replicas[key] for key in wanted if key in job.replicas]
     if job.submission is not None:
         final = job.submission
-        if final.code is None or _goes_on(final, job):
+        if not _is_final(final, job):
             return None
-    elif not records or len(records) < len(wanted):
-        return None
-    elif any(record.code is None or _goes_on(record, job) for record in records):
+    elif not records or len(records) < len(wanted) or not all(_is_final(record, job) for record in records):
         return None
     else:
         final = next((record for record in records if record.code), records[-1])
@@ -112,9 +110,10 @@ def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
     return AppState.FAILED, ""
 
 
-def _goes_on(record: Record, job: SharedJob) -> bool:
-    """Tell whether another submission of a chain goes on after this end."""
-    return record.why != "ended" and record.link + 1 < job.chain and not job.cancelled_by
+def _is_final(record: AttemptRecord, job: SharedJob) -> bool:
+    """Tell whether this is an end, and no other submission of a chain goes on after it."""
+    goes_on = record.why != "ended" and record.link + 1 < job.chain and not job.cancelled_by
+    return record.code is not None and not goes_on
 
 
 def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> list[RoleStatus]:
@@ -136,7 +135,7 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
 
 
 def _replica(
-    role: str, k: int, record: Record | None, said: NativeReplica | None, state: AppState, host: str
+    role: str, k: int, record: AttemptRecord | None, said: NativeReplica | None, state: AppState, host: str
 ) -> ReplicaStatus:
     status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
     if said is not None:
@@ -163,7 +162,7 @@ def _replica(
     return status
 
 
-def reason_of_exit(record: Record) -> str:
+def reason_of_exit(record: AttemptRecord) -> str:
     """Return in words how a replica ended."""
     if record.code is None or record.code == 0:
         return "stopped at the time limit" if record.why == "time-limit" else ""
@@ -175,9 +174,10 @@ def reason_of_exit(record: Record) -> str:
             text = f"signal {signal.Signals(record.code - 128).name}"
         except ValueError:
             pass
-    return {"time-limit": f"{text} after the warning of the time limit", "stopped": f"{text} after a stop"}.get(
-        record.why, text
-    )
+    return {
+        "time-limit": f"{text} after the warning of the time limit",
+        "stopped": f"{text} after a stop",
+    }.get(record.why, text)
 
 
 def _failed_replica(roles: Sequence[RoleStatus]) -> str:

@@ -35,10 +35,11 @@ class HpcOpts:
         "lines of shell to run on each node before the program, such as 'module load cuda'", default=None
     )
     chain: int = option(
-        "submit so many jobs in a row, each going on from the last checkpoint when the time limit ended the one "
-        "before",
+        "number of submissions in a row, each of which goes on from the last checkpoint if the time limit "
+        "ended the one before",
         default=1,
     )
     grace_period: float = option(
-        "seconds between the warning of the time limit, or a cancellation, and the end of the program", default=60.0
+        "seconds between the warning of the time limit, or a cancellation, and the end of the program",
+        default=60.0,
     )

@@ -1,6 +1,7 @@
 """What the queue says of jobs, asked for as rarely as possible.
 
-All who ask in this process at the same time share one query. The more a query costs, the less often it is made.
+All who ask in this process at the same time share one query. The more a query costs, the less often it is
+made.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class NativeJob:
 
 
 @dataclass
-class JobRef:
+class JobIds:
     """A job that the queue is asked about: our id, and its native ids, one for each submission, if known."""
 
     app_id: str
@@ -93,17 +94,17 @@ class JobQuery:
     """
 
     def __init__(
-        self, fetch: Callable[[Sequence[JobRef]], Mapping[str, list[NativeJob]]], chunk: int = CHUNK
+        self, fetch: Callable[[Sequence[JobIds]], Mapping[str, list[NativeJob]]], chunk: int = CHUNK
     ) -> None:
         self._fetch = fetch
         self._chunk = chunk
         self._condition = threading.Condition()
-        self._waiting: dict[str, JobRef] = {}
+        self._waiting: dict[str, JobIds] = {}
         self._is_running = False
         self._answers: dict[str, tuple[float, list[NativeJob] | BaseException]] = {}
         self._fresh = FRESH_SECONDS
 
-    def ask(self, refs: Sequence[JobRef]) -> dict[str, list[NativeJob]]:
+    def ask(self, refs: Sequence[JobIds]) -> dict[str, list[NativeJob]]:
         """Return what the queue says of jobs; those that it does not list are missing.
 
         Raises:
@@ -143,7 +144,7 @@ class JobQuery:
             for app_id in app_ids:
                 self._answers.pop(app_id, None)
 
-    def _made(self, refs: list[JobRef]) -> tuple[dict[str, list[NativeJob] | BaseException], float]:
+    def _made(self, refs: list[JobIds]) -> tuple[dict[str, list[NativeJob] | BaseException], float]:
         begin = time.monotonic()
         answers: dict[str, list[NativeJob] | BaseException] = {}
         for start in range(0, len(refs), self._chunk):

@@ -1,4 +1,4 @@
-"""From a job to what is submitted: the folder's files and the native script. Pure, so that a dry run can do it."""
+"""From a job to what is submitted: the folder's files and the native script. All of it is pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,20 @@ _NODE_VALUES = {REPLICA: "$TRAINYARD_REPLICA", JOB_DIR: "$TRAINYARD_JOB_DIR"}
 _NODE_VALUE = re.compile("|".join(re.escape(mark) for mark in _NODE_VALUES))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 #: What an activated environment sets, which makes ``python`` in the job the one of the submitting shell.
-ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_*", "PYTHONPATH", "MODULEPATH", "LOADEDMODULES")
+ENVIRONMENT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_*",
+    "PYTHONPATH",
+    "MODULEPATH",
+    "LOADEDMODULES",
+)
 
 
 @dataclass
 class HpcRequest:
-    """What will be submitted. A value that can be printed: what may be secret is only in ``roles``, masked there.
+    """What will be submitted. It can be printed: only ``roles`` may hold secrets, which are masked there.
 
     Args:
         app_id: id of the job, which is also its native name or comment.
@@ -90,16 +98,20 @@ class HpcRequest:
         """Return the request with the home directory in place of ``~``."""
         if not self.shared_dir.startswith("~/"):
             return self
+        return self.moved(self.shared_dir, posixpath.join(home, self.shared_dir[2:]))
+
+    def moved(self, planned: str, path: str) -> HpcRequest:
+        """Return the request with another path in place of a planned one."""
+        if planned == path:
+            return self
         from dataclasses import replace
 
-        shared = posixpath.join(home, self.shared_dir[2:])
-
         def put(text: str) -> str:
-            return text.replace(self.shared_dir, shared)
+            return text.replace(planned, path)
 
         return replace(
             self,
-            shared_dir=shared,
+            shared_dir=put(self.shared_dir),
             command=[put(word) for word in self.command],
             script=put(self.script),
             roles={name: put(text) for name, text in self.roles.items()},
@@ -118,8 +130,8 @@ class JobPlan:
 
     Attributes:
         host: the login node; "" for this machine.
-        shared_dir, folder, workdir: paths on the shared storage; may begin with ``~/``, without quotes in scripts
-            only where they are written by `path`.
+        shared_dir, folder, workdir: paths on the cluster. Those of another host may begin with ``~/``; the
+            home directory takes that place before anything is submitted, also within quotes.
     """
 
     def __init__(self, app: AppDef, opts: HpcOpts, app_id: str, manifest: Manifest | None) -> None:
@@ -159,7 +171,7 @@ class JobPlan:
 
         Args:
             role: its role; "-" if ``index`` counts through all roles.
-            index: a number, or a variable that holds it there, such as ``SLURM_PROCID`` or ``LSB_JOBINDEX-1``.
+            index: a number, or a variable that holds it: ``SLURM_PROCID``, ``LSB_JOBINDEX-1``.
             alone: whether no `around_job` is around it, as in arrays.
             retries: how often it is started again after a failure; only if it is alone.
             rank0: host of the first replica, if it is known; only if it is alone.

@@ -41,7 +41,7 @@ DEFAULT_SHARED = "~/.trainyard"
 
 
 @dataclass
-class Record:
+class AttemptRecord:
     """What a replica or a submission left behind of one attempt: its start, and its end if it has ended.
 
     ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end.
@@ -75,8 +75,8 @@ class SharedJob:
     document: Mapping[str, Any]
     native_ids: list[str] = field(default_factory=list)
     cancelled_by: str = ""
-    replicas: dict[tuple[str, int], Record] = field(default_factory=dict)
-    submission: Record | None = None
+    replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
+    submission: AttemptRecord | None = None
     attempts: int = 0
 
     @property
@@ -141,7 +141,7 @@ def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
         job.attempts = max(job.attempts, attempt + 1)
         if what == "job":
             if job.submission is None or job.submission.attempt < attempt:
-                job.submission = Record(attempt)
+                job.submission = AttemptRecord(attempt)
             record = job.submission
         else:
             role, _, index = what.rpartition("-")
@@ -149,13 +149,13 @@ def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
                 continue
             key = (role, int(index))
             if key not in job.replicas or job.replicas[key].attempt < attempt:
-                job.replicas[key] = Record(attempt)
+                job.replicas[key] = AttemptRecord(attempt)
             record = job.replicas[key]
         if record.attempt == attempt:
             _fill(record, kind, dict(line.split("=", 1) for line in text.splitlines() if "=" in line))
 
 
-def _fill(record: Record, kind: str, values: Mapping[str, str]) -> None:
+def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
     record.host = values.get("host", record.host)
     time = _number(values.get("time"))
     if kind == "start":

@@ -1,7 +1,7 @@
 """Running programs on another machine by the system's ssh, through one connection.
 
-The first connection becomes the master of all others (ControlMaster), so a password or one-time password is asked
-for once. Jump hosts, keys and everything else are as the user's ``~/.ssh/config`` has them. ssh_config(5).
+The first connection becomes the master of all others (ControlMaster), so a password or one-time password is
+asked for once. Jump hosts, keys and all else are as the user's ``~/.ssh/config`` has them (ssh_config(5)).
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 import threading
 
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.paths import make_private_dir, state_dir
-from trainyard.schedulers.hpc.commands import COMMAND_SECONDS, Answer, Commands
+from trainyard.schedulers.hpc.commands import Answer, Commands, LocalCommands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ PERSIST_SECONDS = 600
 CONNECT_SECONDS = 20
 #: How long somebody may take to type a password.
 LOGIN_SECONDS = 180
-#: sun_path has 108 bytes on Linux and 104 elsewhere; ssh adds a dot and 16 characters while it makes the socket.
+#: sun_path has 108 bytes on Linux and 104 elsewhere; ssh adds a dot and 16 characters while it makes it.
 LONGEST_SOCKET = 104 - 18
 
 
@@ -43,7 +42,9 @@ class SshCommands(Commands):
 
     def __init__(self, host: str) -> None:
         if not host or host.startswith("-") or any(c.isspace() for c in host):
-            raise ConfigError(f"host={host!r} is not the name of a host", hint="Name it as ssh knows it: me@login1.")
+            raise ConfigError(
+                f"host={host!r} is not the name of a host", hint="Name it as ssh knows it: me@login1."
+            )
         self.host = host
         self._lock = threading.Lock()
         self._is_connected = False
@@ -67,9 +68,6 @@ class SshCommands(Commands):
             if self._is_connected and self._is_alive():
                 return
             self._is_connected = self._is_alive() or self._connect()
-
-    def close(self) -> None:
-        """Leave the connection open: the next command uses it, for some minutes."""
 
     def disconnect(self) -> None:
         """End the connection."""
@@ -106,6 +104,8 @@ class SshCommands(Commands):
     def _connect(self) -> bool:
         """Open the master connection; only here may ssh ask for anything, and only on a terminal."""
         batch = [] if _has_terminal() else ["-oBatchMode=yes"]
+        import tempfile
+
         # stdin is no terminal for ssh: it asks on /dev/tty
         with tempfile.TemporaryFile() as errors:
             command = ["ssh", *self._options(), *batch, "-oControlMaster=yes", "-N", "-f", "--", self.host]
@@ -115,7 +115,9 @@ class SshCommands(Commands):
                     timeout=LOGIN_SECONDS, check=False,
                 ).returncode  # fmt: skip
             except FileNotFoundError:
-                raise ConfigError("there is no program 'ssh' here", hint="Install OpenSSH's client.") from None
+                raise ConfigError(
+                    "there is no program 'ssh' here", hint="Install OpenSSH's client."
+                ) from None
             except subprocess.TimeoutExpired:
                 raise self._unreachable(f"nobody answered within {LOGIN_SECONDS} s") from None
             errors.seek(0)
@@ -143,8 +145,17 @@ class SshCommands(Commands):
         return os.path.join(directory, name)
 
 
+def commands_on(host: str) -> Commands:
+    """Return what runs programs on a host, shared by all who ask in this process; "" is this machine."""
+    with _lock:
+        if host not in _known:
+            _known[host] = SshCommands(host) if host else LocalCommands()
+        return _known[host]
+
+
+_known: dict[str, Commands] = {}
+_lock = threading.Lock()
+
+
 def _has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-__all__ = ["COMMAND_SECONDS", "SshCommands"]

@@ -1,7 +1,7 @@
 """The cluster's shared storage, as files of this machine or over ssh.
 
-Both kinds answer alike. What several files hold is asked for in one call, since each call over ssh takes a round
-trip. Whole folders appear by a rename, so that nobody sees half of one.
+Both kinds answer alike. What several files hold is asked for in one call, since each call over ssh takes a
+round trip. Whole folders appear by a rename, so that nobody sees half of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainyard.paths import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO, TypeVar
 
     from trainyard.schedulers.hpc.commands import Commands
@@ -61,7 +61,9 @@ class Storage(ABC):
         """Tell whether there is something."""
 
     @abstractmethod
-    def put_folder(self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()) -> bool:
+    def put_folder(
+        self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
+    ) -> bool:
         """Make a private folder with these files (relative path -> content, mode), whole or not at all.
 
         Args:
@@ -155,7 +157,9 @@ class LocalStorage(Storage):
         """Tell whether there is something."""
         return os.path.lexists(path)
 
-    def put_folder(self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()) -> bool:
+    def put_folder(
+        self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
+    ) -> bool:
         """Make a private folder with these files."""
 
         def fill(partial: str) -> None:
@@ -321,7 +325,9 @@ class RemoteStorage(Storage):
         """Tell whether there is something."""
         return self._shell('[ -e "$1" ] && echo yes; :', [path]).strip() == b"yes"
 
-    def put_folder(self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()) -> bool:
+    def put_folder(
+        self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
+    ) -> bool:
         """Make a private folder with these files."""
         return self.put_archive(folder, archive_of(files, empty))
 
@@ -366,7 +372,12 @@ class RemoteStorage(Storage):
         return found
 
     def _shell(
-        self, script: str, arguments: Sequence[str] = (), *, stdin: bytes | IO[bytes] = b"", timeout: float = 60.0
+        self,
+        script: str,
+        arguments: Sequence[str] = (),
+        *,
+        stdin: bytes | IO[bytes] = b"",
+        timeout: float = 60.0,
     ) -> bytes:
         answer = self._commands.shell(script, arguments, stdin=stdin, timeout=timeout)
         if answer.code != 0:
@@ -386,7 +397,7 @@ def archive_of(files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
     """Return a tar archive of these files (relative path -> content, mode), in an unnamed file."""
     import tempfile
 
-    raw = tempfile.TemporaryFile()
+    raw = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for name in empty:
             info = tarfile.TarInfo(name)
@@ -400,12 +411,12 @@ def archive_of(files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
     return raw
 
 
-def _chunks(items: Sequence[T]) -> Iterable[list[T]]:
+def _chunks(items: Sequence[T]) -> Iterator[list[T]]:
     """Cut arguments into lists that fit into one command."""
     chunk: list[T] = []
     length = 0
     for item in items:
-        size = len(item) + 8 if isinstance(item, str) else sum(len(str(part)) + 8 for part in item)
+        size = 8 + len(item if isinstance(item, str) else str(item))
         if chunk and length + size > _MOST_ARGUMENTS:
             yield chunk
             chunk, length = [], 0

@@ -1,4 +1,4 @@
-"""Submitting: the code and the toolkit are copied once, the job's folder is made, the script goes to the queue."""
+"""Submitting: code and toolkit are copied once, the job's folder is made, the script goes to the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO, Any
 
-    from trainyard.progress import Progress
     from trainyard.schedulers.hpc.request import HpcRequest
     from trainyard.schedulers.hpc.storage import Storage
     from trainyard.workspace.code_store import Store
@@ -50,7 +49,7 @@ def workspace_archive(store: Store, manifest: Manifest) -> IO[bytes]:
 
     from trainyard.workspace.code_store import BLOB_TIME_NS
 
-    raw = tempfile.TemporaryFile()
+    raw = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in manifest.entries:
             info = tarfile.TarInfo(entry.path)
@@ -103,8 +102,8 @@ def submit_links(
     Args:
         storage: where the job's folder is.
         request: what is submitted.
-        submit: submits a script, given its number in the chain and the native id of the one before ("" for the
-            first); returns the native id.
+        submit: submits a script, given its number in the chain and the native id of the one before ("" for
+            the first); returns the native id.
         cancel: cancels submissions.
 
     Raises:
