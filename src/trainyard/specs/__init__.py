@@ -41,7 +41,7 @@ _HOMES = {
     "errors": "AppStatusError InvalidRunConfigException MalformedAppHandleException UnknownAppException "
     "UnknownSchedulerException",
     "specs.app": "MISSING AppDef RetryPolicy Role validate_app",
-    "specs.dryrun": "AppDryRunInfo",
+    "specs.dryrun_info": "AppDryRunInfo",
     "specs.handles": "AppHandle ParsedAppHandle make_app_handle parse_app_handle",
     "specs.substitution": "macros",
     "specs.workspace": "Workspace",
