@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from trainyard.backoff import Backoff
-from trainyard.schedulers.answers import LogBlock, LogQuery, Stream
 from trainyard.schedulers.hpc.shared_folder import log_folder
 from trainyard.schedulers.lines import LineFilter, last_lines
+from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ our own script left, ends a job. What is not known stays open.
 
 from __future__ import annotations
 
-from trainyard.schedulers.answers import DescribeAppResponse
+from trainyard.schedulers.responses import DescribeAppResponse
 from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 
 TYPE_CHECKING = False

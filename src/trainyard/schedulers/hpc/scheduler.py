@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -236,7 +236,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     ) -> AppDryRunInfo[HpcRequest]:
         from trainyard.schedulers.hpc.request import JobPlan
         from trainyard.schedulers.ids import make_unique
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         assert self.opts_class is not None
         opts = self.opts_class(**cfg)
