@@ -19,6 +19,7 @@ from trainyard.schedulers.base import (
     Scheduler,
     Stream,
 )
+from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.request import LocalRequest
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, ignores=("mounts", "elastic"))
     is_local = True
 
     def __init__(self, session_name: str) -> None:
@@ -99,7 +101,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     ) -> AppDryRunInfo[LocalRequest]:
         from trainyard.schedulers.ids import make_unique
         from trainyard.schedulers.local.request import make_request
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         app_id = make_unique(app.name)
         manifest = None if shipment is None else shipment.manifest
