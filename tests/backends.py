@@ -109,6 +109,15 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
+def _slurm() -> str:
+    problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
+    return problem or ("" if os.geteuid() == 0 else "only root can start one")
+
+
+def _slurm_accounting() -> str:
+    return _slurm() or _program("slurmdbd", "mariadbd")()
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
@@ -123,6 +132,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "registry": _registry,
     "sagemaker_sdk": _sagemaker_sdk,
     "serve": _module("gunicorn"),
+    "slurm": _slurm,
+    "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),

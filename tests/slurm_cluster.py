@@ -107,13 +107,14 @@ class Host:
             f"echo > {ready}; exec sleep infinity"
         )
         command = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._outer = subprocess.Popen(
-            [*command, "sh", "-c", script],
-            env={**os.environ, "PATH": _PATH},
-            stdin=subprocess.DEVNULL,
-            stderr=(root / "log" / f"{name}.host").open("ab"),
-            preexec_fn=_die_with_parent,
-        )
+        with (root / "log" / f"{name}.host").open("ab") as log:
+            self._outer = subprocess.Popen(
+                [*command, "sh", "-c", script],
+                env={**os.environ, "PATH": _PATH},
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
         wait_until(ready.exists, f"{name} is up")
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()
         self.pid = int(children[0])  # of the host's first process, as this machine sees it
@@ -289,18 +290,17 @@ class SlurmCluster:
         self.net = _join_switch(switch)
         self._write_files()
         munge = self.root / "munge"
-        self._daemons["munged"] = subprocess.Popen(
-            [
-                *("munged", "--foreground", "--force", f"--socket={munge}/socket"),
-                *(f"--key-file={munge}/key", f"--pid-file={munge}/pid", f"--log-file={munge}/log"),
-                f"--seed-file={munge}/seed",
-            ],
-            env={"PATH": _PATH},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.root / "log" / "munged.out").open("wb"),
-            preexec_fn=_die_with_parent,
-        )
+        command = ["munged", "--foreground", "--force", f"--socket={munge}/socket", f"--key-file={munge}/key"]
+        command += [f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed"]
+        with (self.root / "log" / "munged.out").open("wb") as log:
+            self._daemons["munged"] = subprocess.Popen(
+                command,
+                env={"PATH": _PATH},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
         wait_until((munge / "socket").exists, "munged is up", self.logs)
         controller = self._add_host(CONTROLLER, 10)
         if self.accounting:
@@ -434,24 +434,25 @@ def wait_until(condition: Any, what: str, detail: Any = lambda: "") -> None:
 # ---- one for all workers of a test run
 
 
-def shared_cluster(directory: Path, *, accounting: bool = True) -> SlurmCluster:
+def shared_cluster(tmp_path_factory: Any, *, accounting: bool = False) -> SlurmCluster:
     """Return the Slurm that all workers of this test run share; the first that asks starts it.
 
     Args:
-        directory: of the run, the same for all its workers.
+        tmp_path_factory: pytest's; it knows the directory of the run.
         accounting: whether it has a database; there is one of each kind.
     """
-    root = directory / ("slurm-accounting" if accounting else "slurm")
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / ("slurm-accounting" if accounting else "slurm")
     root.mkdir(parents=True, exist_ok=True)
     with open(root / "lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (root / "ready").exists():
-            run = os.environ.get("PYTEST_XDIST_WORKER") and os.getppid() or os.getpid()
+            run = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid()
             command = [sys.executable, "-m", "tests.slurm_cluster", str(root), str(run), str(int(accounting))]
-            log = (root / "keeper.out").open("wb")
-            keeper = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            with (root / "keeper.out").open("wb") as log:
+                keeper = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
             wait_until(
                 lambda: (root / "ready").exists() or keeper.poll() is not None,
                 "the shared Slurm is up",

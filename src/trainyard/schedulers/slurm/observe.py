@@ -8,10 +8,11 @@ are read here; fields that are not known are not looked at.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 
-from trainyard.lazy_dataclass import dataclass
+from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
 from trainyard.schedulers.slurm.reasons import TIME_LIMIT_STATES, reason_of, state_of
 from trainyard.specs.status import AppState, is_terminal
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The fields of squeue's text, see squeue(1), --format. The reason comes last but one: it may hold any character.
-QUEUE_FORMAT = "%i|%j|%T|%N|%V|%S|%e|%u|%k|%r"
+QUEUE_FORMAT = "%A|%i|%j|%T|%N|%V|%S|%e|%u|%k|%r"
 #: The fields of sacct's text, see sacct(1), --format.
 ACCOUNTING_FIELDS = "JobIDRaw,JobID,JobName,State,ExitCode,NodeList,Submit,Start,End,Reason"
 #: The format in which both are asked to write times.
@@ -54,10 +55,17 @@ class Entry:
     raw_id: str = ""
 
 
+@dataclass
+class SlurmJob(NativeJob):
+    """A submission, with what a step in it needs: Slurm's plain job id and the node, by task or number of the node."""
+
+    places: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
 # ---- jobs
 
 
-def jobs_of(entries: Iterable[Entry]) -> list[NativeJob]:
+def jobs_of(entries: Iterable[Entry]) -> list[SlurmJob]:
     """Put the tasks of arrays and the components of heterogeneous jobs together; one value for each submission.
 
     Of several entries of the same thing, such as the runs of a requeued job, the last one counts.
@@ -68,7 +76,7 @@ def jobs_of(entries: Iterable[Entry]) -> list[NativeJob]:
     return [_job(job_id, list(parts.values())) for job_id, parts in grouped.items()]
 
 
-def _job(job_id: str, parts: list[Entry]) -> NativeJob:
+def _job(job_id: str, parts: list[Entry]) -> SlurmJob:
     tasks: dict[int, Entry] = {}
     for entry in parts:  # tasks that have been started come after the rest of the array, or have their own text
         for task in task_indices(entry.task):
@@ -76,7 +84,7 @@ def _job(job_id: str, parts: list[Entry]) -> NativeJob:
                 tasks[task] = entry
     units = list(tasks.values()) or parts
     leader = _leader(units)
-    job = NativeJob(
+    job = SlurmJob(
         native_id=job_id,
         app_id=leader.name,
         state=leader.state,
@@ -102,8 +110,11 @@ def _job(job_id: str, parts: list[Entry]) -> NativeJob:
             )
             for task, entry in tasks.items()
         }
+        job.places = {task: (tasks[task].raw_id, said.host) for task, said in job.replicas.items()}
     else:
-        job.hosts = [host for entry in sorted(units, key=_component) for host in expand_hosts(entry.nodes)]
+        places = [(entry.raw_id, host) for entry in sorted(units, key=_component) for host in expand_hosts(entry.nodes)]
+        job.hosts = [host for _, host in places]
+        job.places = dict(enumerate(places))
     return job
 
 
@@ -122,10 +133,8 @@ def _leader(units: list[Entry]) -> Entry:
         order = [AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING]
         found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 3)
         if found.state == AppState.PENDING and len(open_ones) < len(units):
-            # some have ended: the job is under way
-            from dataclasses import replace
-
-            return replace(found, state=AppState.RUNNING)
+            found = copy.copy(found)
+            found.state = AppState.RUNNING  # some have ended: the job is under way
         return found
     order = [AppState.FAILED, AppState.CANCELLED, AppState.SUCCEEDED]
     return min(units, key=lambda entry: order.index(entry.state))
@@ -170,10 +179,10 @@ def queue_from_text(text: str) -> list[Entry]:
     entries = []
     for line in text.splitlines():
         fields = line.split("|")
-        if len(fields) < 10:
+        if len(fields) < 11:
             continue
         # a name or comment may have the separator; the ids, and what has a fixed form, do not
-        job_id, rest = fields[0], fields[1:]
+        raw, job_id, rest = fields[0], fields[1], fields[2:]
         at = next((i for i, word in enumerate(rest) if i and _is_state(word) and _is_time(rest, i + 2)), 1)
         name, (state, nodes, submitted, started, ended) = "|".join(rest[:at]), rest[at : at + 5]
         reason = rest[-1]
@@ -193,6 +202,7 @@ def queue_from_text(text: str) -> list[Entry]:
                 seconds(submitted),
                 seconds(started) if ours != AppState.PENDING else None,
                 seconds(ended) if is_terminal(ours) else None,
+                raw_id=raw,
             )
         )
     return entries
@@ -391,7 +401,7 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 #: The fields of sinfo's text, see sinfo(1), --format: nodes of a partition that are alike share a line.
-PARTITION_FORMAT = "%R|%a|%l|%L|%D|%c|%m|%G|%T"
+PARTITION_FORMAT = "%P|%a|%l|%L|%D|%c|%m|%G|%T"
 
 
 @dataclass

@@ -10,6 +10,8 @@ from trainyard.specs.options import option
 #: What starts the containers of a job, if it has any.
 PYXIS, APPTAINER, SINGULARITY, OCI = "pyxis", "apptainer", "singularity", "oci"
 RUNTIMES = (PYXIS, APPTAINER, SINGULARITY, OCI)
+#: Options whose names are not those of their fields.
+HYPHENATED = {"mail_user": "mail-user", "mail_type": "mail-type"}
 #: How GPUs are asked for.
 GPUS_PER_NODE, GRES = "gpus-per-node", "gres"
 
@@ -30,9 +32,9 @@ class SlurmOpts(HpcOpts):
     exclude: str | None = option("nodes not to use", default=None)
     exclusive: bool = option("share no node with other jobs", default=False)
     comment: str | None = option("comment of the job", default=None)
-    mail_user: str | None = option("whom Slurm writes to", default=None, name="mail-user")
+    mail_user: str | None = option("whom Slurm writes to", default=None)
     mail_type: str | None = option(
-        "when Slurm writes: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None, name="mail-type"
+        "when Slurm writes: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None
     )
     job_dir: str | None = option(
         "the predecessor's name for shared_dir: where code, logs and results of jobs lie", default=None, sends="to"
@@ -74,6 +76,3 @@ class SlurmOpts(HpcOpts):
         default=None,
     )
     clusters: str | None = option("cluster of a multi-cluster site to submit to", default=None)
-    test_seconds: float = option(
-        "seconds that a Slurm command may take before the controller counts as unreachable", default=60.0
-    )
