@@ -118,6 +118,12 @@ def _slurm_accounting() -> str:
     return _slurm() or _program("slurmdbd", "mariadbd")()
 
 
+def _sge() -> str:
+    if not os.path.exists("/usr/lib/gridengine/sge_qmaster"):
+        return "gridengine-master, gridengine-exec and gridengine-client are not installed"
+    return _program("nsenter", "ip")() or ("" if os.geteuid() == 0 else "only root can start it")
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
@@ -131,6 +137,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "registry": _registry,
     "sagemaker_sdk": _sagemaker_sdk,
+    "sge": _sge,
     "serve": _module("gunicorn"),
     "slurm": _slurm,
     "slurm_accounting": _slurm_accounting,
