@@ -1,8 +1,8 @@
 """A real Slurm for tests: a controller and four nodes, each a host with its own network, processes and name.
 
 A host is a process in namespaces (network, PID, UTS, mount), so killing that process is pulling the plug: the
-kernel ends everything on the host with it. The hosts hang on a bridge in a namespace of its own, which one link
-joins to this machine, where the tests and the Slurm commands run. Everything ends with the process that
+kernel ends everything on the host with it. The hosts hang on a bridge in a namespace of its own, which one
+link joins to this machine, where the tests and the Slurm commands run. Everything ends with the process that
 started it, however that ends, and the network ends with its namespaces: nothing is left to clean up.
 
 `shared_cluster` is one Slurm for all workers of a test run. Tests that break something start their own.
@@ -64,11 +64,11 @@ SlurmctldPidFile={root}/run/slurmctld.pid
 SlurmdPidFile={root}/run/slurmd.%n.pid
 SlurmctldLogFile={root}/log/slurmctld.log
 SlurmdLogFile={root}/log/slurmd.%n.log
-NodeName=n[1-2] NodeAddr={net}.[11-12] CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=16000 Gres=gpu:h100:4 Feature=gpu
-NodeName=n[3-4] NodeAddr={net}.[13-14] CPUs=4 Boards=1 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=8000 Feature=cpu
-PartitionName=gpu Nodes=n[1-2] DefaultTime=60 MaxTime=1-00:00:00 State=UP
-PartitionName=cpu Nodes=n[1-4] Default=YES DefaultTime=30 MaxTime=2:00:00 State=UP
-PartitionName=forever Nodes=n[1-4] MaxTime=INFINITE State=UP
+NodeName=n[1-2] NodeAddr={net}.[11-12] CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1
+RealMemory=16000 Gres=gpu:h100:4 Feature=gpu NodeName=n[3-4] NodeAddr={net}.[13-14] CPUs=4 Boards=1
+SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=8000 Feature=cpu PartitionName=gpu
+Nodes=n[1-2] DefaultTime=60 MaxTime=1-00:00:00 State=UP PartitionName=cpu Nodes=n[1-4] Default=YES
+DefaultTime=30 MaxTime=2:00:00 State=UP PartitionName=forever Nodes=n[1-4] MaxTime=INFINITE State=UP
 PartitionName=closed Nodes=n[3-4] MaxTime=60 State=DOWN
 """
 _WITH_ACCOUNTING = """\
@@ -119,7 +119,9 @@ class Host:
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children").read_text().split()
         self.pid = int(children[0])  # of the host's first process, as this machine sees it
 
-    def start(self, *command: str, environment: dict[str, str] | None = None, log: Path) -> subprocess.Popen[bytes]:
+    def start(
+        self, *command: str, environment: dict[str, str] | None = None, log: Path
+    ) -> subprocess.Popen[bytes]:
         """Start a program on the host."""
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -314,7 +316,9 @@ class SlurmCluster:
     def _write_files(self) -> None:
         root, net = self.root, self.net
         values = {"root": str(root), "net": net, **self._sizes}
-        conf = _CONF + (_WITH_ACCOUNTING if self.accounting else "AccountingStorageType=accounting_storage/none\n")
+        conf = _CONF + (
+            _WITH_ACCOUNTING if self.accounting else "AccountingStorageType=accounting_storage/none\n"
+        )
         (root / "slurm.conf").write_text(conf.format(**values))
         devices = root / "dev"
         for index in range(4):
@@ -334,7 +338,9 @@ class SlurmCluster:
     def _add_host(self, name: str, last: int) -> Host:
         host = self._hosts[name] = Host(name, self.root)
         switch = self._hosts["switch"]
-        switch.network("link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
+        switch.network(
+            "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", str(host.pid)
+        )
         switch.network("link", "set", f"to-{name}", "master", "bridge0", "up")
         host.network("addr", "add", f"{self.net}.{last}/24", "dev", "eth0")
         host.network("link", "set", "eth0", "up")
@@ -367,7 +373,9 @@ class SlurmCluster:
         )
 
         def made() -> bool:
-            done = subprocess.run([*client, "-e", statements], env={"PATH": _PATH}, capture_output=True, check=False)
+            done = subprocess.run(
+                [*client, "-e", statements], env={"PATH": _PATH}, capture_output=True, check=False
+            )
             return done.returncode == 0
 
         wait_until(made, "the database is up", self.logs)
@@ -387,13 +395,18 @@ def _make_switch(root: Path) -> Host:
 
 
 def _join_switch(switch: Host) -> str:
-    """Link this machine to the switch with an address that nobody here has; returns the network's first part."""
+    """Link this machine to the switch by an address that is free here; returns the network's first part."""
     with open(os.path.join(tempfile.gettempdir(), "trainyard-tests-networks.lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         answer = subprocess.run(
-            ["ip", "-j", "-4", "route", "show", "table", "all"], env={"PATH": _PATH}, capture_output=True, check=True
+            ["ip", "-j", "-4", "route", "show", "table", "all"],
+            env={"PATH": _PATH},
+            capture_output=True,
+            check=True,
         )
-        taken = [ipaddress.ip_network(route["dst"]) for route in json.loads(answer.stdout) if "/" in route["dst"]]
+        taken = [
+            ipaddress.ip_network(route["dst"]) for route in json.loads(answer.stdout) if "/" in route["dst"]
+        ]
         while True:
             net = f"10.{random.randrange(64, 255)}.{random.randrange(256)}"
             if not any(ipaddress.ip_network(f"{net}.0/24").overlaps(other) for other in taken):
@@ -442,7 +455,9 @@ def shared_cluster(tmp_path_factory: Any, *, accounting: bool = False) -> SlurmC
         accounting: whether it has a database; there is one of each kind.
     """
     base = tmp_path_factory.getbasetemp()
-    root = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / ("slurm-accounting" if accounting else "slurm")
+    root = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / (
+        "slurm-accounting" if accounting else "slurm"
+    )
     root.mkdir(parents=True, exist_ok=True)
     with open(root / "lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -44,7 +44,9 @@ def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
 
 
 def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
-    wanted = str(cfg.get("partition") or "").split(",") if cfg.get("partition") else rules.default_partition(found)
+    wanted = (
+        str(cfg.get("partition") or "").split(",") if cfg.get("partition") else rules.default_partition(found)
+    )
     if not wanted:
         yield Check("partition", False, "there is no default one", "Name one: -cfg partition=NAME.")
     for name in wanted:
@@ -53,12 +55,19 @@ def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
             yield Check("partition", False, f"there is no {name}", "`sinfo -s` lists the partitions.")
             continue
         first = nodes[0]
-        usable = sum(item.count for item in nodes if item.state.split("-")[0] in ("idle", "mixed", "allocated"))
+        usable = sum(
+            item.count for item in nodes if item.state.split("-")[0] in ("idle", "mixed", "allocated")
+        )
         text = (
             f"{name}: {usable} of {sum(item.count for item in nodes)} nodes are up, "
             f"time limit {first.default_time} by default and {first.max_time} at most"
         )
-        yield Check("partition", first.is_up and usable > 0, text, "" if first.is_up else "It takes jobs but starts none.")
+        yield Check(
+            "partition",
+            first.is_up and usable > 0,
+            text,
+            "" if first.is_up else "It takes jobs but starts none.",
+        )
 
 
 def _test_job(commands: Commands, cfg: Mapping[str, Any]) -> Check:
@@ -89,10 +98,14 @@ def _storage(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, An
         return Check("shared folder", False, error.message, error.hint)
     answer = commands.shell('mkdir -p -- "$1" && [ -w "$1" ] && df -P -T -- "$1" | tail -n 1', [shared])
     if answer.code != 0:
-        return Check("shared folder", False, f"{shared} cannot be written: {answer.words}", "Set -cfg shared_dir=DIR.")
+        return Check(
+            "shared folder", False, f"{shared} cannot be written: {answer.words}", "Set -cfg shared_dir=DIR."
+        )
     kind = (answer.text.split() or ["", "?"])[1] if len(answer.text.split()) > 1 else "?"
     if kind in ("tmpfs", "overlay"):
-        return Check("shared folder", None, f"{shared} is on {kind}", "The nodes must see it: set -cfg shared_dir=DIR.")
+        return Check(
+            "shared folder", None, f"{shared} is on {kind}", "The nodes must see it: set -cfg shared_dir=DIR."
+        )
     return Check("shared folder", True, f"{shared} ({kind})", "The nodes must see it by this path.")
 
 
@@ -107,4 +120,6 @@ def _container(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, 
             answer = commands.run([str(runtime), "--version"])
             yield Check(str(runtime), answer.code == 0 or None, answer.words)
         except ConfigError as error:
-            yield Check(str(runtime), None, error.message, "The nodes may have it nevertheless, perhaps as a module.")
+            yield Check(
+                str(runtime), None, error.message, "The nodes may have it nevertheless, perhaps as a module."
+            )

@@ -1,9 +1,9 @@
 """What Slurm says of jobs: the output of squeue, sacct and sinfo, of old and new versions, as values. Pure.
 
 Text is asked for in a format of ours, since its fields have been the same for many years, and since ``squeue
---json`` lists all jobs of all users before 23.02. From 23.11 on the JSON is asked for, which has more. Its schema
-changes: states became lists (data parser 0.0.40), numbers became ``{"set", "infinite", "number"}`` (0.0.39). Both
-are read here; fields that are not known are not looked at.
+--json`` lists all jobs of all users before 23.02. From 23.11 on the JSON is asked for, which has more. Its
+schema changes: states became lists (data parser 0.0.40), numbers became ``{"set", "infinite", "number"}``
+(0.0.39). Both are read here; fields that are not known are not looked at.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-#: The fields of squeue's text, see squeue(1), --format. The reason comes last but one: it may hold any character.
+#: The fields of squeue's text, see squeue(1), --format. The reason comes last but one: it may hold any
+#: character.
 QUEUE_FORMAT = "%A|%i|%j|%T|%N|%V|%S|%e|%u|%k|%r"
 #: The fields of sacct's text, see sacct(1), --format.
 ACCOUNTING_FIELDS = "JobIDRaw,JobID,JobName,State,ExitCode,NodeList,Submit,Start,End,Reason"
@@ -57,7 +58,7 @@ class Entry:
 
 @dataclass
 class SlurmJob(NativeJob):
-    """A submission, with what a step in it needs: Slurm's plain job id and the node, by task or number of the node."""
+    """A submission, with the plain job id and the node for a step beside each task, or on each node."""
 
     places: dict[int, tuple[str, str]] = field(default_factory=dict)
 
@@ -66,7 +67,8 @@ class SlurmJob(NativeJob):
 
 
 def jobs_of(entries: Iterable[Entry]) -> list[SlurmJob]:
-    """Put the tasks of arrays and the components of heterogeneous jobs together; one value for each submission.
+    """Put the tasks of arrays and the components of heterogeneous jobs together; one value for each
+    submission.
 
     Of several entries of the same thing, such as the runs of a requeued job, the last one counts.
     """
@@ -78,7 +80,9 @@ def jobs_of(entries: Iterable[Entry]) -> list[SlurmJob]:
 
 def _job(job_id: str, parts: list[Entry]) -> SlurmJob:
     tasks: dict[int, Entry] = {}
-    for entry in parts:  # tasks that have been started come after the rest of the array, or have their own text
+    for (
+        entry
+    ) in parts:  # tasks that have been started come after the rest of the array, or have their own text
         for task in task_indices(entry.task):
             if task not in tasks or not entry.task or entry.task.isdecimal():
                 tasks[task] = entry
@@ -112,7 +116,11 @@ def _job(job_id: str, parts: list[Entry]) -> SlurmJob:
         }
         job.places = {task: (tasks[task].raw_id, said.host) for task, said in job.replicas.items()}
     else:
-        places = [(entry.raw_id, host) for entry in sorted(units, key=_component) for host in expand_hosts(entry.nodes)]
+        places = [
+            (entry.raw_id, host)
+            for entry in sorted(units, key=_component)
+            for host in expand_hosts(entry.nodes)
+        ]
         job.hosts = [host for _, host in places]
         job.places = dict(enumerate(places))
     return job
@@ -218,7 +226,8 @@ def accounting_from_text(text: str) -> list[Entry]:
         raw, job_id = fields[:2]
         tail = fields[-7:] if len(fields) == 10 else None
         at = next(
-            (i for i in range(3, len(fields) - 1) if _is_state(fields[i]) and _EXIT.fullmatch(fields[i + 1])), 3
+            (i for i in range(3, len(fields) - 1) if _is_state(fields[i]) and _EXIT.fullmatch(fields[i + 1])),
+            3,
         )
         if tail is None and len(fields) - at < 7:
             continue
@@ -277,7 +286,7 @@ def exit_code_of(text: str) -> int | None:
 
 
 def seconds(text: str) -> float | None:
-    """Return a time as seconds since the epoch; None if it is not known. Local times of this machine are taken too."""
+    """Return a time as seconds since the epoch, None if it is not known; local times are taken too."""
     if text.isdecimal():
         return float(text) or None
     import time
@@ -313,7 +322,7 @@ def _jobs_in(text: str) -> list[dict[str, Any]]:
     document = json.loads(text)
     jobs = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(jobs, list):
-        raise ValueError("there is no list of jobs")
+        raise ValueError("there is no list of jobs")  # noqa: TRY004 - it is the text that is wrong
     return [job for job in jobs if isinstance(job, dict) and number(job.get("job_id")) is not None]
 
 
@@ -321,7 +330,9 @@ def _queue_entry(job: dict[str, Any]) -> Entry:
     state, native = state_of(job.get("job_state") or "")
     array, het = number(job.get("array_job_id")), number(job.get("het_job_id"))
     task = number(job.get("array_task_id"))
-    tasks = str(task) if array and task is not None else str(job.get("array_task_string") or "") if array else ""
+    tasks = (
+        str(task) if array and task is not None else str(job.get("array_task_string") or "") if array else ""
+    )
     raw = str(number(job["job_id"]))
     return Entry(
         job_id=str(array or het or raw),
@@ -346,7 +357,11 @@ def _accounting_entry(job: dict[str, Any]) -> Entry:
     state, native = state_of(said.get("current") or "")
     array, het, times = job.get("array") or {}, job.get("het") or {}, job.get("time") or {}
     raw = str(number(job["job_id"]))
-    array_id, het_id, task = number(array.get("job_id")), number(het.get("job_id")), number(array.get("task_id"))
+    array_id, het_id, task = (
+        number(array.get("job_id")),
+        number(het.get("job_id")),
+        number(array.get("task_id")),
+    )
     tasks = str(task) if task is not None else str(array.get("task") or "")
     return Entry(
         job_id=str(array_id or het_id or raw),

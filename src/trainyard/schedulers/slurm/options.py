@@ -20,7 +20,9 @@ GPUS_PER_NODE, GRES = "gpus-per-node", "gres"
 class SlurmOpts(HpcOpts):
     """How a job runs on Slurm."""
 
-    partition: str | None = option("partition, or several separated by ','; Slurm's default one otherwise", default=None)
+    partition: str | None = option(
+        "partition, or several separated by ','; Slurm's default one otherwise", default=None
+    )
     time: str | None = option(
         "time limit: minutes, hours:minutes:seconds or days-hours; by default the partition's", default=None
     )
@@ -33,18 +35,19 @@ class SlurmOpts(HpcOpts):
     exclusive: bool = option("share no node with other jobs", default=False)
     comment: str | None = option("comment of the job", default=None)
     mail_user: str | None = option("whom Slurm writes to", default=None)
-    mail_type: str | None = option(
-        "when Slurm writes: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None
-    )
+    mail_type: str | None = option("when Slurm writes: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None)
     job_dir: str | None = option(
-        "the predecessor's name for shared_dir: where code, logs and results of jobs lie", default=None, sends="to"
+        "the predecessor's name for shared_dir: where code, logs and results of jobs lie",
+        default=None,
+        sends="to",
     )
     gpu_flag: str = option(
         "how GPUs are asked for: gpus-per-node, or gres where the site wants that", default=GPUS_PER_NODE
     )
     gpu_type: str | None = option("type of the GPUs as Slurm calls it, such as h100", default=None)
     gres: str | None = option(
-        "generic resources of each node in Slurm's words, such as gpu:a100:4,nvme:1; nothing else asks for GPUs then",
+        "generic resources of each node in Slurm's words, such as gpu:a100:4,nvme:1; nothing else "
+        "asks for GPUs then",
         default=None,
     )
     switches: str | None = option(
@@ -59,7 +62,8 @@ class SlurmOpts(HpcOpts):
     )
     array_throttle: int | None = option("at most so many tasks of an array at a time", default=None)
     requeue: bool = option(
-        "have Slurm start the job again after the loss of a node or preemption; it goes on from its last checkpoint",
+        "have Slurm start the job again after the loss of a node or preemption; it goes on from its "
+        "last checkpoint",
         default=True,
     )
     container: str | None = option(
@@ -72,7 +76,8 @@ class SlurmOpts(HpcOpts):
     )
     srun_args: list[str] | None = option("more options of srun, which starts the replicas", default=None)
     omit: list[str] | None = option(
-        "our own options of sbatch to leave out where a site forbids them, such as mem, gpus-per-node, signal",
+        "our own options of sbatch to leave out where a site forbids them, such as mem, "
+        "gpus-per-node, signal",
         default=None,
     )
     clusters: str | None = option("cluster of a multi-cluster site to submit to", default=None)

@@ -1,7 +1,8 @@
 """Slurm's states as ours, and its reasons in words.
 
-States: the sections JOB STATE CODES of squeue(1) and sacct(1), 22.05 to 26.05. A state that is not known here is
-open and keeps its own name: it is no end. Reasons: JOB REASON CODES of squeue(1), and the resource limits page.
+States: the sections JOB STATE CODES of squeue(1) and sacct(1), 22.05 to 26.05. A state that is not known
+here is open and keeps its own name: it is no end. Reasons: JOB REASON CODES of squeue(1), and the resource
+limits page.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ _WAITING = {
     "NodeDown": "a node that it needs is down",
     "ReqNodeNotAvail": "nodes that it needs are not available",
     "Nodes required for job are DOWN": "nodes that it needs are down, drained or reserved",
-    "launch failed requeued held": "it could not be started, and is held: scontrol release JOB starts it again",
+    "launch failed requeued held": "it could not be started, and is held: scontrol release JOB "
+    "starts it again",
     "JobLaunchFailure": "it could not be started",
     "WaitingForScheduling": "the scheduler has not looked at it yet",
 }
@@ -120,8 +122,8 @@ def state_of(words: str | list[str]) -> tuple[AppState, str]:
     """Return our state, and Slurm's own word for it.
 
     Args:
-        words: one state, perhaps with more behind it ("CANCELLED by 1001") or cut off ("OUT_OF_ME+"); or a list
-            of base state and flags, as newer JSON has it.
+        words: one state, perhaps with more behind it ("CANCELLED by 1001") or cut off ("OUT_OF_ME+"); or
+            a list of base state and flags, as newer JSON has it.
     """
     names = [_whole(word) for word in ([words] if isinstance(words, str) else words)]
     for name in names:

@@ -3,8 +3,8 @@
 There are three kinds of jobs:
 
 - Roles of equal shape share one allocation, in which each role is a job step (``srun --exact``).
-- Roles of different shapes are the components of a heterogeneous job. It has a price: such jobs are preempted and
-  backfilled badly, and cannot be arrays.
+- Roles of different shapes are the components of a heterogeneous job. It has a price: such jobs are
+  preempted and backfilled badly, and cannot be arrays.
 - Independent replicas are the tasks of an array, each with an allocation of its size.
 
 Options of sbatch: sbatch(1), of srun: srun(1), both 22.05; heterogeneous jobs:
@@ -23,6 +23,7 @@ from trainyard.schedulers.slurm import rules
 from trainyard.schedulers.slurm.observe import minutes
 from trainyard.schedulers.slurm.options import GRES, OCI, PYXIS
 from trainyard.specs.app import NO_IMAGE
+from trainyard.specs.mounts import BindMount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from trainyard.schedulers.slurm.options import SlurmOpts
     from trainyard.specs.app import Role
 
-#: What a job gets of the environment that it is submitted in: what says who and where the user is. Slurm keeps the
+#: What a job gets of the environment that it is submitted in: what says who and where the user is. Slurm
+#: keeps the
 #: environment of a job, so nothing else of it, such as credentials, may get there.
 EXPORTED = "HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH"
 #: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
@@ -97,7 +99,10 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
     for number, (shape, replicas) in enumerate(groups):
         if number:
             lines.append("#SBATCH hetjob")
-        options = {**(_job_options(plan, opts) if number == 0 else {}), **_shape_options(opts, shape, replicas)}
+        options = {
+            **(_job_options(plan, opts) if number == 0 else {}),
+            **_shape_options(opts, shape, replicas),
+        }
         lines += [f"#SBATCH {line}" for line in merged(options, opts.sbatch_args or (), opts.omit or ())]
     command = ["sbatch", "--parsable", *(["--clusters=" + opts.clusters] if opts.clusters else [])]
     plan.details["slurm"] = {
@@ -135,7 +140,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
 
 
 def warning_seconds(opts: SlurmOpts) -> int:
-    """Return how long before the time limit the programs are warned: the grace period, at most half of the limit."""
+    """Return how long before the time limit programs are warned: the grace period, at most half of it."""
     limit = minutes(opts.time or "")
     seconds = math.ceil(opts.grace_period)
     return max(1, min(seconds, int(limit * 30))) if limit else seconds
@@ -226,7 +231,7 @@ def _gang(plan: JobPlan, opts: SlurmOpts, *, is_heterogeneous: bool) -> list[str
             first += count
         command = _step(plan, opts, role, [*place, f"--ntasks={role.num_replicas}"])
         steps.append(f"    TRAINYARD_RANK0={rank0} {quoted(command)} &")
-    nodes = '' if is_heterogeneous else '$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+    nodes = "" if is_heterogeneous else '$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
     text = _STEPS.format(count=len(roles), nodes=nodes, steps="\n".join(steps))
     if is_heterogeneous:
         text = text.replace("    local -a nodes=()\n", "")
@@ -260,7 +265,7 @@ def _array(plan: JobPlan, opts: SlurmOpts) -> list[str]:
     steps = ["srun", "--export=ALL", "--ntasks=1", *run_flags, *(opts.srun_args or ())]
     is_step = bool(run_flags or opts.srun_args)
     return [
-        'rank0=${SLURMD_NODENAME:-$(hostname)}',
+        "rank0=${SLURMD_NODENAME:-$(hostname)}",
         "exec " + quoted([*(steps if is_step else []), *prefix, *wrapper]),
     ]
 
@@ -273,7 +278,8 @@ def _container(plan: JobPlan, opts: SlurmOpts, role: Role) -> tuple[list[str], l
     if not posixpath.normpath(plan.workdir).startswith(plan.shared_dir + "/"):
         seen.append(f"{plan.workdir}:{plan.workdir}")
     for mount in role.mounts:
-        seen.append(f"{mount.src_path}:{mount.dst_path}" + (":ro" if mount.read_only else ""))  # type: ignore[union-attr]
+        if isinstance(mount, BindMount):  # others are refused
+            seen.append(f"{mount.src_path}:{mount.dst_path}{':ro' if mount.read_only else ''}")
     if opts.container == PYXIS:
         return [f"--container-image={role.image}", f"--container-mounts={','.join(seen)}"], []
     if opts.container == OCI:
@@ -295,5 +301,3 @@ def shape_of(role: Role) -> Shape:
     """Return what each replica of a role needs."""
     resource = role.resource
     return Shape(resource.cpu, max(resource.gpu, 0), resource.memMB)
-
-

@@ -1,4 +1,4 @@
-"""What Slurm would refuse, or accept and never start, and what has no effect: said before anything is submitted."""
+"""What Slurm would refuse, or accept and never start, and what has no effect, said before a submission."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def check(app: AppDef, opts: SlurmOpts) -> None:
 def _option_problems(opts: SlurmOpts) -> Iterator[str]:
     if opts.time is not None and not minutes(opts.time):
         yield (
-            f"time={opts.time!r} is not a time limit. Leave it out to have the partition's, or write minutes, "
+            f"time={opts.time!r} is not a time limit. Leave it out to have the partition's, or "
+            f"write minutes, "
             "H:MM:SS or D-HH, such as 90, 1:30:00 or 2-12"
         )
     if opts.gpu_flag not in (GPUS_PER_NODE, GRES):
@@ -64,7 +65,16 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
     for word in opts.srun_args or ():
         if not word.startswith("-"):
             yield f"srun_args: {word!r} is not an option; write it as --name=value"
-    for name in ("comment", "partition", "constraint", "nodelist", "exclude", "account", "qos", "reservation"):
+    for name in (
+        "comment",
+        "partition",
+        "constraint",
+        "nodelist",
+        "exclude",
+        "account",
+        "qos",
+        "reservation",
+    ):
         if "\n" in (getattr(opts, name) or ""):
             yield f"{name} has a line break"
     known = {"mem", "gres", "gpus-per-node", "signal", "cpus-per-task", "nodes", "ntasks", "ntasks-per-node"}
@@ -88,11 +98,14 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
     for role in app.roles:
         if role.max_retries and role.retry_policy == RetryPolicy.REPLICA and replicas > 1 and not opts.array:
             yield (
-                f"role {role.name!r}: the retry policy REPLICA is for arrays (array=True); Slurm starts replicas that "
+                f"role {role.name!r}: the retry policy REPLICA is for arrays (array=True); Slurm "
+                f"starts replicas that "
                 "belong together again together (APPLICATION)"
             )
         if role.max_retries and role.retry_policy == RetryPolicy.ROLE and len(app.roles) > 1:
-            yield f"role {role.name!r}: the retry policy ROLE is not for jobs of several roles; use APPLICATION"
+            yield (
+                f"role {role.name!r}: the retry policy ROLE is not for jobs of several roles; use APPLICATION"
+            )
         if role.mounts and opts.container in (None, OCI):
             yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
     if opts.replicas_per_node > 1 and len(app.roles) > 1:
@@ -104,12 +117,16 @@ def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
     found = []
     for role in app.roles:
         if opts.container is None and role.image not in ("", NO_IMAGE):
-            found.append(f"role {role.name!r}: slurm ignores the image {role.image} without the option container")
+            found.append(
+                f"role {role.name!r}: slurm ignores the image {role.image} without the option container"
+            )
         if role.resource.devices:
             names = ", ".join(role.resource.devices)
             found.append(f"role {role.name!r}: slurm ignores resource.devices ({names}); use the option gres")
         if opts.gres and role.resource.gpu > 0:
-            found.append(f"role {role.name!r}: gres={opts.gres} replaces the {role.resource.gpu} GPUs of its resource")
+            found.append(
+                f"role {role.name!r}: gres={opts.gres} replaces the {role.resource.gpu} GPUs of its resource"
+            )
     if len({role.max_retries for role in app.roles}) > 1:
         least = min(role.max_retries for role in app.roles)
         found.append(f"the job is started again as a whole, at most {least} times: the fewest of its roles")
@@ -166,7 +183,9 @@ def _partition_problem(name: str, found: Sequence[Nodes], job: dict[str, Any]) -
             and (item.memory >= group["memory"] or item.memory <= KNOWN_MEMORY)
         ]
         words = ", ".join(
-            f"{group[key]:,} {unit}" for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory", "MiB")) if group[key]
+            f"{group[key]:,} {unit}"
+            for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory", "MiB"))
+            if group[key]
         )
         if not fits:
             largest = max(nodes, key=lambda item: (item.gpus, item.cpus, item.memory))
@@ -193,7 +212,12 @@ def has_no_limit(found: Sequence[Nodes], job: dict[str, Any]) -> str:
     wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
     for item in found:
         name = item.partition.rstrip("*")
-        if name in wanted and not job.get("time") and not minutes(item.default_time) and not minutes(item.max_time):
+        if (
+            name in wanted
+            and not job.get("time")
+            and not minutes(item.default_time)
+            and not minutes(item.max_time)
+        ):
             return name
     return ""
 
@@ -208,18 +232,25 @@ def memory_is_unknown(found: Sequence[Nodes], job: dict[str, Any]) -> bool:
 #: What to do about a refusal, by a pattern of Slurm's words (errors of sbatch, slurm/slurm_errno.h).
 HINTS: tuple[tuple[str, str], ...] = (
     (r"invalid partition", "`sinfo -s` lists the partitions; set -cfg partition=NAME."),
-    (r"invalid account", "`sacctmgr show associations user=$USER` lists your accounts; set -cfg account=NAME."),
-    (r"invalid qos", "`sacctmgr show associations user=$USER format=account,qos` lists yours; set -cfg qos=NAME."),
+    (r"invalid account", ("`sacctmgr show associations user=$USER` lists your accounts; set -cfg "
+        "account=NAME.")),
+    (r"invalid qos", ("`sacctmgr show associations user=$USER format=account,qos` lists yours; set "
+        "-cfg qos=NAME.")),
     (r"invalid feature", "`sinfo -o '%P %f'` lists the features of nodes; see -cfg constraint."),
     (r"reservation", "`scontrol show reservation` lists the reservations; see -cfg reservation."),
     (r"invalid node name", "`sinfo -N` lists the nodes; see -cfg nodelist and -cfg exclude."),
-    (r"time limit", "`sinfo -o '%P %l'` lists the limits; set a shorter -cfg time, with -cfg chain=N for long work."),
+    (r"time limit", ("`sinfo -o '%P %l'` lists the limits; set a shorter -cfg time, with -cfg "
+        "chain=N for long work.")),
     (r"memory", "`sinfo -o '%P %m'` lists the memory of nodes. Where memory is no resource: -cfg omit=mem."),
-    (r"invalid generic resource|gres|gpu", "`sinfo -o '%P %G'` lists GPUs; see -cfg gpu_flag, gpu_type and gres."),
-    (r"node configuration is not available", "No node has all of it: `sinfo -o '%P %D %c %m %G'` lists what there is."),
+    (r"invalid generic resource|gres|gpu", ("`sinfo -o '%P %G'` lists GPUs; see -cfg gpu_flag, "
+        "gpu_type and gres.")),
+    (r"node configuration is not available", ("No node has all of it: `sinfo -o '%P %D %c %m %G'` "
+        "lists what there is.")),
     (r"job array", "`scontrol show config | grep MaxArraySize` tells how many tasks an array may have."),
-    (r"qos|policy|limit", "A limit of the account or QoS: `sacctmgr show qos` and `sacctmgr show associations` list them."),
-    (r"unrecognized option|invalid option|ambiguous", "This Slurm does not know an option: leave ours out with -cfg omit=NAME."),
+    (r"qos|policy|limit", ("A limit of the account or QoS: `sacctmgr show qos` and `sacctmgr show "
+        "associations` list them.")),
+    (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "
+        "ours out with -cfg omit=NAME.")),
 )  # fmt: skip
 
 

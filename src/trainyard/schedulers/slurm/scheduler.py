@@ -35,7 +35,9 @@ MOST_ACCOUNTED = 8000
 LOOK_BACK = 7 * 24 * 3600.0
 #: For so long a cluster without accounting, or with a forbidden one, is not asked for it again.
 NO_ACCOUNTING_SECONDS = 600.0
-_NO_ACCOUNTING = re.compile(r"storage is disabled|not running a supported accounting|access.*denied|permission", re.I)
+_NO_ACCOUNTING = re.compile(
+    r"storage is disabled|not running a supported accounting|access.*denied|permission", re.I
+)
 _OUR_NAME = re.compile(r"[a-z0-9-]+-[bcdfghjkmnpqrtvwxyz][23456789bcdfghjkmnpqrtvwxyz]{9}\Z")
 
 
@@ -82,7 +84,11 @@ class SlurmScheduler(HpcScheduler):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
     ) -> AppDryRunInfo[HpcRequest]:
         options = {name.replace("-", "_"): value for name, value in cfg.items()}
-        if options.get("job_dir") and options.get("shared_dir") and options["job_dir"] != options["shared_dir"]:
+        if (
+            options.get("job_dir")
+            and options.get("shared_dir")
+            and options["job_dir"] != options["shared_dir"]
+        ):
             raise ConfigError("job_dir and shared_dir name two folders", hint="They mean the same: give one.")
         options["shared_dir"] = options.get("shared_dir") or options.get("job_dir")
         return super()._make_request(app, options, shipment)
@@ -115,7 +121,8 @@ class SlurmScheduler(HpcScheduler):
         partition = rules.has_no_limit(found, job["needs"])
         if partition:
             warnings.warn(
-                f"the partition {partition} has no time limit, so the job has none, and may wait for a maintenance "
+                f"the partition {partition} has no time limit, so the job has none, and may wait "
+                f"for a maintenance "
                 "to pass; give one with -cfg time=...",
                 stacklevel=3,
             )
@@ -137,12 +144,15 @@ class SlurmScheduler(HpcScheduler):
             raise ConfigError(
                 f"an array of {tasks} tasks is longer than Slurm {commands.where} allows: indices end at "
                 f"{int(match[1]) - 1} (MaxArraySize)",
-                hint=f"Submit several jobs of at most {int(match[1]) - 1} replicas, or let each replica do more.",
+                hint=f"Submit several jobs of at most {int(match[1]) - 1} replicas, or let each "
+                f"replica do more.",
             )
 
     def partitions(self, commands: Commands) -> builtins.list[Nodes]:
         """Return the partitions with their nodes, those that are alike together."""
-        text = self.ask(commands, ["sinfo", "-h", "-a", "-o", observe.PARTITION_FORMAT], "list the partitions")
+        text = self.ask(
+            commands, ["sinfo", "-h", "-a", "-o", observe.PARTITION_FORMAT], "list the partitions"
+        )
         return observe.partitions_from_text(text)
 
     def has_pyxis(self, commands: Commands) -> bool:
@@ -150,7 +160,7 @@ class SlurmScheduler(HpcScheduler):
         return "--container-image" in commands.run(["srun", "--help"]).text
 
     def parse_submitted(self, text: str) -> str:
-        """Return the job's id in what ``sbatch --parsable`` printed: ``ID`` or ``ID;CLUSTER``, after other lines."""
+        """Return the job's id in what ``sbatch --parsable`` printed: ``ID`` or ``ID;CLUSTER``."""
         for line in reversed(text.splitlines()):
             if re.fullmatch(r"\d+(;[\w.-]+)?", line.strip()):
                 return line.strip()
@@ -165,8 +175,9 @@ class SlurmScheduler(HpcScheduler):
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
         """Return --dependency; a job whose condition cannot be met any more ends instead of waiting for ever.
 
-        The links of a chain wait for any end of the one before, not for its failure: the wrapper sees by its records
-        whether anything is left to do. So a link goes on after the loss of a node, too, and none stays behind.
+        The links of a chain wait for any end of the one before, not for its failure: the wrapper sees by its
+        records whether anything is left to do. So a link goes on after the loss of a node, too, and none
+        stays behind.
         """
         kind = "afterany" if any_end else "afterok"
         ids = ":".join(_plain(each) for each in after)
@@ -298,7 +309,9 @@ class SlurmScheduler(HpcScheduler):
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
         _, _, job = self._look(app_id)
-        self._replicas_per_node = int((job.document.get("slurm") or {}).get("replicas_per_node", 1)) if job else 1
+        self._replicas_per_node = (
+            int((job.document.get("slurm") or {}).get("replicas_per_node", 1)) if job else 1
+        )
         return super().execute(app_id, role_name, k, command, tty=tty)
 
     def enter_command(
@@ -322,7 +335,7 @@ class SlurmScheduler(HpcScheduler):
     # ---- housekeeping
 
     def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check commands, controller, partition, accounting, shared folder, and a job by ``sbatch --test-only``."""
+        """Check commands, controller, partition, accounting and shared folder; sbatch tests a job."""
         from trainyard.schedulers.slurm.doctor import examine
 
         return examine(self, {name.replace("-", "_"): value for name, value in cfg.items()})
@@ -359,5 +372,3 @@ def _day(when: float) -> str:
 def create_scheduler(session_name: str, **kwargs: object) -> SlurmScheduler:
     """Make the scheduler; see `SlurmScheduler`."""
     return SlurmScheduler(session_name)
-
-
