@@ -277,19 +277,18 @@ def _container(plan: JobPlan, opts: SlurmOpts, role: Role) -> tuple[list[str], l
     seen = [f"{plan.shared_dir}:{plan.shared_dir}"]
     if not posixpath.normpath(plan.workdir).startswith(plan.shared_dir + "/"):
         seen.append(f"{plan.workdir}:{plan.workdir}")
-    for mount in role.mounts:
-        if isinstance(mount, BindMount):  # others are refused
-            seen.append(f"{mount.src_path}:{mount.dst_path}{':ro' if mount.read_only else ''}")
+    binds = [mount for mount in role.mounts if isinstance(mount, BindMount)]  # others are refused
+    seen += [f"{mount.src_path}:{mount.dst_path}{':ro' if mount.read_only else ''}" for mount in binds]
     if opts.container == PYXIS:
         return [f"--container-image={role.image}", f"--container-mounts={','.join(seen)}"], []
     if opts.container == OCI:
         return [f"--container={role.image}"], []
-    binds = [word for place in seen for word in ("--bind", place)]
+    options = [word for place in seen for word in ("--bind", place)]
     graphics = ["--nv"] if shape_of(role).gpus > 0 or (opts.gres or "").startswith("gpu") else []
     image = role.image
     if "://" not in image and not image.startswith(("/", ".")) and not image.endswith((".sif", ".img")):
         image = f"docker://{image}"
-    return [], [opts.container, "exec", *graphics, *binds, image]
+    return [], [opts.container, "exec", *graphics, *options, image]
 
 
 def quoted(words: Iterable[str]) -> str:
