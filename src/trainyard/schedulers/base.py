@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, TypeVar
 
-    from trainyard.errors import TrainyardError
+    from trainyard.errors import ConfigError, TrainyardError
     from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
@@ -441,6 +441,13 @@ def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | Non
     except NotImplementedError as error:
         return BackendError(str(error))
     return None
+
+
+def not_ended(app_id: str, state: object) -> ConfigError:
+    """Return the error of a job that cannot be deleted, since it has not ended."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
 
 
 def poll_until_ended(
