@@ -60,6 +60,8 @@ __all__ = [
     "Scheduler",
     "Stream",
     "filter_regex",
+    "not_running",
+    "poll_until_ended",
 ]
 
 
@@ -448,6 +450,16 @@ def not_ended(app_id: str, state: object) -> ConfigError:
     from trainyard.errors import ConfigError
 
     return ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+
+
+def not_running(replica: str, state: object) -> ConfigError:
+    """Return the error for a replica in which nothing can be started; ``replica`` names it in messages."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(
+        f"{replica} does not run, so nothing can be started in it: it is {state}",
+        hint="`trainyard status` shows which replicas run.",
+    )
 
 
 def poll_until_ended(

@@ -38,6 +38,7 @@ __all__ = [
     "path_of_open_file",
     "pid_of_name",
     "process_facts",
+    "process_place",
     "reserve_space",
     "routes",
     "send_file",
