@@ -18,6 +18,8 @@ SUPERVISOR_LOST = "supervisor_lost"
 REBOOTED = "rebooted"
 NEVER_STARTED = "never_started"
 STATE_LOST = "state_lost"
+PARENT_FAILED = "parent_failed"
+TO_BE_CONTINUED = "to_be_continued"
 # of containers
 EXIT_LIKE_SIGNAL = "exit_like_signal"
 NOT_EXECUTED = "not_executed"
@@ -40,6 +42,8 @@ _TABLE: dict[str, tuple[AppState, str]] = {
     SUPERVISOR_LOST: (AppState.FAILED, "its supervisor was killed, and its replicas with it"),
     REBOOTED: (AppState.FAILED, "the machine went down while it ran"),
     NEVER_STARTED: (AppState.FAILED, "its submission was interrupted before it was started"),
+    PARENT_FAILED: (AppState.CANCELLED, "never started: {detail}"),
+    TO_BE_CONTINUED: (AppState.CANCELLED, "stopped at its time limit of {detail} s, to be continued"),
     STATE_LOST: (AppState.UNKNOWN, "its state cannot be read"),
     EXIT_LIKE_SIGNAL: (AppState.FAILED, "exit code {code}, as after {signal}"),
     NOT_EXECUTED: (AppState.FAILED, "exit code {code}, as when a program {detail}"),
