@@ -27,15 +27,6 @@ echo finished
 
 
 @pytest.fixture
-def broken(monkeypatch):
-    """A Slurm of this test's own."""
-    backends.need("slurm")
-    with private_cluster() as cluster:
-        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-        yield cluster
-
-
-@pytest.fixture
 def counting(tmp_path):
     """A script that counts, and the file that holds it at step 3."""
     done, hold = tmp_path / "done", tmp_path / "hold"
@@ -49,16 +40,16 @@ def steps_of(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_node_is_killed_and_the_job_goes_on_elsewhere(broken, counting):
+def test_a_node_is_killed_and_the_job_goes_on_elsewhere(own_slurm, counting):
     script, hold = counting
     jobs = Jobs()
     app_id = jobs.submit(role(script))
     jobs.wait_for_line(app_id, "step 3")
     first = jobs.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
-    broken.kill_node(first)
+    own_slurm.kill_node(first)
     hold.unlink()
     states = set()
-    broken.declare_down(first)
+    own_slurm.declare_down(first)
     jobs.wait_for(
         app_id, lambda found: states.add(found.state) or found.state == AppState.SUCCEEDED, "a second attempt"
     )
@@ -72,24 +63,24 @@ def test_a_node_is_killed_and_the_job_goes_on_elsewhere(broken, counting):
 
 
 @pytest.mark.slow
-def test_a_link_is_cut_under_two_nodes_that_work_together(broken, counting):
+def test_a_link_is_cut_under_two_nodes_that_work_together(own_slurm, counting):
     script, hold = counting
     jobs = Jobs()
     app_id = jobs.submit(role(script, num_replicas=2), nodelist="n3,n4")
     jobs.wait_for_line(app_id, "step 3")
-    broken.cut_link("n4")
+    own_slurm.cut_link("n4")
     hold.unlink()
     assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
-    broken.declare_down("n4")
+    own_slurm.declare_down("n4")
     found = jobs.wait_for(app_id, lambda found: found.state == AppState.PENDING, "the wait for a node")
     assert "waiting" in found.msg
-    broken.kill_node("n4")
-    broken.start_node("n4")
+    own_slurm.kill_node("n4")
+    own_slurm.start_node("n4")
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
 
 
 @pytest.mark.slow
-def test_the_controller_is_away_while_a_job_is_followed(broken, tmp_path):
+def test_the_controller_is_away_while_a_job_is_followed(own_slurm, tmp_path):
     release = tmp_path / "release"
     wait = f"while [ ! -e {release} ]; do sleep 0.1; done"
     script = f"for i in $(seq 40); do echo line $i; done; {wait}; echo last"
@@ -101,7 +92,7 @@ def test_the_controller_is_away_while_a_job_is_followed(broken, tmp_path):
         target=lambda: lines.extend(jobs.scheduler.log_iter(app_id, "r", should_tail=True)), daemon=True
     )
     reader.start()
-    broken.stop_controller()
+    own_slurm.stop_controller()
     found = jobs.wait_for(app_id, lambda found: found.state == AppState.UNREACHABLE, "UNREACHABLE")
     assert "controller" in found.msg
     with pytest.raises(UnreachableError) as error:
@@ -110,7 +101,7 @@ def test_the_controller_is_away_while_a_job_is_followed(broken, tmp_path):
     release.touch()  # the job ends while nobody can see it
     found = jobs.wait_for(app_id, lambda found: found.state != AppState.UNREACHABLE, "its own record")
     assert found.state == AppState.SUCCEEDED
-    broken.start_controller()
+    own_slurm.start_controller()
     reader.join(60)
     assert lines == [*(f"line {i}\n" for i in range(1, 41)), "last\n"]
     jobs.wait_for(app_id, lambda found: found.state == AppState.SUCCEEDED, "success")

@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm beyond the conformance suite: kinds of jobs, warnings, chains, waiting, entering, scale."""
+"""Jobs on a real Slurm beyond the conformance suite: their kinds, warnings, chains, waiting, entering, scale."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from trainyard.errors import BackendError, ConfigError
-from trainyard.schedulers.base import Dependency, LogQuery
+from trainyard.schedulers.base import Dependency, LogQuery, Stream
 from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.specs import AppDef, AppState, Resource
 
@@ -19,7 +19,10 @@ TWO_CPUS = Resource(cpu=2, gpu=0, memMB=64)
 RESUMED = """
 n=$(cat {path} 2>/dev/null || echo 0)
 trap 'echo $n > {path}; echo saved $n; exit 0' TERM
-while [ $n -lt {last} ]; do n=$((n + 1)); echo step $n; [ $n != 3 ] || {{ echo waits; sleep 300 & wait $!; }}; done
+while [ $n -lt {last} ]; do
+    n=$((n + 1)); echo step $n
+    if [ $n = 3 ]; then echo waits; sleep 300 & wait $!; fi
+done
 echo finished
 """
 
@@ -55,7 +58,7 @@ def test_a_chain_goes_on_from_the_checkpoint_with_one_id_and_one_log(jobs, slurm
     jobs.wait_for_line(app_id, "finished")
     found = jobs.end_of(app_id)
     assert found.state == AppState.SUCCEEDED, found
-    lines = [line.strip() for line in jobs.log(app_id)]
+    lines = [line.strip() for line in jobs.log(app_id, streams=Stream.STDOUT)]
     assert lines == ["step 1", "step 2", "step 3", "waits", "saved 3", "step 4", "step 5", "finished"]
     assert len([row for row in jobs.scheduler.list() if row.app_id == app_id]) == 1
     assert len(found.metadata["native_id"].split(",")) == 3
@@ -63,12 +66,12 @@ def test_a_chain_goes_on_from_the_checkpoint_with_one_id_and_one_log(jobs, slurm
 
 @pytest.mark.slow
 def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
-    app_id = jobs.submit(role(RESUMED.format(path=tmp_path / "n", last=5)), time="1")
+    app_id = jobs.submit(role(RESUMED.format(path=tmp_path / "n", last=5)), time="2")
     jobs.wait_for_line(app_id, "waits")
-    found = jobs.end_of(app_id)  # after half a minute, half of the limit
+    found = jobs.end_of(app_id)  # Slurm sends signals up to a minute early
     assert found.state == AppState.FAILED
     assert "time limit" in found.msg
-    assert jobs.log(app_id)[-1] == "saved 3\n"
+    assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
 
 
 @pytest.mark.slow
@@ -86,7 +89,7 @@ def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
         "time.sleep(300)\n"
     )
     with get_runner("test") as runner:
-        app = script("train.py", cpu=1, memMB=256)
+        app = script(script="train.py", cpu=1, memMB=256)
         handle = runner.run(app, "slurm", workspace=str(tmp_path))
         app_id = handle.rpartition("/")[2]
         jobs.ids.append(app_id)
@@ -194,7 +197,8 @@ def calls(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_thousand_jobs_take_as_many_calls_as_ten(jobs, calls, slurm, monkeypatch):
+def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch):
+    jobs = Jobs()
     monkeypatch.setattr(type(jobs.scheduler), "_check_against_cluster", lambda *_: None)
     ids = [jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"]) for _ in range(1000)]
     counts = []
@@ -214,7 +218,8 @@ def test_a_thousand_jobs_take_as_many_calls_as_ten(jobs, calls, slurm, monkeypat
 
 
 @pytest.mark.slow
-def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
+def test_an_array_of_200_tasks_is_followed_without_loss(own_slurm):
+    jobs = Jobs()
     script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $TRAINYARD_REPLICA.$i; done"
     tiny = Resource(cpu=1, gpu=0, memMB=8)
     app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, array_throttle=24)

@@ -115,7 +115,8 @@ def test_the_time_limit_is_the_partitions_unless_it_is_given():
 def test_the_warning_comes_before_a_short_limit_is_half_over():
     assert "--signal=B:USR1@60" in directives(role())
     assert "--signal=B:USR1@300" in directives(role(), grace_period=300.0, time="1:00:00")
-    assert "--signal=B:USR1@30" in directives(role(), time="1")
+    assert "--signal=B:USR1@90" in directives(role(), grace_period=300.0, time="3")
+    assert not [line for line in directives(role(), time="1") if "signal" in line]
     assert not [line for line in directives(role(), grace_period=0.0) if "signal" in line]
 
 

@@ -29,4 +29,4 @@
 # The first node of the allocation, by the name that the other nodes know it by.
 rank0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null | head -n 1)
 rank0=${rank0:-${SLURMD_NODENAME:-$(hostname)}}
-exec sh /shared/jobs/APP/run.sh job --link @LINK@ --rank0 "$rank0" -- srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=4 --mpi=pmix sh /shared/jobs/APP/run.sh replica worker SLURM_PROCID
+exec sh /shared/jobs/APP/run.sh job --link @LINK@ --rank0 "$rank0" -- srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks=1 --ntasks-per-node=1 --mpi=pmix sh /shared/jobs/APP/run.sh replica worker SLURM_PROCID
