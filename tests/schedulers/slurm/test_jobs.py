@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm beyond the conformance suite: their kinds, warnings, chains, waiting, entering, scale."""
+"""Jobs on a real Slurm beyond the conformance suite: kinds, warnings, chains, waiting, entering, scale."""
 
 import os
 import subprocess
