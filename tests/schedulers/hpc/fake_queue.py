@@ -82,7 +82,10 @@ def run(native: str, options: dict) -> None:
     with open(os.path.join(folder(native), "output"), "wb") as output:
         process = subprocess.Popen(
             ["sh", os.path.join(folder(native), "script")],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
             env={**os.environ, "FAKE_QUEUE_ID": native},
         )
     state = read(native)
@@ -119,7 +122,9 @@ def main() -> None:
     if verb == "submit":
         submit(words)
         return
-    known = sorted(os.listdir(os.path.join(ROOT, "jobs"))) if os.path.isdir(os.path.join(ROOT, "jobs")) else []
+    known = (
+        sorted(os.listdir(os.path.join(ROOT, "jobs"))) if os.path.isdir(os.path.join(ROOT, "jobs")) else []
+    )
     jobs = {native: read(native) for native in known}
     jobs = {native: job for native, job in jobs.items() if job["state"] != "PURGED"}
     if verb == "list":

@@ -244,7 +244,13 @@ keep_index() { # keep_index WRAPPER PROGRAM: until the wrapper ends; also brings
             esac
         fi
         # often at first, since most jobs are short; after ten minutes every 5 s
-        if [ "$waited" -lt 600 ]; then sleep 1; else sleep 5; fi
+        if [ "$waited" -lt 80 ] && sleep 0.25 2>/dev/null; then
+            :
+        elif [ "$waited" -lt 680 ]; then
+            sleep 1
+        else
+            sleep 5
+        fi
         waited=$((waited + 1))
     done
 }

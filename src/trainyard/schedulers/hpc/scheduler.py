@@ -518,7 +518,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts, from shared storage."""
-        from trainyard.schedulers.hpc.logs import SharedLogs, follow_blocks, read_blocks
+        from trainyard.schedulers.hpc.logs import SharedLogs, follow, read
         from trainyard.schedulers.lines import check_replicas, compile_regex
 
         if query.regex is not None:
@@ -530,10 +530,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
         check_replicas(app_id, replicas, [(role, k) for role, count in job.layout for k in range(count)])
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        logs = SharedLogs(storage, job_folder(place.shared, app_id), replicas, stream)
+        folder = job_folder(place.shared, app_id)
+        logs = SharedLogs(storage, folder, replicas, stream, is_remote=bool(place.host))
         if not query.should_tail:
-            return read_blocks(logs, query, replicas)
-        return follow_blocks(logs, query, lambda: self._has_ended(app_id))
+            return read(logs, query)
+        return follow(logs, query, lambda: self._has_ended(app_id))
 
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
