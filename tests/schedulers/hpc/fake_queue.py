@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -SE
-"""A tiny queueing system, to test what the schedulers of clusters share. The real ones have tests of their own.
+"""A tiny queueing system, to test what the schedulers of clusters share. The real ones are tested elsewhere.
 
-    fake_queue.py submit [--name NAME] [--after ID[:any]]... [--limit SECONDS] [--warn SECONDS]   < script
+    fake_queue.py submit [--name NAME] [--after ID[:any]]... [--limit SECONDS] [--warn SECONDS]  < script
     fake_queue.py list [ID|NAME...]      one JSON object a line; nothing for a job that has been purged
     fake_queue.py cancel ID...
     fake_queue.py purge ID...            forgets jobs, as a queue without accounting does

@@ -1,8 +1,8 @@
 """Logs of replicas on shared storage: all attempts of each, read by `log_reader`, followed while they grow.
 
-Who reads keeps the offsets, so whatever happens to a connection, nothing is lost or doubled: the next look goes
-on where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the times of
-those that were there before. Earlier attempts are read on, too: a node that was cut off may still write.
+Who reads keeps the offsets, so whatever happens to a connection, nothing is lost or doubled: the next look
+goes on where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the times
+of those that were there before. Earlier attempts are read on, too: a node that was cut off may still write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
     from trainyard.system.interface import FileEvents
 
-#: How often logs are looked at, in seconds: while they grow, and at last while they do not. Over ssh not as often.
+#: How often logs are looked at, in seconds: while they grow, and at last while they do not.
 FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
 LONGEST_LOOK = 5.0
 #: How often the queue is asked whether the job has ended.
@@ -274,10 +274,12 @@ class SharedLogs:
         while True:
             try:
                 self.look()
-                return
             except UnreachableError:
                 if not self._failures.pause():
                     raise
+            else:
+                self._failures.reset()
+                return
 
     def close(self) -> None:
         """Release what is open."""

@@ -133,7 +133,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Args:
             native: the running submission.
             number: the replica's index in the whole job, role after role.
-            command: the command; empty for a shell.
+            command: the command.
             tty: whether it gets a terminal.
         """
         raise ConfigError(f"{self.backend} cannot run a command in a job")
@@ -367,8 +367,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 continue
             for app_id in ids:
                 looks[app_id].native = answers.get(app_id, [])
-                if storage_problem and not looks[app_id].native:
-                    looks[app_id].problem = storage_problem
+                looks[app_id].problem = storage_problem
         return looks
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -447,9 +446,15 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise ConfigError(
                 f"{app_id} does not run", hint="A command can be run in a running replica only."
             )
+        from trainyard.schedulers.joined_terminal import SHELL
+
         number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
+        words = [*(command or SHELL)]
+        if job is not None:  # in the directory and with the variables of the program
+            script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
+            words = ["sh", script, "enter", role_name, str(k), *words]
         commands = self.commands(place.host)
-        return commands.join(self.enter_command(running, number, command, tty=tty), tty=tty)
+        return commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
 
     # ---- ending
 
