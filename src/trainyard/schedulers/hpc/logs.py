@@ -1,8 +1,9 @@
 """Logs of replicas on shared storage: all attempts of each, read by `log_reader`, followed while they grow.
 
 Who reads keeps the offsets, so whatever happens to a connection, nothing is lost or doubled: the next look
-goes on where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the times
-of those that were there before. Earlier attempts are read on, too: a node that was cut off may still write.
+goes on where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the
+times of those that were there before. Earlier attempts are read on, too: a node that is cut off may still
+write.
 """
 
 from __future__ import annotations
