@@ -34,6 +34,7 @@ def submit(
         TrainyardError: the code could not be shipped; nothing was started.
         BackendError: the scheduler refused.
     """
+    info.warn()
     directory = os.getcwd()
     key = history.add_intent(
         durable=not scheduler.is_local, **describe_submission(scheduler, info, directory)

@@ -19,6 +19,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
+from trainyard.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.container import inventory, labels
 from trainyard.schedulers.exec.container.judge import Judgement, judge
 from trainyard.specs.status import NONE
@@ -48,6 +49,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
             ``docker`` command finds it.
     """
 
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, mounts=ALL_MOUNTS, ignores=("elastic",))
     is_local = True
     ships_by_default = True
 

@@ -19,6 +19,7 @@ from trainyard.schedulers.base import (
     Scheduler,
     Stream,
 )
+from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, ignores=("mounts", "elastic"))
     is_local = True
 
     def __init__(self, session_name: str) -> None:

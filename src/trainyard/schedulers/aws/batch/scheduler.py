@@ -25,6 +25,7 @@ from trainyard.schedulers.base import (
     Scheduler,
     poll_until_ended,
 )
+from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -53,6 +54,12 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         docker_client: a client of docker-py for making images.
     """
 
+    capabilities = Capabilities(
+        arrays=True,
+        mounts=ALL_MOUNTS,
+        ignores=("elastic",),
+        notes={"arrays": "array=true", "retries": "application, or replica in arrays"},
+    )
     ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
 

@@ -17,6 +17,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
+from trainyard.schedulers.capabilities import Capabilities
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         clients: further clients, by service: ``s3``, ``sts``, ``iam``, ``logs``.
     """
 
+    capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
     ships_by_default = True
     reads_training_specs = True
     list_filters = frozenset({"states", "since", "all"})

@@ -16,6 +16,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
+from trainyard.schedulers.capabilities import Capabilities
 from trainyard.schedulers.exec.process import recovery
 
 TYPE_CHECKING = False
@@ -37,6 +38,7 @@ BACKEND = "sagemaker_local"
 class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
 
+    capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
     is_local = True
     ships_by_default = True
     reads_training_specs = True
