@@ -93,6 +93,10 @@ class Connection:
             if not self._buffer:
                 raise
 
+    def send_bytes(self, data: bytes) -> None:
+        """Send what is no request, once the other side speaks something else than HTTP."""
+        self._socket.sendall(data)
+
     def _receive_what_is_there(self) -> None:
         if not self._is_readable():
             return
@@ -113,8 +117,11 @@ class Connection:
         self._buffer += data
         return len(data)
 
-    def read_head(self) -> tuple[int, dict[str, str]]:
+    def read_head(self, *, upgraded: bool = False) -> tuple[int, dict[str, str]]:
         """Return status and headers of the answer: names in lower case, repeated ones joined by commas.
+
+        Args:
+            upgraded: whether "101 Switching Protocols" is an answer.
 
         Raises:
             ConnectionLost: the connection ends before, or something else than HTTP arrives.
@@ -130,7 +137,8 @@ class Connection:
             if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
                 raise NotHttpError
             del self._buffer[: end + 4]
-            if not words[1].startswith("1"):  # "100 Continue" and the like come before the answer
+            # "100 Continue" and the like come before the answer
+            if not words[1].startswith("1") or (upgraded and words[1] == "101"):
                 break
         headers: dict[str, str] = {}
         for line in lines:

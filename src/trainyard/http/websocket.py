@@ -1,0 +1,127 @@
+"""Reading text messages from a web socket (RFC 6455), over a connection of `trainyard.http.connections`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from trainyard.http.connections import ConnectionLost, NotHttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainyard.http.connections import Connection
+
+# RFC 6455, 1.3 and 5.2
+_MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_CONTINUATION, _CLOSE, _PING, _PONG = 0x0, 0x8, 0x9, 0xA
+_LONGEST_MESSAGE = 64 << 20
+
+
+class NotUpgradedError(Exception):
+    """The server answered the request for a web socket with something else, such as 404."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the server answered {status}")
+        self.status = status
+
+
+class WebSocket:
+    """The reading end of a web socket.
+
+    Args:
+        connection: an open connection to the server, which is closed with this.
+        target: path and query.
+        headers: headers of the request, ``Host`` included.
+
+    Raises:
+        NotUpgradedError: the server does not speak it there.
+        OSError: there was no answer.
+    """
+
+    def __init__(self, connection: Connection, target: str, headers: Mapping[str, str]) -> None:
+        self._connection = connection
+        key = base64.b64encode(os.urandom(16)).decode()
+        asked = {
+            **headers,
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": key,
+            "Sec-WebSocket-Version": "13",
+        }
+        try:
+            connection.send("GET", target, asked)
+            status, answered = connection.read_head(upgraded=True)
+            if status != 101:
+                raise NotUpgradedError(status)
+            accepted = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()
+            if answered.get("sec-websocket-accept", "") != accepted:
+                raise NotHttpError
+        except BaseException:
+            connection.close()
+            raise
+
+    def receive(self) -> bytes | None:
+        """Return the next message; None when the server has closed the socket in order.
+
+        Raises:
+            OSError: the connection broke, or was silent for too long.
+        """
+        message = bytearray()
+        while True:
+            final, kind, data = self._frame()
+            if kind == _CLOSE:
+                self._send(_CLOSE, data[:2])
+                return None
+            if kind == _PING:
+                self._send(_PONG, data)
+            elif kind != _PONG:
+                message += data
+                if final:
+                    return bytes(message)
+
+    def _frame(self) -> tuple[bool, int, bytes]:
+        first, second = self._exactly(2)
+        length = second & 0x7F
+        if length == 126:
+            length = int.from_bytes(self._exactly(2), "big")
+        elif length == 127:
+            length = int.from_bytes(self._exactly(8), "big")
+        if length > _LONGEST_MESSAGE:
+            raise ConnectionLost(f"a message of {length} bytes arrived")
+        mask = self._exactly(4) if second & 0x80 else b""
+        data = self._exactly(length)
+        if mask:
+            data = _masked(data, mask)
+        return bool(first & 0x80), first & 0x0F, data
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            piece = self._connection.read_some(count - len(found))
+            if not piece:
+                raise ConnectionLost("the connection was closed")
+            found += piece
+        return bytes(found)
+
+    def _send(self, kind: int, data: bytes) -> None:
+        """Send a control frame, which has less than 126 bytes."""
+        mask = os.urandom(4)
+        try:
+            self._connection.send_bytes(bytes([0x80 | kind, 0x80 | len(data)]) + mask + _masked(data, mask))
+        except OSError:  # the next reading shows whether the connection is broken
+            pass
+
+    def interrupt(self) -> None:
+        """End a read that another thread waits in."""
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        """Close the connection. May be called more than once."""
+        self._connection.close()
+
+
+def _masked(data: bytes, mask: bytes) -> bytes:
+    return bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
