@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner import Runner
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.status import AppStatus
 
 

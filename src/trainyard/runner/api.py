@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.handles import AppHandle
     from trainyard.specs.options import runopts
     from trainyard.specs.status import AppStatus

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
 
 
 def submit(

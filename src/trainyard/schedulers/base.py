@@ -12,7 +12,8 @@ import builtins
 import re
 from abc import ABC, abstractmethod
 
-from trainyard.schedulers.answers import (
+from trainyard.schedulers.capabilities import Capabilities, check_needs
+from trainyard.schedulers.responses import (
     NOT_SET,
     Check,
     Dependency,
@@ -23,8 +24,7 @@ from trainyard.schedulers.answers import (
     LogQuery,
     Stream,
 )
-from trainyard.schedulers.capabilities import Capabilities, check_needs
-from trainyard.specs.dryrun import Generic
+from trainyard.specs.dryrun_info import Generic
 from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainyard.errors import TrainyardError
     from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment

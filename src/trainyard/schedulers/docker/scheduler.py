@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.exec.container.inventory import Job
     from trainyard.schedulers.exec.container.submission import DockerRequest
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -118,7 +118,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[DockerRequest]:
         from trainyard.schedulers.docker.request import make_request
         from trainyard.schedulers.ids import make_unique
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         app_id = make_unique(app.name)
         request = make_request(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.request import LocalRequest
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -101,7 +101,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     ) -> AppDryRunInfo[LocalRequest]:
         from trainyard.schedulers.ids import make_unique
         from trainyard.schedulers.local.request import make_request
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         app_id = make_unique(app.name)
         manifest = None if shipment is None else shipment.manifest

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.batch.reasons import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.images.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
@@ -135,7 +135,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[BatchJob]:
         from trainyard.schedulers.aws.batch.request import make_request
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)

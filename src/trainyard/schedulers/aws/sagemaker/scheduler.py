@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
 
@@ -98,7 +98,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         from trainyard.schedulers.aws.sagemaker.channels import check_exists
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
         planned = code.planned if code is not None else None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
     from trainyard.schedulers.base import Check, Leftover
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
 
@@ -71,7 +71,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
         job = submission.make_request(app, self.opts_class(**cfg), code)
@@ -99,11 +99,11 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         submission.ship(info.request, info.shipment, told)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-        """Start the job's runner; the job runs when this returns.
+        """Start the job's supervisor; the job runs when this returns.
 
         Raises:
             ConfigError: the request is not valid.
-            BackendError: the runner could not be started, or there is a job of this name.
+            BackendError: the supervisor could not be started, or there is a job of this name.
         """
         from trainyard.schedulers.aws.sagemaker_local import submission
 

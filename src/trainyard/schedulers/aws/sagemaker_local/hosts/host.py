@@ -1,4 +1,4 @@
-"""What the runner needs of every host, and hosts that are processes of this machine."""
+"""What the supervisor needs of every host, and hosts that are processes of this machine."""
 
 from __future__ import annotations
 
