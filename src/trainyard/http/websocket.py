@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # RFC 6455, 1.3 and 5.2
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_CONTINUATION, _CLOSE, _PING, _PONG = 0x0, 0x8, 0x9, 0xA
+_CLOSE, _PING, _PONG = 0x8, 0x9, 0xA
 _LONGEST_MESSAGE = 64 << 20
 
 
@@ -43,6 +43,8 @@ class WebSocket:
 
     def __init__(self, connection: Connection, target: str, headers: Mapping[str, str]) -> None:
         self._connection = connection
+        self._buffer = bytearray()
+        self._message = bytearray()
         key = base64.b64encode(os.urandom(16)).decode()
         asked = {
             **headers,
@@ -66,10 +68,11 @@ class WebSocket:
     def receive(self) -> bytes | None:
         """Return the next message; None when the server has closed the socket in order.
 
+        After a TimeoutError it may be called again: nothing is lost.
+
         Raises:
             OSError: the connection broke, or was silent for too long.
         """
-        message = bytearray()
         while True:
             final, kind, data = self._frame()
             if kind == _CLOSE:
@@ -78,33 +81,36 @@ class WebSocket:
             if kind == _PING:
                 self._send(_PONG, data)
             elif kind != _PONG:
-                message += data
+                self._message += data
                 if final:
-                    return bytes(message)
+                    message, self._message = bytes(self._message), bytearray()
+                    return message
 
     def _frame(self) -> tuple[bool, int, bytes]:
-        first, second = self._exactly(2)
-        length = second & 0x7F
-        if length == 126:
-            length = int.from_bytes(self._exactly(2), "big")
-        elif length == 127:
-            length = int.from_bytes(self._exactly(8), "big")
+        """Return the next frame: whether it ends its message, its kind, and its content."""
+        first, second = self._beginning(2)
+        at, length = 2, second & 0x7F
+        if length >= 126:
+            at = 4 if length == 126 else 10
+            length = int.from_bytes(self._beginning(at)[2:], "big")
         if length > _LONGEST_MESSAGE:
             raise ConnectionLost(f"a message of {length} bytes arrived")
-        mask = self._exactly(4) if second & 0x80 else b""
-        data = self._exactly(length)
-        if mask:
-            data = _masked(data, mask)
-        return bool(first & 0x80), first & 0x0F, data
+        mask = b""
+        if second & 0x80:
+            mask = self._beginning(at + 4)[at:]
+            at += 4
+        data = self._beginning(at + length)[at:]
+        del self._buffer[: at + length]
+        return bool(first & 0x80), first & 0x0F, _masked(data, mask) if mask else data
 
-    def _exactly(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            piece = self._connection.read_some(count - len(found))
+    def _beginning(self, count: int) -> bytes:
+        """Return the first bytes that have come, and wait for them, but leave them in the buffer."""
+        while len(self._buffer) < count:
+            piece = self._connection.read_some()
             if not piece:
                 raise ConnectionLost("the connection was closed")
-            found += piece
-        return bytes(found)
+            self._buffer += piece
+        return bytes(self._buffer[:count])
 
     def _send(self, kind: int, data: bytes) -> None:
         """Send a control frame, which has less than 126 bytes."""

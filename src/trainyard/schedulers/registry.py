@@ -29,6 +29,7 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "aws_batch": "trainyard.schedulers.aws.batch.scheduler",
     "aws_sagemaker": "trainyard.schedulers.aws.sagemaker.scheduler",
     "sagemaker_local": "trainyard.schedulers.aws.sagemaker_local.scheduler",
+    "ray": "trainyard.schedulers.ray.scheduler",
 }
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws"}

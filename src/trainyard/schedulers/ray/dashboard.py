@@ -1,8 +1,8 @@
 """The dashboard of a Ray cluster, which serves its Jobs API: where it is, who we are, requests and refusals.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html for the Jobs API,
-https://docs.ray.io/en/latest/ray-security/token-auth.html for tokens. Read in Ray 2.60: uploads of packages and
-the logs that the state API serves.
+https://docs.ray.io/en/latest/ray-security/token-auth.html for tokens. Read in Ray 2.60: uploads of packages
+and the logs that the state API serves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOKEN_FILE = os.path.join(".ray", "auth_token")
 #: Ports of a head that do not serve the Jobs API: its control store, and Ray Client.
 OTHER_PORTS = {6379: "control store", 10001: "Ray Client"}
 ADDRESS_EXAMPLE = "Give the dashboard's address: -cfg dashboard_address=http://HEAD:8265."
-#: Seconds for which the dashboard may be silent: it waits 30 s itself for its agent, and while a package is stored.
+#: Seconds for which the dashboard may be silent: it waits 30 s for its agent, and longer to store a package.
 SILENCE, UPLOAD_SILENCE = 40.0, 300.0
 #: Seconds for which a followed log may be silent until it is asked whether the job still runs.
 LOG_SILENCE = 30.0
@@ -69,7 +69,9 @@ class Dashboard:
         self._urls = UrlClient(self._environ, certs_dirs=(), context=context)
 
     @classmethod
-    def of(cls, cfg: Mapping[str, Any], address: str = "", environ: Mapping[str, str] | None = None) -> Dashboard:
+    def of(
+        cls, cfg: Mapping[str, Any], address: str = "", environ: Mapping[str, str] | None = None
+    ) -> Dashboard:
         """Return the dashboard that options and environment name.
 
         Args:
@@ -207,8 +209,8 @@ class Dashboard:
         if status in (401, 403):
             return AccessError(
                 f"Ray at {self.address} refuses us ({status}): {said}",
-                hint=f"Set {TOKEN_VARIABLE}, or {TOKEN_PATH_VARIABLE} to a file with the token, or put it into "
-                f"~/{TOKEN_FILE}. On the cluster `ray get-auth-token` prints it.",
+                hint=f"Set {TOKEN_VARIABLE}, or {TOKEN_PATH_VARIABLE} to a file with the token, or put it "
+                f"into ~/{TOKEN_FILE}. On the cluster `ray get-auth-token` prints it.",
             )
         if status in (502, 503, 504):
             return DashboardUnreachableError(f"Ray at {self.address} is not there ({status}): {said}")
@@ -232,7 +234,9 @@ def address_of(given: str | None, environ: Mapping[str, str]) -> str:
         text = DEFAULT_ADDRESS
     url = text if "://" in text else f"http://{text}"
     if url.startswith("ray://"):
-        raise ConfigError(f"{where}={text} is the address of Ray Client, which takes no jobs", hint=ADDRESS_EXAMPLE)
+        raise ConfigError(
+            f"{where}={text} is the address of Ray Client, which takes no jobs", hint=ADDRESS_EXAMPLE
+        )
     try:
         origin = Origin.of(url)
         port = urlsplit(url).port
@@ -305,7 +309,9 @@ def _context(verify: str) -> ssl.SSLContext | None:
     path = os.path.expanduser(verify)
     try:
         is_directory = os.path.isdir(path)
-        return ssl.create_default_context(cafile=None if is_directory else path, capath=path if is_directory else None)
+        return ssl.create_default_context(
+            cafile=None if is_directory else path, capath=path if is_directory else None
+        )
     except OSError as error:
         raise ConfigError(
             f"verify={verify}: cannot read certificates there: {error.strerror or error}",

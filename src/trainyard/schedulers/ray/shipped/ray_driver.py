@@ -4,14 +4,16 @@ Its stdout is the job's log, which has a line for each line of a replica::
 
     2026-11-22T14:58:01.234567Z worker/0 out| loss: 0.25
 
-``out`` or ``err``, with ``64`` at its end where the text is in base64, for bytes that Ray's log cannot carry. Then
-how the line ended: ``|`` by a line feed, ``<`` by a carriage return, ``>`` by both, ``:`` not yet. The state is a
-JSON document beside the log, which is replaced when something changes, and at the end a line of the log.
+``out`` or ``err``, with ``64`` at its end where the text is in base64, for bytes that Ray's log cannot carry.
+Then how the line ended: ``|`` by a line feed, ``<`` by a carriage return, ``>`` by both, ``:`` not yet. The
+state is a JSON document beside the log, replaced when something changes, and at the end a line of the
+log.
 """
+
+from __future__ import annotations
 
 import base64
 import collections
-import datetime
 import json
 import os
 import selectors
@@ -23,6 +25,12 @@ import sys
 import tempfile
 import threading
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from io import FileIO
+    from typing import Any
 
 PLAN = "trainyard_plan"
 STATE_MARK = "trainyard-state "
@@ -46,12 +54,12 @@ ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 class Lines:
     """Turns one stream's bytes into lines of the log."""
 
-    def __init__(self, name, stream):
-        self.prefix = " %s %s" % (name, stream)
+    def __init__(self, name: str, stream: str) -> None:
+        self.prefix = f" {name} {stream}"
         self.pending = b""
         self.since = 0.0
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> str:
         """Return the lines that are complete now."""
         self.since = time.monotonic()
         data = self.pending + data
@@ -66,7 +74,7 @@ class Lines:
         self.pending = data[at:]
         return "".join(found)
 
-    def _end(self, data, at):
+    def _end(self, data: bytes, at: int) -> tuple[int, str, int] | None:
         line, back = data.find(b"\n", at), data.find(b"\r", at)
         if back >= 0 and (line < 0 or back < line):
             if back + 1 == len(data):  # a line feed may follow
@@ -81,22 +89,23 @@ class Lines:
             return at + LONGEST_LINE, ":", at + LONGEST_LINE
         return end
 
-    def flush(self):
+    def flush(self) -> str:
         """Return what is there of an unfinished line."""
         rest, self.pending = self.pending, b""
         if rest.endswith(b"\r"):
             return self._line(rest[:-1], "<")
         return self._line(rest, ":") if rest else ""
 
-    def _line(self, text, mark):
-        stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _line(self, text: bytes, mark: str) -> str:
+        seconds, rest = divmod(time.time_ns() // 1000, 1_000_000)
+        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:06d}Z"
         try:
             shown, kind = text.decode("utf-8"), ""
             if "\0" in shown:
                 raise ValueError
         except ValueError:
             shown, kind = base64.b64encode(text).decode(), "64"
-        return "%s%s%s%s %s\n" % (stamp, self.prefix, kind, mark, shown)
+        return f"{stamp}{self.prefix}{kind}{mark} {shown}\n"
 
 
 # ---- on the nodes
@@ -111,20 +120,21 @@ class ReplicaActor:
         index: of the replica in its role.
     """
 
-    def __init__(self, plan, role, index):
+    def __init__(self, plan: dict[str, Any], role: dict[str, Any], index: int) -> None:
         self.plan, self.role, self.index = plan, role, index
-        self.name = "%s/%d" % (role["name"], index)
+        self.name = f"{role['name']}/{index}"
         self.package = os.getcwd()
-        root = plan["job_dir"] or os.path.join(tempfile.gettempdir(), "trainyard-%d" % os.getuid())
+        root = plan["job_dir"] or os.path.join(tempfile.gettempdir(), f"trainyard-{os.getuid()}")
         self.job_dir = os.path.join(root, plan["app_id"])
-        self.directory = os.path.join(self.job_dir, "%s-%d" % (role["name"], index))
+        self.directory = os.path.join(self.job_dir, f"{role['name']}-{index}")
         self.changed = threading.Condition()
-        self.blocks = collections.deque()
+        self.blocks: collections.deque[str] = collections.deque()
         self.buffered = 0
-        self.outcome = None
-        self.process = None
+        self.outcome: dict[str, Any] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.error_file = self.base = ""
 
-    def host(self):
+    def host(self) -> dict[str, Any]:
         """Return where this is: address, name, and two ports that are free."""
         import socket
 
@@ -137,9 +147,14 @@ class ReplicaActor:
         for each in sockets:
             each.close()
         node = ray.get_runtime_context().get_node_id()
-        return {"ip": ray.util.get_node_ip_address(), "name": socket.gethostname(), "ports": ports, "node": node}
+        return {
+            "ip": ray.util.get_node_ip_address(),
+            "name": socket.gethostname(),
+            "ports": ports,
+            "node": node,
+        }
 
-    def start(self, attempt, shared):
+    def start(self, attempt: int, shared: dict[str, str]) -> str:
         """Start the program; returns what went wrong, or "".
 
         Args:
@@ -149,10 +164,10 @@ class ReplicaActor:
         try:
             self._start(attempt, shared)
         except Exception as error:
-            return "%s: %s" % (type(error).__name__, error)
+            return f"{type(error).__name__}: {error}"
         return ""
 
-    def _start(self, attempt, shared):
+    def _start(self, attempt: int, shared: dict[str, str]) -> None:
         code = os.path.join(self.directory, "code")
         self._unpack(code)
         values = {
@@ -163,8 +178,9 @@ class ReplicaActor:
             "base_img_root": "DEPRECATED",
         }
 
-        def filled(text):
-            return string.Template(text).safe_substitute(values) if "$" in text else text
+        def filled(text: str) -> str:
+            found = string.Template(text).safe_substitute(values) if "$" in text else text
+            return found.replace(code + "/../", self.directory + "/")
 
         given = {name: filled(value) for name, value in self.role["env"].items()}
         self.error_file = os.path.join(self.directory, "error.json")
@@ -194,16 +210,24 @@ class ReplicaActor:
         )
         for end in inputs:
             os.close(end)
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.process.stdin.flush()
+        self._order(json.dumps(order).encode())
         reader = threading.Thread(target=self._read, args=(outputs, attempt), daemon=True)
         reader.start()
 
-    def _unpack(self, code):
-        """Give the replica its own copy of the code, once."""
+    def _order(self, line: bytes) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def _unpack(self, code: str) -> None:
+        """Give the replica its own copy of the code, once, and the toolkit beside it."""
         if os.path.isdir(code):
             return
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        shutil.copyfile(
+            os.path.join(self.package, "toolkit.pyz"), os.path.join(self.directory, "toolkit.pyz")
+        )
         partial = tempfile.mkdtemp(prefix=".code-", dir=self.directory)
         os.chmod(partial, 0o755)
         archive = os.path.join(self.package, "code.tar")
@@ -217,7 +241,7 @@ class ReplicaActor:
                     content.extractall(partial)
         os.rename(partial, code)
 
-    def _inherited(self):
+    def _inherited(self) -> dict[str, str]:
         """Return the actor's environment without what is for Ray's own processes."""
         env = {name: value for name, value in os.environ.items() if name != "RAY_JOB_CONFIG_JSON_ENV_VAR"}
         paths = env.pop("PYTHONPATH", "").split(os.pathsep)
@@ -229,8 +253,11 @@ class ReplicaActor:
         env["PYTHONUNBUFFERED"] = "1"
         return env
 
-    def _read(self, outputs, attempt):
+    def _read(self, outputs: tuple[int, ...], attempt: int) -> None:
         """Read the program's output to its end, in a thread, then how it ended."""
+        process = self.process
+        assert process is not None
+        assert process.stdin is not None
         lines = [Lines(self.name, "out"), Lines(self.name, "err")]
         copies = self._copies(attempt)
         selector = selectors.DefaultSelector()
@@ -255,7 +282,7 @@ class ReplicaActor:
             for each in lines:
                 if each.pending and time.monotonic() - each.since > UNFINISHED:
                     self._put(each.flush())
-            if ended_at is None and self.process.poll() is not None:
+            if ended_at is None and process.poll() is not None:
                 ended_at = time.monotonic()
             if ended_at is not None and time.monotonic() - ended_at > ASKING:
                 break  # somebody who got away holds the pipes
@@ -266,8 +293,8 @@ class ReplicaActor:
             self._put(each.flush())
         for copy in copies:
             copy.close()
-        self.process.wait()
-        self.process.stdin.close()
+        process.wait()
+        process.stdin.close()
         try:
             outcome = json.loads(report.decode())
         except ValueError:
@@ -279,16 +306,16 @@ class ReplicaActor:
             self.outcome = outcome
             self.changed.notify_all()
 
-    def _copies(self, attempt):
+    def _copies(self, attempt: int) -> list[FileIO]:
         if not self.plan["job_dir"]:
             return []
-        place = os.path.join(self.job_dir, "logs", "%s-%d" % (self.role["name"], self.index))
+        place = os.path.join(self.job_dir, "logs", f"{self.role['name']}-{self.index}")
         os.makedirs(place, mode=0o700, exist_ok=True)
         return [
-            open(os.path.join(place, "%d.%s" % (attempt, stream)), "ab", buffering=0) for stream in ("out", "err")
+            open(os.path.join(place, f"{attempt}.{stream}"), "ab", buffering=0) for stream in ("out", "err")
         ]
 
-    def _error(self):
+    def _error(self) -> str:
         """Return what the program says of its failure: torchelastic's file, or the toolkit's."""
         report = os.path.join(self.base, "output", "failure") if self.base else ""
         for path, is_json in ((self.error_file, True), (report, False)):
@@ -299,7 +326,7 @@ class ReplicaActor:
                     return text if is_json else json.dumps({"message": {"message": text}})
         return ""
 
-    def _put(self, text):
+    def _put(self, text: str) -> None:
         if not text:
             return
         with self.changed:
@@ -309,7 +336,7 @@ class ReplicaActor:
             self.buffered += len(text)
             self.changed.notify_all()
 
-    def read(self):
+    def read(self) -> tuple[str, dict[str, Any] | None]:
         """Wait for output; returns some of it, and how the program ended when all has been handed out."""
         with self.changed:
             if not self.blocks and self.outcome is None:
@@ -320,26 +347,27 @@ class ReplicaActor:
             self.changed.notify_all()
             return text, self.outcome
 
-    def stop(self, grace):
+    def stop(self, grace: float) -> None:
         """Ask the program to end; the end comes by `read`."""
         if self.process is not None and self.process.poll() is None:
             try:
-                self.process.stdin.write(b"stop %f\n" % grace)
-                self.process.stdin.flush()
+                self._order(b"stop %f" % grace)
             except (OSError, ValueError):
                 pass
 
-    def pid(self):
+    def pid(self) -> int:
         """Return the pid of the program, 0 while there is none."""
+        if self.process is None:
+            return 0
         try:
-            with open("/proc/%d/task/%d/children" % (self.process.pid, self.process.pid)) as file:
+            with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
                 return int(file.read().split()[0])
-        except (OSError, IndexError, AttributeError):
+        except (OSError, IndexError):
             return 0
 
-    def close(self):
+    def close(self) -> None:
         """Remove what nobody needs after the job: all but results and logs."""
-        kept = [os.path.join(self.base, part) for part in RESULTS] if getattr(self, "base", "") else []
+        kept = [os.path.join(self.base, part) for part in RESULTS] if self.base else []
         has_results = any(names for top in kept for _, _, names in os.walk(top))
         shutil.rmtree(os.path.join(self.directory, "code"), ignore_errors=True)
         if not has_results:
@@ -353,29 +381,33 @@ class ReplicaActor:
 # ---- the driver
 
 
-class Replica:
+class ActorReplica:
     """What the driver knows of a replica."""
 
-    def __init__(self, role, index):
+    def __init__(self, role: dict[str, Any], index: int) -> None:
         self.role, self.index = role, index
-        self.name = "%s/%d" % (role["name"], index)
+        self.name = f"{role['name']}/{index}"
         self.is_spare = role["min"] is not None and index >= role["min"]
         self.state, self.reason, self.structured = "PENDING", "", ""
-        self.code, self.signal = None, 0
+        self.code: int | None = None
         self.restarts = 0
-        self.started_at = self.ended_at = None
-        self.group = self.bundle = self.room = None
-        self.actor = self.host = None
-        self.question = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.group: Any = None
+        self.bundle = 0
+        self.room: Any = None
+        self.actor: Any = None
+        self.host: dict[str, Any] | None = None
+        self.question: Any = None
         self.asked = ""
         self.stop_reason = ""
 
     @property
-    def has_ended(self):
+    def has_ended(self) -> bool:
         """Whether it has ended, and is not to be started again."""
         return self.state in ENDED
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """Return its part of the state document."""
         return {
             "id": self.index,
@@ -399,33 +431,35 @@ class Driver:
         state_path: where the state document goes; "" for nowhere.
     """
 
-    def __init__(self, plan, state_path):
+    def __init__(self, plan: dict[str, Any], state_path: str) -> None:
         self.plan = plan
         self.state_path = state_path
         self.roles = plan["roles"]
-        self.replicas = [Replica(role, index) for role in self.roles for index in range(role["replicas"])]
+        self.replicas = [
+            ActorReplica(role, index) for role in self.roles for index in range(role["replicas"])
+        ]
         self.phase, self.waits_for = "placing", ""
         self.final, self.msg = "", ""
         self.app_restarts, self.role_restarts = 0, {role["name"]: 0 for role in self.roles}
-        self.restarting = set()
-        self.stopping = None
+        self.restarting: set[str] = set()
+        self.stopping: tuple[str, str] | None = None
         self.asked_to_stop = False
-        self.deadline = None
-        self.kill_at = None
+        self.deadline: float | None = None
+        self.kill_at: float | None = None
         self.is_dirty, self.written = True, 0.0
 
     # ---- life
 
-    def obey_signals(self):
+    def obey_signals(self) -> None:
         """Stop the job when Ray asks for it, which it does by a signal."""
 
-        def note(*_):
+        def note(*_: object) -> None:
             self.asked_to_stop = True
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, note)
 
-    def run(self):
+    def run(self) -> int:
         """Run the job; returns the exit code."""
         self.write_state(force=True)
         if self.plan["after"] and not self.wait_for_others():
@@ -442,13 +476,15 @@ class Driver:
             self.step()
         return self.finish()
 
-    def is_over(self):
+    def is_over(self) -> bool:
         """Whether every replica has ended, spare ones that found no room aside."""
         if self.restarting:
             return False
-        return all(replica.has_ended or (replica.is_spare and replica.actor is None) for replica in self.replicas)
+        return all(
+            replica.has_ended or (replica.is_spare and replica.actor is None) for replica in self.replicas
+        )
 
-    def step(self):
+    def step(self) -> None:
         """Handle what comes next."""
         import ray
 
@@ -465,20 +501,20 @@ class Driver:
         self.restart_if_ready()
         self.use_spare_room()
 
-    def check_orders(self):
+    def check_orders(self) -> None:
         """Stop where that was asked for, or the time is up; kill what does not stop."""
         now = time.monotonic()
         if self.asked_to_stop:
             self.stop_all("CANCELLED", "cancelled")
         elif self.deadline is not None and now >= self.deadline:
-            self.stop_all("FAILED", "stopped at its time limit of %g s" % self.plan["timeout"])
+            self.stop_all("FAILED", f"stopped at its time limit of {self.plan['timeout']:g} s")
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = None
             for replica in self.replicas:
                 if not replica.has_ended:
                     self.lost(replica, "it did not stop")
 
-    def finish(self):
+    def finish(self) -> int:
         """Say how the job ended; returns the exit code."""
         import ray
 
@@ -494,8 +530,8 @@ class Driver:
             code = 143 if self.final == "CANCELLED" else 1
         elif fatal:
             first = min(fatal, key=lambda replica: replica.ended_at or 0.0)
-            others = " (and %d more replicas failed)" % (len(fatal) - 1) if fatal[1:] else ""
-            self.final, self.msg = "FAILED", "%s: %s%s" % (first.name, first.reason, others)
+            others = f" (and {len(fatal) - 1} more replicas failed)" if fatal[1:] else ""
+            self.final, self.msg = "FAILED", f"{first.name}: {first.reason}{others}"
             code = first.code or 1
         else:
             self.final = "SUCCEEDED"
@@ -508,7 +544,7 @@ class Driver:
         sys.stdout.flush()
         return code
 
-    def can_do_without(self, failed):
+    def can_do_without(self, failed: ActorReplica) -> bool:
         """Whether enough replicas of an elastic role succeeded without this one."""
         least = failed.role["min"]
         peers = [replica for replica in self.replicas if replica.role is failed.role]
@@ -516,14 +552,17 @@ class Driver:
 
     # ---- other jobs
 
-    def wait_for_others(self):
+    def wait_for_others(self) -> bool:
         """Wait for the jobs that this one is to run after; returns whether it may run."""
         from ray.job_submission import JobSubmissionClient
 
         client = None
         waiting = list(self.plan["after"])
         while waiting:
-            self.phase, self.waits_for = "waiting", "waits for %s" % ", ".join(each["job"] for each in waiting)
+            self.phase, self.waits_for = (
+                "waiting",
+                "waits for " + ", ".join(each["job"] for each in waiting),
+            )
             self.is_dirty = True
             self.write_state()
             until = time.monotonic() + LOOKING
@@ -540,11 +579,11 @@ class Driver:
                         continue
                     waiting.remove(each)
                     if status != "SUCCEEDED" and not each["any"]:
-                        self.stopping = ("CANCELLED", "not started: %s is %s" % (each["job"], status))
+                        self.stopping = ("CANCELLED", f"not started: {each['job']} is {status}")
                         return False
             except Exception as error:
                 if "does not exist" in str(error):
-                    self.stopping = ("CANCELLED", "not started: %s is no longer known" % waiting[0]["job"])
+                    self.stopping = ("CANCELLED", f"not started: {waiting[0]['job']} is no longer known")
                     return False
                 client = None  # the dashboard is away, which says nothing of the jobs
         self.phase = "placing"
@@ -552,7 +591,7 @@ class Driver:
 
     # ---- room
 
-    def find_room(self):
+    def find_room(self) -> bool:
         """Reserve what the replicas need, all at once; returns whether it was found."""
         import ray
 
@@ -568,7 +607,7 @@ class Driver:
             if self.stopping:
                 return False
             if limit is not None and now - started >= limit:
-                self.stopping = ("FAILED", "no room within %g s: %s" % (limit, self.waits_for or "unknown"))
+                self.stopping = ("FAILED", f"no room within {limit:g} s: {self.waits_for or 'no details'}")
                 return False
             if now - looked >= LOOKING:
                 looked = now
@@ -577,7 +616,7 @@ class Driver:
                 self.write_state()
         return True
 
-    def use_spare_room(self):
+    def use_spare_room(self) -> None:
         """Start replicas of elastic roles beyond their fewest where room was found."""
         import ray
 
@@ -595,7 +634,7 @@ class Driver:
 
     # ---- replicas
 
-    def make_actor(self, replica):
+    def make_actor(self, replica: ActorReplica) -> None:
         """Put a replica's actor into its room, and ask where it is."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -619,11 +658,11 @@ class Driver:
         replica.host = None
         self.ask(replica, "host", replica.actor.host.remote())
 
-    def ask(self, replica, what, question):
+    def ask(self, replica: ActorReplica, what: str, question: Any) -> None:
         """Note a question to a replica's actor, one at a time."""
         replica.asked, replica.question = what, question
 
-    def start_those_ready(self):
+    def start_those_ready(self) -> None:
         """Start replicas that have their place: those that belong together, together."""
         if self.stopping or self.restarting:
             return
@@ -635,7 +674,7 @@ class Driver:
         for replica in ready:
             shared = {
                 RANK0: "localhost" if replica is first else first.host["ip"],
-                "PET_LOCAL_ADDR": replica.host["ip"],
+                "PET_LOCAL_ADDR": (replica.host or first.host)["ip"],
                 **{name: str(port) for name, port in zip(PORTS, first.host["ports"])},
             }
             replica.started_at, replica.ended_at = time.time(), None
@@ -644,7 +683,7 @@ class Driver:
             self.ask(replica, "start", replica.actor.start.remote(replica.restarts, shared))
             self.is_dirty = True
 
-    def answered(self, replica):
+    def answered(self, replica: ActorReplica) -> None:
         """Handle an answer of a replica's actor."""
         import ray
 
@@ -674,7 +713,7 @@ class Driver:
             else:
                 self.ended(replica, outcome)
 
-    def ended(self, replica, outcome):
+    def ended(self, replica: ActorReplica, outcome: dict[str, Any]) -> None:
         """Note how a replica's program ended, and apply the retry policy."""
         replica.code, replica.ended_at = outcome["code"], outcome["time"]
         replica.structured = outcome.get("structured", "")
@@ -683,17 +722,17 @@ class Driver:
             state = self.stopping[0] if self.stopping else "CANCELLED"
             replica.state, replica.reason = state, replica.stop_reason
         elif outcome["error"]:
-            replica.state, replica.reason = "FAILED", "could not be started: %s" % outcome["error"]
+            replica.state, replica.reason = "FAILED", f"could not be started: {outcome['error']}"
             self.failed(replica, may_retry=False)
         elif outcome["code"]:
-            replica.state, replica.reason = "FAILED", "exit code %d" % outcome["code"]
+            replica.state, replica.reason = "FAILED", f"exit code {outcome['code']}"
             if outcome["signal"]:
-                replica.reason = "killed by %s" % signal_name(outcome["signal"])
+                replica.reason = f"killed by {signal_name(outcome['signal'])}"
             self.failed(replica)
         else:
             replica.state, replica.reason = "SUCCEEDED", ""
 
-    def lost(self, replica, why):
+    def lost(self, replica: ActorReplica, why: str) -> None:
         """Note that a replica's actor is gone: its node, most likely."""
         import ray
 
@@ -709,14 +748,14 @@ class Driver:
             replica.state = self.stopping[0] if self.stopping else "CANCELLED"
             replica.reason = replica.stop_reason
             return
-        replica.state, replica.reason = "FAILED", "lost on %s: %s" % (place, why)
+        replica.state, replica.reason = "FAILED", f"lost on {place}: {why}"
         if replica.is_spare:
             replica.room = None
         self.failed(replica)
 
     # ---- retries
 
-    def failed(self, replica, may_retry=True):
+    def failed(self, replica: ActorReplica, may_retry: bool = True) -> None:
         """Apply the retry policy of a replica's role to its failure."""
         if self.stopping or replica.name in self.restarting:
             return
@@ -731,14 +770,14 @@ class Driver:
             self.app_restarts += 1
             self.restart(self.replicas, replica)
         elif self.plan["fail_fast"]:
-            self.stop(self.replicas, "stopped because %s failed" % replica.name)
+            self.stop(self.replicas, f"stopped because {replica.name} failed")
 
-    def restart(self, members, culprit):
+    def restart(self, members: Iterable[ActorReplica], culprit: ActorReplica) -> None:
         """Stop what still runs of a group, and start the group again when all of it has ended."""
         self.restarting |= {replica.name for replica in members}
-        self.stop(members, "stopped because %s failed" % culprit.name)
+        self.stop(members, f"stopped because {culprit.name} failed")
 
-    def restart_if_ready(self):
+    def restart_if_ready(self) -> None:
         """Start a group again that has ended."""
         members = [replica for replica in self.replicas if replica.name in self.restarting]
         if self.stopping:
@@ -756,7 +795,7 @@ class Driver:
 
     # ---- stopping
 
-    def stop_all(self, state, reason):
+    def stop_all(self, state: str, reason: str) -> None:
         """Stop the job, once."""
         if self.stopping:
             return
@@ -765,7 +804,7 @@ class Driver:
         self.stop(self.replicas, reason)
         self.kill_at = time.monotonic() + self.plan["grace"] + 5
 
-    def stop(self, members, reason):
+    def stop(self, members: Iterable[ActorReplica], reason: str) -> None:
         """Ask the programs of replicas to end."""
         for replica in members:
             if replica.state == "RUNNING" and not replica.stop_reason:
@@ -777,7 +816,7 @@ class Driver:
 
     # ---- state
 
-    def document(self):
+    def document(self) -> dict[str, Any]:
         """Return the state of the job, as JSON values."""
         restarts = [self.app_restarts, *self.role_restarts.values(), *(r.restarts for r in self.replicas)]
         roles = [
@@ -793,7 +832,7 @@ class Driver:
             "roles": roles,
         }
 
-    def write_state(self, force=False):
+    def write_state(self, force: bool = False) -> None:
         """Replace the state document if something has changed; a full disk stops nothing."""
         now = time.monotonic()
         if not force and (not self.is_dirty or now - self.written < STATE_INTERVAL):
@@ -810,7 +849,7 @@ class Driver:
             self.is_dirty = True
 
 
-def reserve(replicas, strategy):
+def reserve(replicas: list[ActorReplica], strategy: str) -> Any:
     """Ask for room for replicas: a placement group with a bundle for each."""
     import ray
 
@@ -820,64 +859,66 @@ def reserve(replicas, strategy):
     return ray.util.placement_group(bundles, strategy=strategy, **given)
 
 
-def room_wanted(replicas):
+def room_wanted(replicas: list[ActorReplica]) -> str:
     """Say what room is waited for, and how much there is."""
     import ray
 
     counts = collections.Counter(shown(replica.role["bundle"]) for replica in replicas)
-    wanted = ", ".join("%d x {%s}" % (count, bundle) for bundle, count in counts.items())
+    wanted = ", ".join(f"{count} x {{{bundle}}}" for bundle, count in counts.items())
     names = sorted({name for replica in replicas for name in replica.role["bundle"]})
     everything, free = ray.cluster_resources(), ray.available_resources()
     there = ", ".join(
-        "%s %s of %s" % (name, amount(name, free.get(name, 0)), amount(name, everything.get(name, 0))) for name in names
+        f"{name} {amount(name, free.get(name, 0))} of {amount(name, everything.get(name, 0))}"
+        for name in names
     )
-    return "waits for room for %s; free in the cluster: %s" % (wanted, there)
+    return f"waits for room for {wanted}; free in the cluster: {there}"
 
 
-def shown(bundle):
+def shown(bundle: dict[str, float]) -> str:
     """Return the resources of a replica in words."""
-    return ", ".join("%s %s" % (name, amount(name, value)) for name, value in bundle.items())
+    return ", ".join(f"{name} {amount(name, value)}" for name, value in bundle.items())
 
 
-def amount(name, value):
+def amount(name: str, value: float) -> str:
     """Return an amount of a resource in words."""
-    return "%.1f GiB" % (value / (1 << 30)) if name == "memory" else "%g" % value
+    return f"{value / (1 << 30):.1f} GiB" if name == "memory" else f"{value:g}"
 
 
-def first_line(error):
+def first_line(error: Exception) -> str:
     """Return the telling line of an error of Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "%s: %s" % (type(error).__name__, lines[0] if lines else "no details")
+    return f"{type(error).__name__}: {lines[0] if lines else 'no details'}"
 
 
-def signal_name(number):
+def signal_name(number: int) -> str:
     """Return the name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:
-        return "signal %d" % number
+        return f"signal {number}"
 
 
-def read_plan():
+def read_plan() -> dict[str, Any]:
     """Return the plan, which is a module's directory beside Ray's others."""
     for place in sys.path:
         path = os.path.join(place, PLAN, "plan.json")
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                return json.load(file)
-    raise SystemExit("trainyard: the job's plan is in none of %s" % sys.path)
+                plan: dict[str, Any] = json.load(file)
+            return plan
+    raise SystemExit(f"trainyard: the job's plan is in none of {sys.path}")
 
 
-def state_file(app_id):
+def state_file(app_id: str) -> str:
     """Return where the state document goes: beside the log, which is stdout."""
     try:
         directory = os.path.dirname(os.readlink("/proc/self/fd/1"))
     except OSError:
         return ""
-    return os.path.join(directory, "trainyard-%s.json" % app_id) if os.path.isdir(directory) else ""
+    return os.path.join(directory, f"trainyard-{app_id}.json") if os.path.isdir(directory) else ""
 
 
-def main():
+def main() -> None:
     """Run the job of the plan."""
     plan = read_plan()
     driver = Driver(plan, state_file(plan["app_id"]))

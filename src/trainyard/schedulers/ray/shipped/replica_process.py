@@ -1,10 +1,12 @@
-"""Runs the user's program as a child, so that nothing of it outlives its actor: `python -S replica_process.py`.
+"""Runs the user's program as a child, so that nothing of it outlives its actor.
 
-An actor of Ray is killed with SIGKILL when its job ends, and what it started would go on. This process reads
-its orders from stdin, whose end is the end of the actor. The first line says what to run; each later line,
-``stop SECONDS``, asks for SIGTERM, and SIGKILL after as many seconds. How the program ended is written as JSON
-to the descriptor ``report``.
+An actor of Ray is killed with SIGKILL when its job ends, and what it started would go on. This process,
+``python -S replica_process.py``, reads its orders from stdin, whose end is the end of the actor. The first
+line says what to run; each later line, ``stop SECONDS``, asks for SIGTERM, and SIGKILL after as many seconds.
+How the program ended is written as JSON to the descriptor ``report``.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -13,6 +15,10 @@ import signal
 import subprocess
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Seconds for what the program started and left behind, between SIGTERM and SIGKILL.
 LEFTOVER_GRACE = 1.0
@@ -23,16 +29,17 @@ class ReplicaProcess:
     """One program, from its start to the end of all that it started.
 
     Args:
-        order: ``argv``, ``env``, ``cwd``, ``grace`` (seconds), ``report`` (a descriptor), ``toolkit`` (its archive).
+        order: ``argv``, ``env``, ``cwd``, ``grace`` (seconds), ``report`` (a descriptor), ``toolkit`` (its
+            archive).
     """
 
-    def __init__(self, order):
+    def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.grace = order["grace"]
-        self.child = None
-        self.deadline = None
+        self.grace: float = order["grace"]
+        self.child: subprocess.Popen[bytes] | None = None
+        self.deadline: float | None = None
         self.stopped = False
-        self.pending = b""
+        self.pending: bytes | None = b""
         reading, self.woken = os.pipe()
         for end in (reading, self.woken):
             os.set_blocking(end, False)
@@ -40,7 +47,7 @@ class ReplicaProcess:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.woken, warn_on_full_buffer=False)
 
-    def run(self):
+    def run(self) -> dict[str, Any]:
         """Run the program to its end; returns what is reported."""
         from trainyard_toolkit import orphans
 
@@ -55,8 +62,10 @@ class ReplicaProcess:
             )
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-            what = self.order["argv"][0] if error.filename in (None, self.order["argv"][0]) else error.filename
-            return {"code": code, "signal": 0, "error": "%s: %s" % (what, error.strerror)}
+            what = (
+                self.order["argv"][0] if error.filename in (None, self.order["argv"][0]) else error.filename
+            )
+            return {"code": code, "signal": 0, "error": f"{what}: {error.strerror}"}
         while self.child.poll() is None:
             self.wait_for_news()
         left = 0.0 if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -66,7 +75,7 @@ class ReplicaProcess:
         killed = -status if status < 0 else 0
         return {"code": 128 + killed if killed else status, "signal": killed, "error": ""}
 
-    def wait_for_news(self):
+    def wait_for_news(self) -> None:
         """Wait for an order, the end of a child, or the end of the grace period."""
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
@@ -82,35 +91,36 @@ class ReplicaProcess:
             self.send(signal.SIGKILL)
             self.deadline = time.monotonic() + LEFTOVER_GRACE
 
-    def read_orders(self):
+    def read_orders(self) -> None:
         """Obey what has come; the end of the orders is an order to stop."""
         data = os.read(0, 4096)
         if not data:
             self.pending = None
             self.stop(self.grace)
             return
-        *lines, self.pending = (self.pending + data).split(b"\n")
+        *lines, self.pending = ((self.pending or b"") + data).split(b"\n")
         for line in lines:
             words = line.decode().split()
             if words and words[0] == "stop":
                 self.stop(float(words[1]) if words[1:] else self.grace)
 
-    def stop(self, grace):
+    def stop(self, grace: float) -> None:
         """SIGTERM once, SIGKILL later."""
         if not self.stopped:
             self.stopped = True
             self.deadline = time.monotonic() + grace
             self.send(signal.SIGTERM)
 
-    def send(self, number):
+    def send(self, number: int) -> None:
         """Send a signal to the program and what it started in its group."""
         try:
-            os.killpg(self.child.pid, number)
+            if self.child is not None:
+                os.killpg(self.child.pid, number)
         except (ProcessLookupError, PermissionError):
             pass
 
 
-def main():
+def main() -> None:
     """Read the order, run the program, and report."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # it ends by its orders; ignoring would be inherited
@@ -126,7 +136,7 @@ def main():
     try:
         report = ReplicaProcess(order).run()
     except Exception as error:
-        report = {"code": 1, "signal": 0, "error": "%s: %s" % (type(error).__name__, error)}
+        report = {"code": 1, "signal": 0, "error": f"{type(error).__name__}: {error}"}
     os.write(order["report"], json.dumps(report).encode())
 
 
