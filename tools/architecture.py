@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
 PACKAGE = "trainyard"
+TOOLKIT = ROOT / "toolkit" / "src" / "trainyard_toolkit"
 #: Part of the wheel that is another distribution, and the program that starts the command line.
 _LEFT_OUT = ("trainyard._toolkit", "trainyard.__main__")
 #: Names that each backend's folder may have: the same role there.
@@ -195,13 +196,18 @@ def with_index(text: str, paths: dict[str, Path]) -> str:
 
 
 def index(paths: dict[str, Path]) -> str:
-    """Return a Markdown list of all modules with the first line of what each says of itself."""
+    """Return a Markdown list of all modules, the toolkit's too, each with the first line of its docstring."""
     lines: list[str] = []
-    for path in sorted(paths.values(), key=lambda path: (str(path.parent), path.name)):
+    for path in sorted(
+        [*paths.values(), *TOOLKIT.rglob("*.py")], key=lambda path: (str(path.parent), path.name)
+    ):
+        if path.name == "__main__.py":
+            continue
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         summary = docstring.split("\n\n")[0].replace("\n", " ")
         if path.name == "__init__.py":
-            lines += ["", f"**`{path.parent.relative_to(SOURCES).as_posix()}/`** {summary}", ""]
+            base = ROOT if TOOLKIT in path.parents else SOURCES
+            lines += ["", f"**`{path.parent.relative_to(base).as_posix()}/`** {summary}", ""]
         else:
             lines.append(f"- `{path.name}`: {summary}")
     return "\n".join(lines).strip() + "\n"

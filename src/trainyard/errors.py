@@ -14,6 +14,7 @@
     │       └── WorkspaceChangedError       a file was changed while it was shipped
     ├── BackendError                    4   a scheduler refused or could not be reached
     │   ├── AccessError                     the credentials are refused, or lack permissions
+    │   ├── UnreachableError                nothing answers, which says nothing about any job
     │   └── StateStoreError                 the state directory cannot be read or written
     ├── UnknownAppException             5   there is no such job
     └── AppStatusError                  1   the job ended, but not in success
@@ -132,6 +133,10 @@ class BackendError(TrainyardError):
 
 class AccessError(BackendError):
     """A scheduler refuses the credentials, or they lack a permission. Retrying does not help."""
+
+
+class UnreachableError(BackendError):
+    """A scheduler does not answer, or not in time. That says nothing about any job."""
 
 
 class StateStoreError(BackendError):

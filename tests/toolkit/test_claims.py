@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit.config import split_hyperparameters
+from trainyard_toolkit.input_config import split_hyperparameters
 
 from .conftest import DUMP, RESOURCE, Tree, backend
 from .objects import Bucket, bare, bucket, endpoint, run

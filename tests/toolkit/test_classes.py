@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainyard_toolkit import errors, failure, process
+from trainyard_toolkit import child_process, errors, failure
 
 from .conftest import Tree
 
@@ -109,12 +109,14 @@ def test_timeout_of_a_script_that_does_not_listen(tmp_path: Path) -> None:
     assert (report.fields["class"], report.exit_code, report.fields["signal"]) == ("timeout", 137, "SIGKILL")
 
 
-def _run_out(folder: Path, handler: str, grace: float) -> process.Outcome:
+def _run_out(folder: Path, handler: str, grace: float) -> child_process.Outcome:
     """Run a script whose time is up as soon as it has its handler for SIGTERM."""
     fifo = folder / "ready"
     os.mkfifo(fifo)
     script = (
         f"import os, signal\nsignal.signal(15, {handler})\nopen({str(fifo)!r}, 'w').close()\nsignal.pause()"
     )
-    policy = process.Policy(grace, timeout=0.001, on_start=lambda pid: fifo.open().close())
-    return process.supervise(process.Command([sys.executable, "-c", script], dict(os.environ)), policy)
+    policy = child_process.Policy(grace, timeout=0.001, on_start=lambda pid: fifo.open().close())
+    return child_process.supervise(
+        child_process.Command([sys.executable, "-c", script], dict(os.environ)), policy
+    )

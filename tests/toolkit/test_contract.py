@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainyard_toolkit import config, mapping, resources
+from trainyard_toolkit import input_config, mapping, resources
 from trainyard_toolkit.environment import Environment
 
 from .conftest import DUMP, RESOURCE, Tree, clean_environment
@@ -43,7 +43,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("name", "raw", "args", "variable"), GOLDEN)
 def test_golden_vectors(name: str, raw: str, args: list[str], variable: str) -> None:
-    decoded = config.decode_hyperparameters({name: raw})
+    decoded = input_config.decode_hyperparameters({name: raw})
     assert mapping.to_cmd_args(decoded) == args
     assert mapping.to_env_value(decoded[name]) == variable
 
@@ -196,7 +196,7 @@ def test_topology_only_where_there_is_one() -> None:
 
 
 names = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=20).filter(
-    lambda n: not n.startswith("sagemaker_") and n not in config.CORE_PARAMETERS
+    lambda n: not n.startswith("sagemaker_") and n not in input_config.CORE_PARAMETERS
 )
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
 values = st.recursive(
@@ -210,8 +210,8 @@ def test_round_trip(hyperparameters: dict[str, Any]) -> None:
     name.
     """
     raw = {name: json.dumps(value) for name, value in hyperparameters.items()}
-    decoded = config.decode_hyperparameters(raw)
-    user, core, framework = config.split_hyperparameters(decoded)
+    decoded = input_config.decode_hyperparameters(raw)
+    user, core, framework = input_config.split_hyperparameters(decoded)
     assert (core, framework) == ({}, {})
     assert json.loads(mapping.to_json(user)) == hyperparameters
     args = mapping.to_cmd_args(user)
@@ -228,7 +228,7 @@ def test_text_that_is_not_json_stays_text(text: str) -> None:
     try:
         json.loads(text)
     except ValueError:
-        assert config.decode_value(text) == text
+        assert input_config.decode_value(text) == text
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -138,7 +138,7 @@ def test_uv_is_preferred(tree: Tree, tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_entry_point(tmp_path: Path, files: dict[str, str], name: str, kind: str) -> None:
-    from trainyard_toolkit import entry_point_type
+    from trainyard_toolkit.predecessor import entry_point_type
 
     for path, content in files.items():
         (tmp_path / path).write_text(content)

@@ -22,7 +22,7 @@ from typing import Any
 from trainyard import system
 from trainyard.aws_endpoint import job_logs, job_metrics, job_search, training_jobs, wire_formats
 from trainyard.errors import BackendError, TrainyardError, UsageError
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, without_nulls
 
 LARGEST_REQUEST = 16 << 20

@@ -18,8 +18,8 @@ from trainyard.schedulers.aws.sagemaker_local.description import (
     tag_list,
     warm_pool,
 )
+from trainyard.schedulers.aws.sagemaker_local.job_start import Settings, region_of_environment, start_job
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings, launch, region_of_environment
 from trainyard.schedulers.aws.sagemaker_local.request_validation import (
     ApiError,
     check,
@@ -41,7 +41,7 @@ def create_training_job(
     check_request(params)
     region = region or region_of_environment()
     try:
-        job = launch(params, region=region, settings=settings)
+        job = start_job(params, region=region, settings=settings)
     except FileExistsError:
         document = document_of(TrainingJob.of(params["TrainingJobName"]))
         arn = document.get("arn", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json
+from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json, warn
 from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
 from trainyard.cli.parser import add_exit_code_option, add_json_option, add_scheduler_options
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.runner import Runner
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.status import AppStatus
 
 
@@ -132,6 +132,8 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     app = redactor.json({} if info.app is None else to_json(info.app))
     request = shown_request(info)
     code = None if info.shipment is None else info.shipment.plan()
+    for warning in info.warnings:
+        warn(warning)
     if as_json:
         parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
         print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from trainyard.schedulers.registry import SchedulerFactory
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.handles import AppHandle
     from trainyard.specs.options import runopts
     from trainyard.specs.status import AppStatus
@@ -477,6 +477,14 @@ class Runner:
         from trainyard.runner.jobsearch import resolve
 
         return resolve(text, self._reconciled_history)
+
+    def execute(
+        self, app_handle: AppHandle, role_name: str, k: int, command: Sequence[str] = (), *, tty: bool = False
+    ) -> int:
+        """Run a command where a replica runs, joined to this process's streams; see `Scheduler.execute`."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("execute", scheduler.backend, self._name, app_id=app_id):
+            return scheduler.execute(app_id, role_name, k, command, tty=tty)
 
     # ---- ending
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
 
 JOB_ID = "TORCHX_JOB_ID"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainyard.runner.records import JobRecord
     from trainyard.schedulers.base import Scheduler
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
 
 

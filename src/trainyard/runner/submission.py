@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.runner.history import History
     from trainyard.schedulers.base import Scheduler
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
 
 
 def submit(
@@ -34,6 +34,7 @@ def submit(
         TrainyardError: the code could not be shipped; nothing was started.
         BackendError: the scheduler refused.
     """
+    info.warn()
     directory = os.getcwd()
     key = history.add_intent(
         durable=not scheduler.is_local, **describe_submission(scheduler, info, directory)

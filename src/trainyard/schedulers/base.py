@@ -12,9 +12,11 @@ import builtins
 import re
 from abc import ABC, abstractmethod
 
-from trainyard.schedulers.answers import (
+from trainyard.schedulers.capabilities import Capabilities, check_needs
+from trainyard.schedulers.responses import (
     NOT_SET,
     Check,
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -22,7 +24,7 @@ from trainyard.schedulers.answers import (
     LogQuery,
     Stream,
 )
-from trainyard.specs.dryrun import Generic
+from trainyard.specs.dryrun_info import Generic
 from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, TypeVar
 
+    from trainyard.errors import ConfigError, TrainyardError
     from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.options import runopts
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
@@ -46,7 +49,9 @@ else:
 
 __all__ = [
     "NOT_SET",
+    "Capabilities",
     "Check",
+    "Dependency",
     "DescribeAppResponse",
     "Leftover",
     "ListAppResponse",
@@ -55,6 +60,8 @@ __all__ = [
     "Scheduler",
     "Stream",
     "filter_regex",
+    "not_running",
+    "poll_until_ended",
 ]
 
 
@@ -68,6 +75,8 @@ class Scheduler(ABC, Generic[T]):
 
     #: The options dataclass, its fields made by `trainyard.specs.option`.
     opts_class: type[Any] | None = None
+    #: What it can do, as far as its methods and options do not show it; see `capabilities_of`.
+    capabilities = Capabilities()
     #: Whether jobs run on this machine, so that a command that starts one follows it by default.
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
@@ -104,6 +113,7 @@ class Scheduler(ABC, Generic[T]):
     def submit(self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None) -> str:
         """Check, prepare and start a job without a runner; returns its id. For tests."""
         info = self.submit_dryrun(app, cfg, workspace)
+        info.warn()
         self.ship(info)
         return self.schedule(info)
 
@@ -134,6 +144,7 @@ class Scheduler(ABC, Generic[T]):
 
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
+        warnings = check_needs(self.backend, self.capabilities, app)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
         shipment = self.plan_shipment(app, workspace, resolved)
@@ -141,11 +152,28 @@ class Scheduler(ABC, Generic[T]):
         info.app = app
         info.shipment = shipment
         info.cfg = resolved
+        info.warnings = warnings
         info.scheduler = self.backend
         info.session = self.session_name
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
         return info
+
+    def depend_on(self, info: AppDryRunInfo[Any], dependencies: Sequence[Dependency]) -> None:
+        """Let the job of a request start only after other jobs of this scheduler. Changes ``info.request``.
+
+        Called once, after `make_dryrun` and before `ship`. It may ask the backend, and starts nothing.
+
+        Raises:
+            ConfigError: this scheduler, or this kind of job, cannot wait for others.
+            UnknownAppException: there is no such job.
+        """
+        from trainyard.errors import ConfigError
+
+        raise ConfigError(
+            f"{self.backend} cannot let a job wait for others",
+            hint="Wait for them first: `trainyard wait HANDLE && trainyard run ...`.",
+        )
 
     def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan how a workspace gets to the job; None if nothing has to travel. Only reads.
@@ -255,12 +283,43 @@ class Scheduler(ABC, Generic[T]):
         """
         return poll_until_ended(lambda: self.describe(app_id), timeout)
 
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command where a replica runs, joined to this process's stdin, stdout and stderr.
+
+        Args:
+            app_id: id of the job.
+            role_name: name of the role.
+            k: index of the replica.
+            command: program and arguments; empty for a shell.
+            tty: give it a terminal, whose size follows this one, and which has this terminal's Ctrl-C. This
+                process's stdin is a terminal then. `trainyard.schedulers.joined_terminal` has the parts.
+
+        Returns:
+            The exit code of the command; 128 + N if signal N ended it.
+
+        Raises:
+            UnknownAppException: there is no such job.
+            ConfigError: the replica does not exist or does not run, or nothing can be started in it.
+        """
+        from trainyard.errors import ConfigError
+
+        raise ConfigError(
+            f"{self.backend} cannot run a command in a job",
+            hint="`trainyard schedulers` shows which schedulers can.",
+        )
+
     # ---- ending
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop. Does not wait for it; does nothing if it has ended or does not exist."""
         if self.exists(app_id):
             self._cancel_existing(app_id)
+
+    def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
+        """Ask jobs to stop, with few calls where the backend allows it; returns what failed for each."""
+        return {app_id: _attempt(self.cancel, app_id) for app_id in app_ids}
 
     def _cancel_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot cancel jobs")
@@ -284,6 +343,10 @@ class Scheduler(ABC, Generic[T]):
         """
         if self.exists(app_id):
             self._delete_existing(app_id)
+
+    def delete_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
+        """Remove what the scheduler keeps of jobs that have ended; returns what failed for each."""
+        return {app_id: _attempt(self.delete, app_id) for app_id in app_ids}
 
     def _delete_existing(self, app_id: str) -> None:
         raise NotImplementedError(f"{self.backend} cannot delete jobs")
@@ -368,6 +431,28 @@ class Scheduler(ABC, Generic[T]):
             for role, k in replicas
         }
         return merge_line_iterators(iterators, query.last)
+
+
+def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | None:
+    from trainyard.errors import BackendError, TrainyardError
+
+    try:
+        action(app_id)
+    except TrainyardError as error:
+        return error
+    except NotImplementedError as error:
+        return BackendError(str(error))
+    return None
+
+
+def not_running(replica: str, state: object) -> ConfigError:
+    """Return the error for a replica in which nothing can be started; ``replica`` names it in messages."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(
+        f"{replica} does not run, so nothing can be started in it: it is {state}",
+        hint="`trainyard status` shows which replicas run.",
+    )
 
 
 def poll_until_ended(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from trainyard.errors import UsageError
-from trainyard.schedulers.answers import LogBlock, LogQuery, Stream
+from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
 
 # A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")

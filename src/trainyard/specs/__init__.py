@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         UnknownSchedulerException,
     )
     from trainyard.specs.app import MISSING, AppDef, RetryPolicy, Role, validate_app
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
     from trainyard.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount, parse_mounts
     from trainyard.specs.options import CfgVal, option, runopt, runopts
@@ -41,7 +41,7 @@ _HOMES = {
     "errors": "AppStatusError InvalidRunConfigException MalformedAppHandleException UnknownAppException "
     "UnknownSchedulerException",
     "specs.app": "MISSING AppDef RetryPolicy Role validate_app",
-    "specs.dryrun": "AppDryRunInfo",
+    "specs.dryrun_info": "AppDryRunInfo",
     "specs.handles": "AppHandle ParsedAppHandle make_app_handle parse_app_handle",
     "specs.substitution": "macros",
     "specs.workspace": "Workspace",

@@ -55,7 +55,7 @@ def test_a_killed_runner_takes_its_hosts_along(jobs: Jobs, mode: str, home: Path
     # by the guard, or by the sentinel: nobody has to look
     until(lambda: state_of(name)["status"] == "Failed" and state_of(name)["swept"])
     described = jobs.describe(name)
-    assert described["FailureReason"] == "InternalServerError: the runner of this job was killed"
+    assert described["FailureReason"] == "InternalServerError: the supervisor of this job was killed"
     assert described["SecondaryStatusTransitions"][-1]["Status"] == "Failed"
     assert leftovers(home) == []
     assert not (home / "state/sagemaker" / name / "work").exists()

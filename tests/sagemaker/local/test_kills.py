@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .proxy import Proxy
 
 DAEMON = "/var/run/docker.sock"
-KILLED = "InternalServerError: the runner of this job was killed"
+KILLED = "InternalServerError: the supervisor of this job was killed"
 
 
 def kill(name: str, victims: list[str]) -> None:

@@ -22,10 +22,10 @@ SOCKET = "/var/run/docker.sock"
 PYTHON = "/usr/bin/python3"
 RUN = """
 import json, os, signal, sys, time
-from trainyard.schedulers.aws.sagemaker_local import launch
+from trainyard.schedulers.aws.sagemaker_local import job_start
 from trainyard.schedulers.exec.process import job_watch
 request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
-job = launch.launch(request)
+job = job_start.start_job(request)
 if kill:
     deadline = time.monotonic() + 40
     while not any(path.stat().st_size for path in __import__("pathlib").Path(job.file("logs")).glob("*.log")):
@@ -127,7 +127,7 @@ def test_nothing_of_roots_is_left(image: str, place: Path, end: str) -> None:
     assert done.returncode == 0, done.stderr
     status, reason, _ = json.loads(done.stdout)
     if end == "kill":
-        assert (status, reason) == ("Failed", "InternalServerError: the runner of this job was killed")
+        assert (status, reason) == ("Failed", "InternalServerError: the supervisor of this job was killed")
     else:
         assert status == "Completed", reason
         assert (place / "checkpoints/c").read_text() == "c"

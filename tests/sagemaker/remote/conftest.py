@@ -127,7 +127,7 @@ def moto() -> Iterator[str]:
 @pytest.fixture
 def cloud(moto: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     from trainyard.aws_endpoint.server import EndpointServer
-    from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+    from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
     from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError
 
     with EndpointServer(settings=Settings(docker="never", grace=5.0)) as endpoint:

@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The endpoint runs containers; gives an image with Open MPI."""
     from trainyard.aws_endpoint.server import EndpointServer
-    from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+    from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 
     backends.need("docker")
     backends.need("mpi")

@@ -18,7 +18,7 @@ from trainyard.schedulers.aws.sagemaker.request import make_job
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
-from trainyard_toolkit import program as toolkit_program
+from trainyard_toolkit import script_command as toolkit_program
 
 ROLE = "arn:aws:iam::123456789012:role/Training"
 FILES = {

@@ -122,11 +122,9 @@ def test_ignored_fields_are_said(jobs):
     imaged = Role("image", "python:3.12", entrypoint="true")
     plain = Role("plain", NO_IMAGE, entrypoint="true")
     info = jobs.scheduler.submit_dryrun(AppDef("a", [mounted, imaged, plain]), {})
-    assert info.request.warnings == [
-        "role 'r': local_cwd ignores mounts",
-        "role 'image': local_cwd ignores the image python:3.12",
-    ]
-    with pytest.warns(RuntimeWarning, match="role 'r': local_cwd ignores mounts"):
+    assert info.warnings == ["role 'r': local_cwd ignores mounts of type bind"]
+    assert info.request.warnings == ["role 'image': local_cwd ignores the image python:3.12"]
+    with pytest.warns(RuntimeWarning, match="role 'r': local_cwd ignores mounts of type bind"):
         jobs.run(mounted)
 
 

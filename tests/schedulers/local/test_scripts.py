@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends import need
-from tests.toolkit.test_hostview import LOCKED
+from tests.toolkit.test_host_namespaces import LOCKED
 from trainyard.errors import ConfigError
 from trainyard.runner import Runner, get_runner
 from trainyard.schedulers.base import Stream

@@ -37,7 +37,7 @@ _MODULES.update((name, f"{OURS}predecessor.{name}_runner") for name in _RUNNERS)
 _MODULES.update(
     content_types=OURS + "serving.content_types",
     encoders=OURS + "predecessor.arrays",
-    _entry_point_type=OURS + "entry_point_type",
+    _entry_point_type=OURS + "predecessor.entry_point_type",
 )
 # The elder predecessor hid its modules behind an underscore, and gave some other names to the public.
 _ELDER = {**_MODULES, **{"_" + name: module for name, module in _MODULES.items()}}
@@ -46,8 +46,8 @@ _ELDER.update(
     env=OURS + "environment",
     logging=OURS + "predecessor.logging_config",
     _logging=OURS + "predecessor.logging_config",
-    _entry_point_type=OURS + "entry_point_type",
-    entry_point_type=OURS + "entry_point_type",
+    _entry_point_type=OURS + "predecessor.entry_point_type",
+    entry_point_type=OURS + "predecessor.entry_point_type",
 )
 _ELDER.update((name, f"{OURS}serving.{name}") for name in ("decoders", "server", "transformer", "worker"))
 _PACKAGES: dict[str, Mapping[str, str]] = {

@@ -10,7 +10,7 @@ import stat
 import tarfile
 import tempfile
 
-from . import config
+from . import input_config
 from .errors import CodeError
 
 TYPE_CHECKING = False
@@ -88,8 +88,8 @@ class _Bounded(io.RawIOBase):
         self._plain = plain
         self._archive = archive
         self._size = os.path.getsize(archive)
-        self._most = int(config.env_number(SIZE_VARIABLE, DEFAULT_MAX_BYTES, "bytes"))
-        self._ratio = config.env_number(RATIO_VARIABLE, DEFAULT_MAX_RATIO, "times the archive's size")
+        self._most = int(input_config.env_number(SIZE_VARIABLE, DEFAULT_MAX_BYTES, "bytes"))
+        self._ratio = input_config.env_number(RATIO_VARIABLE, DEFAULT_MAX_RATIO, "times the archive's size")
         self._claimed = 0
 
     def claim(self, size: int) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from . import fetch, program
+from . import code_download, script_command
 from . import install as installing
-from . import launch as launching
 from . import runner as runners
+from . import script_launch as launching
 from .layout import Layout
 
 TYPE_CHECKING = False
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from .child_process import Outcome
     from .predecessor.process_runner import ProcessRunner
     from .predecessor.running import Running
-    from .process import Outcome
     from .runner import RunnerType
 
 
@@ -60,8 +60,8 @@ def run(
     layout = Layout()
     os.environ.update(env_vars or {})
     layout.make_writable_dirs()
-    fetch.fetch_code(uri, layout.code)
-    program.check(layout.code, user_entry_point)
+    code_download.fetch_code(uri, layout.code)
+    script_command.check(layout.code, user_entry_point)
     env = {**os.environ, "PYTHONPATH": launching.python_path(layout.code, os.environ)}
     installing.install(layout.code, user_entry_point, env)
     chosen = runners.get(runner or runner_type, user_entry_point, args, env_vars or {}, extra_opts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import config, mapping, resources
+from . import input_config, mapping, resources
 from .errors import ConfigError
 from .layout import DEFAULT_BASE, Layout
 
@@ -135,7 +135,7 @@ class Environment(mapping.MappingMixin):
             hyperparameters = read_hyperparameters(*where)
         self.input_data_config = input_data_config or read_input_data_config(*where)
         self.resource_config = resource_config or read_resource_config(*where)
-        user, core, framework = config.split_hyperparameters(hyperparameters)
+        user, core, framework = input_config.split_hyperparameters(hyperparameters)
         self.hyperparameters = user
         self.additional_framework_parameters = framework
         self._core = core
@@ -195,7 +195,7 @@ class Environment(mapping.MappingMixin):
         chosen = framework.get("sagemaker_distribution_instance_groups")
         if chosen:
             return [str(name) for name in chosen]
-        asked = any(config.is_true(framework.get(flag)) for flag in DISTRIBUTION_FLAGS)
+        asked = any(input_config.is_true(framework.get(flag)) for flag in DISTRIBUTION_FLAGS)
         return [self.current_instance_group] if asked else []
 
     def get_distribution_hosts(self) -> list[str]:
@@ -338,7 +338,7 @@ _EXPORTED = (
 def read_hyperparameters(layout: Layout | None = None) -> dict[str, Any]:
     """The decoded content of ``hyperparameters.json``, reserved names included."""
     path = (layout or Layout()).hyperparameters
-    return config.decode_hyperparameters(config.read_object(path, "the hyperparameters"))
+    return input_config.decode_hyperparameters(input_config.read_object(path, "the hyperparameters"))
 
 
 def read_input_data_config(layout: Layout | None = None) -> dict[str, Any]:
@@ -347,14 +347,14 @@ def read_input_data_config(layout: Layout | None = None) -> dict[str, Any]:
     Channels by which the launcher brings code and toolkit are none of the script's, and left out.
     """
     path = (layout or Layout()).input_data_config
-    channels = config.read_object(path, "the input channels")
+    channels = input_config.read_object(path, "the input channels")
     return {name: value for name, value in channels.items() if not name.startswith(LAUNCHER_CHANNELS)}
 
 
 def read_resource_config(layout: Layout | None = None) -> dict[str, Any]:
     """The content of ``resourceconfig.json``: hosts, groups, network interface."""
     path = (layout or Layout()).resource_config
-    return config.read_object(path, "the cluster's layout")
+    return input_config.read_object(path, "the cluster's layout")
 
 
 def read_checkpoint_dir(layout: Layout | None = None) -> str:
@@ -364,7 +364,9 @@ def read_checkpoint_dir(layout: Layout | None = None) -> str:
     """
     layout = layout or Layout()
     try:
-        path = config.read_object(layout.checkpoint_config, "the checkpoint configuration").get("LocalPath")
+        path = input_config.read_object(layout.checkpoint_config, "the checkpoint configuration").get(
+            "LocalPath"
+        )
     except ConfigError:
         path = None
     return layout.place_of(path) if isinstance(path, str) and path else layout.checkpoints

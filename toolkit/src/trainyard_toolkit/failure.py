@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .child_process import Outcome
     from .layout import Layout
     from .masking import Masker
-    from .process import Outcome
-    from .traces import Trace
+    from .tracebacks import Trace
 
 REASON_LIMIT = 1024  # characters of `failure` that SageMaker keeps as FailureReason
 STDERR_LINES = 20
@@ -120,13 +120,13 @@ def from_outcome(outcome: Outcome, name: str, memory_kills: int = 0) -> Report:
         name: the entry point, for the text.
         memory_kills: processes that the kernel killed for memory in this container during the run.
     """
-    from . import traces
+    from . import tracebacks
 
     text = outcome.stderr.decode("utf-8", "replace")
-    trace = traces.find(text)
-    first = traces.elastic_failure(text) or traces.mpi_failure(text)
+    trace = tracebacks.find(text)
+    first = tracebacks.elastic_failure(text) or tracebacks.mpi_failure(text)
     status = _status(outcome, first)
-    lines = traces.script_lines(text)
+    lines = tracebacks.script_lines(text)
     report = Report(*_judge(outcome, status, trace, name, memory_kills, lines))
     fields = report.fields
     if status < 0 or outcome.stop_signal:

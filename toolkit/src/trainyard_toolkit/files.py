@@ -57,10 +57,10 @@ def tmpdir(suffix: str = "", prefix: str = "tmp", directory: str | None = None) 
 
 
 def download_and_extract(uri: str, path: str) -> None:
-    """Bring code into a folder that is empty: see :func:`trainyard_toolkit.fetch.fetch_code`."""
-    from . import fetch
+    """Bring code into a folder that is empty: see :func:`trainyard_toolkit.code_download.fetch_code`."""
+    from . import code_download
 
-    fetch.fetch_code(uri, path)
+    code_download.fetch_code(uri, path)
 
 
 def s3_download(url: str, dst: str) -> None:

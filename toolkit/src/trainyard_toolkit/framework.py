@@ -7,8 +7,8 @@ import re
 import sys
 
 from . import aliases, resources
+from .child_process import Command
 from .errors import ConfigError, ExecuteUserScriptError
-from .process import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

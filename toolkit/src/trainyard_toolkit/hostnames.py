@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 
-from . import muster, orphans
+from . import orphans, rendezvous
 from .errors import ClusterError
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ class Keeper:
 
     def missing(self) -> list[str]:
         """Wait until the addresses of all hosts are known; return the hosts that did not come in time."""
-        deadline = time.monotonic() + muster.wait_seconds()
+        deadline = time.monotonic() + rendezvous.wait_seconds()
         known: set[str] = set()
         poll = select.poll()
         poll.register(self._known, select.POLLIN)
@@ -126,15 +126,15 @@ def _port() -> int:
 
 def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> None:
     """The first host: accept every host, and tell each where all are."""
-    listener = muster.listen(_port(), PORT_VARIABLE)
+    listener = rendezvous.listen(_port(), PORT_VARIABLE)
     table: dict[str, str] = {}
-    lines: dict[int, muster.Line] = {}
+    lines: dict[int, rendezvous.Line] = {}
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == listener.fileno():
-                line = muster.Line(listener.accept()[0])
+                line = rendezvous.Line(listener.accept()[0])
                 lines[line.fileno()] = line
                 poll.register(line, select.POLLIN)
                 continue
@@ -144,8 +144,8 @@ def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> Non
                 poll.unregister(descriptor)
                 lines.pop(descriptor).close()
             elif came and came[0] in hosts[1:]:
-                table[hosts[0]] = muster.numeric(line.connection.getsockname()[0])
-                table[came[0]] = muster.numeric(line.connection.getpeername()[0])
+                table[hosts[0]] = rendezvous.numeric(line.connection.getsockname()[0])
+                table[came[0]] = rendezvous.numeric(line.connection.getpeername()[0])
                 known(table)
                 for other in list(lines.values()):
                     other.send({"addresses": table})
@@ -153,11 +153,11 @@ def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> Non
 
 def _connect(hosts: list[str], current: str, known: Callable[[Mapping[str, str]], None]) -> None:
     """Any other host: say who we are, hear who else has come; begin again if the connection is lost."""
-    address = muster.address_of(hosts[0], hosts)
+    address = rendezvous.address_of(hosts[0], hosts)
     pause = 0.02
     while True:
         try:
-            line = muster.Line(socket.create_connection((address, _port()), 5))
+            line = rendezvous.Line(socket.create_connection((address, _port()), 5))
         except OSError:
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
@@ -165,8 +165,8 @@ def _connect(hosts: list[str], current: str, known: Callable[[Mapping[str, str]]
         pause = 0.02
         line.send({"host": current})
         # The first host has others' addresses as it sees them; its own is the one that we reach it by.
-        own = {hosts[0]: muster.numeric(line.connection.getpeername()[0])}
-        own[current] = muster.numeric(line.connection.getsockname()[0])
+        own = {hosts[0]: rendezvous.numeric(line.connection.getpeername()[0])}
+        own[current] = rendezvous.numeric(line.connection.getsockname()[0])
         while not line.lost:
             for message in line.wait(3600.0):
                 told = message.get("addresses", {})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from . import log, process, program, resources
+from . import child_process, log, resources, script_command
 from .errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
-from .program import REQUIREMENTS
-from .relay import Relay
+from .output_relay import Relay
+from .script_command import REQUIREMENTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .traces import Trace
+    from .tracebacks import Trace
 
 _SHOWN_LINES = 12
 _CROSS = "\u00d7 "  # before uv's errors of older versions
@@ -30,11 +30,11 @@ def install(code_dir: str, name: str, env: Mapping[str, str]) -> None:
     Raises:
         InstallError: no installer, or it failed; the message carries its last lines.
     """
-    if not program.installs():
+    if not script_command.installs():
         return
-    if program.has_requirements(code_dir):
+    if script_command.has_requirements(code_dir):
         install_requirements(code_dir, env)
-    if program.kind_of(code_dir, name) == program.PYTHON_PACKAGE:
+    if script_command.kind_of(code_dir, name) == script_command.PYTHON_PACKAGE:
         install_package(code_dir, env)
 
 
@@ -94,7 +94,7 @@ def _run(
     environment = {**env, **_index_of_repository(env)}
     relays = {1: Relay(1), 2: Relay(2)}
     line = [*start, *verb, *arguments]
-    outcome = process.supervise(process.Command(line, environment, code_dir), relays=relays)
+    outcome = child_process.supervise(child_process.Command(line, environment, code_dir), relays=relays)
     if outcome.stop_signal is not None:
         raise StoppedError(outcome.stop_signal)
     if outcome.status != 0:
@@ -121,14 +121,14 @@ def _reason(output: str) -> str:
 
 def _trace(output: str) -> Trace | None:
     """The last traceback that the installer shows, as it does of a ``setup.py`` that fails, indented."""
-    from . import traces
+    from . import tracebacks
 
     before, found, after = output.rpartition(_TRACEBACK)
     if not found:
         return None
     indent = len(before) - len(before.rstrip(" "))
     lines = [line[indent:] if not line[:indent].strip() else line for line in after.splitlines()]
-    return traces.find("\n".join([_TRACEBACK, *lines]))
+    return tracebacks.find("\n".join([_TRACEBACK, *lines]))
 
 
 def _last(output: str) -> list[str]:

@@ -1,10 +1,9 @@
 """Starts a script under Open MPI: the first host runs mpirun, the others an sshd that only this job can
 enter.
 
-The hosts come together over :mod:`trainyard_toolkit.muster`; keys, ports and addresses travel that way, so
-an image needs OpenSSH and Open MPI but neither keys nor a configuration, and host names need not match what
-``gethostname``
-says: addresses are used. When mpirun ends, the others hear of it at once.
+The hosts come together over :mod:`trainyard_toolkit.rendezvous`; keys, ports and addresses travel that
+way, so an image needs OpenSSH and Open MPI but neither keys nor a configuration, and host names need not
+match what ``gethostname`` says: addresses are used. When mpirun ends, the others hear of it at once.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import signal
 import socket
 import subprocess
 
-from . import efa, kernel, muster, process, program, rank, resources, ssh, together
-from . import launch as launching
+from . import all_hosts, child_process, efa, kernel, mpi_rank, rendezvous, resources, script_command, ssh
+from . import script_launch as launching
+from .child_process import Outcome, Supervisor
 from .errors import ClientError, ClusterError
-from .process import Outcome, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from .launch import Launch
+    from .script_launch import Launch
 
 TOTAL_PARAMETER = "sagemaker_mpi_num_processes"
 OPTIONS_PARAMETER = {
@@ -120,11 +119,11 @@ def command(
         agent = "plm_rsh_num_concurrent" if major < 5 else "plm_ssh_num_concurrent"
         line += ["--mca" if major < 5 else "--prtemca", agent, str(len(hosts))]
     exports = {**_default_exports(launch, kind, hosts), **exports}
-    exports[rank.EXPORTS_VARIABLE] = ",".join(exports)
+    exports[mpi_rank.EXPORTS_VARIABLE] = ",".join(exports)
     for name, value in exports.items():
         line += ["-x", f"{name}={value}"]
-    home = os.path.dirname(os.path.dirname(os.path.abspath(rank.__file__)))
-    return [*line, *custom, *_wrapper(launch, kind), *rank.command(home, _script(launch))]
+    home = os.path.dirname(os.path.dirname(os.path.abspath(mpi_rank.__file__)))
+    return [*line, *custom, *_wrapper(launch, kind), *mpi_rank.command(home, _script(launch))]
 
 
 def _wrapper(launch: Launch, kind: str) -> list[str]:
@@ -216,8 +215,8 @@ def _script(launch: Launch) -> list[str]:
     once.
     """
     line = launch.script()
-    kind = program.kind_of(launch.code_dir, launch.name)
-    if kind == program.COMMAND or not resources.has_module("mpi4py"):
+    kind = script_command.kind_of(launch.code_dir, launch.name)
+    if kind == script_command.COMMAND or not resources.has_module("mpi4py"):
         return line
     return [line[0], "-m", "mpi4py", *line[1:]]
 
@@ -230,18 +229,18 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
         launch.prepare()
         hostfile = keys.write("hostfile", f"localhost slots={count}\n")
         line = command(launch, major, ["localhost"], None, hostfile, kind)
-        return together.run_part(_RankHost(launch, _task(launch, keys, line), keys))
-    chief = muster.Chief(hosts)
+        return all_hosts.run_part(_RankHost(launch, _task(launch, keys, line), keys))
+    chief = rendezvous.Chief(hosts)
     try:
         chief.gather({"key": keys.make_key("id")})
-        with together.telling(lambda end: chief.tell({"verdict": end, "host": hosts[0]})):
+        with all_hosts.telling(lambda end: chief.tell({"verdict": end, "host": hosts[0]})):
             launch.prepare()
             chief.await_ready()
         addresses = {host: _peer(chief.lines[host]) for host in hosts[1:]}
         reach = {
             addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
         }
-        own = muster.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
+        own = rendezvous.numeric(chief.lines[hosts[1]].connection.getsockname()[0])
         _check_addresses(hosts, {hosts[0]: own, **addresses})
         if own.startswith("127."):  # hosts on one machine: mpirun takes no other name of loopback for itself
             own = "localhost"
@@ -250,7 +249,7 @@ def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
         line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile, kind)
         part = _RankHost(launch, _task(launch, keys, line), keys)
         _release_together(part, chief)
-        return together.lead(launch, part, chief, wait_for_others=False)
+        return all_hosts.lead(launch, part, chief, wait_for_others=False)
     finally:
         chief.close()
 
@@ -271,7 +270,7 @@ def _check_addresses(hosts: Sequence[str], addresses: Mapping[str, str]) -> None
             )
 
 
-def _release_together(part: _RankHost, chief: muster.Chief) -> None:
+def _release_together(part: _RankHost, chief: rendezvous.Chief) -> None:
     """Let MPI see the ends of ranks that were stopped when they have ended on all hosts."""
     own: list[bool] = []
 
@@ -290,14 +289,14 @@ def _release_together(part: _RankHost, chief: muster.Chief) -> None:
     part.heard = check
 
 
-def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> process.Command:
-    env = {**launch.env, rank.SOCKET_VARIABLE: keys.path(_SOCKET)}
-    program.refuse_nul(line, env)
-    return process.Command(line, env, launch.code_dir)
+def _task(launch: Launch, keys: ssh.Keys, line: list[str]) -> child_process.Command:
+    env = {**launch.env, mpi_rank.SOCKET_VARIABLE: keys.path(_SOCKET)}
+    script_command.refuse_nul(line, env)
+    return child_process.Command(line, env, launch.code_dir)
 
 
-def _peer(line: muster.Line) -> str:
-    return muster.numeric(line.connection.getpeername()[0])
+def _peer(line: rendezvous.Line) -> str:
+    return rendezvous.numeric(line.connection.getpeername()[0])
 
 
 class _RankHost(Supervisor):
@@ -308,13 +307,13 @@ class _RankHost(Supervisor):
     have, on all hosts. The same holds for the sshd on the other hosts.
     """
 
-    def __init__(self, launch: Launch, command: process.Command, keys: ssh.Keys) -> None:
+    def __init__(self, launch: Launch, command: child_process.Command, keys: ssh.Keys) -> None:
         super().__init__(command, launch.policy, launch.relays(), launch.owns_process)
-        self._server = rank.Server(
-            keys.path(_SOCKET), {**launch.env, rank.DIRECTORY_VARIABLE: launch.code_dir}
+        self._server = mpi_rank.Server(
+            keys.path(_SOCKET), {**launch.env, mpi_rank.DIRECTORY_VARIABLE: launch.code_dir}
         )
-        self._ranks: list[rank.Rank] = []
-        self._whole_groups = program.kind_of(launch.code_dir, launch.name) == program.COMMAND
+        self._ranks: list[mpi_rank.Rank] = []
+        self._whole_groups = script_command.kind_of(launch.code_dir, launch.name) == script_command.COMMAND
         self.all_ended: Callable[[], None] = self.release
         self.watch(self._server.fileno(), self._serve)
 
@@ -323,7 +322,7 @@ class _RankHost(Supervisor):
             self._ranks.append(found)
             self.watch(found.fileno(), functools.partial(self._hear, found))
 
-    def _hear(self, speaker: rank.Rank) -> None:
+    def _hear(self, speaker: mpi_rank.Rank) -> None:
         known = speaker.pid
         speaker.receive()
         if speaker.pid and not known and self.is_stopping:
@@ -342,7 +341,7 @@ class _RankHost(Supervisor):
             self._ranks.remove(found)
             found.release()
 
-    def _tell(self, hearer: rank.Rank, number: int) -> None:
+    def _tell(self, hearer: mpi_rank.Rank, number: int) -> None:
         try:
             # MPI gives each rank a process group; a shell would not hand the signal on
             if self._whole_groups and os.getpgid(hearer.pid) == hearer.keeper:
@@ -383,22 +382,22 @@ def _serve(launch: Launch, keys: ssh.Keys) -> Outcome:
     host_key = keys.make_key("host")
     port = _free_port()
     session = {n: launch.env[n] for n in _SESSION_VARIABLES if n in launch.env}
-    sshd = ssh.server_command(keys, port, {**session, rank.SOCKET_VARIABLE: keys.path(_SOCKET)})
+    sshd = ssh.server_command(keys, port, {**session, mpi_rank.SOCKET_VARIABLE: keys.path(_SOCKET)})
     keys.write("authorized_keys", "")
-    address = muster.address_of(hosts[0], hosts)
-    line, greeting = muster.join(environment.current_host, address, {"port": port, "host_key": host_key})
+    address = rendezvous.address_of(hosts[0], hosts)
+    line, greeting = rendezvous.join(environment.current_host, address, {"port": port, "host_key": host_key})
     try:
         keys.write("authorized_keys", f"restrict {greeting['key']}\n")
-        with together.telling(line.send):
+        with all_hosts.telling(line.send):
             launch.prepare()
-        together.accept_early(launch, line)
-        part = _RankHost(launch, process.Command(sshd, _minimal(launch.env)), keys)
+        all_hosts.accept_early(launch, line)
+        part = _RankHost(launch, child_process.Command(sshd, _minimal(launch.env)), keys)
         return _until_told(launch, part, port, line)
     finally:
         line.close()
 
 
-def _until_told(launch: Launch, part: _RankHost, port: int, line: muster.Line) -> Outcome:
+def _until_told(launch: Launch, part: _RankHost, port: int, line: rendezvous.Line) -> Outcome:
     """Let mpirun in until the first host says how the job ended."""
     verdict: list[dict[str, Any]] = []
     also = part.policy.on_start
@@ -424,11 +423,11 @@ def _until_told(launch: Launch, part: _RankHost, port: int, line: muster.Line) -
     part.policy.on_start = started
     part.all_ended = lambda: line.send({"idle": True})
     part.watch(line.fileno(), heard)
-    outcome = together.run_part(part)
+    outcome = all_hosts.run_part(part)
     outcome.status = 0 if verdict else outcome.status or 1
     if outcome.stop_signal is not None:
         return outcome
-    return together.accept(launch, outcome, verdict)
+    return all_hosts.accept(launch, outcome, verdict)
 
 
 def _await_listening(port: int) -> None:

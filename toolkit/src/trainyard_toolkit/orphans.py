@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from .relay import Relay
+    from .output_relay import Relay
 
 KILL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .environment import Environment
-    from .jobs import Job
+    from .job_document import Job
     from .layout import Layout
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from . import launch
+from . import script_launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def _make(identifier: RunnerType, environment: Environment, script: tuple[Any, A
     if identifier is RunnerType.TorchDistributed:
         from .predecessor.torch_distributed_runner import TorchDistributedRunner
 
-        count = launch.processes_per_host(environment, launch.TORCHRUN)
+        count = script_launch.processes_per_host(environment, script_launch.TORCHRUN)
         return TorchDistributedRunner(*script, count, first, hosts, here, interface, instance)
-    count = launch.processes_per_host(environment, launch.MPI)
+    count = script_launch.processes_per_host(environment, script_launch.MPI)
     if identifier is RunnerType.PyTorchXLA:
         from .predecessor.pytorch_xla_runner import PyTorchXLARunner
 
@@ -99,9 +99,9 @@ def _make(identifier: RunnerType, environment: Environment, script: tuple[Any, A
     if not environment.is_master:
         worker = WorkerRunner(*script, count, first, here)
         if identifier is RunnerType.SMDataParallel:
-            worker.kind = launch.SMDDP
+            worker.kind = script_launch.SMDDP
         return worker
-    kind = launch.MPI if identifier is RunnerType.MPI else launch.SMDDP
+    kind = script_launch.MPI if identifier is RunnerType.MPI else script_launch.SMDDP
     options = str(parameters.get(mpi.OPTIONS_PARAMETER[kind]) or "")
     if identifier is RunnerType.SMDataParallel:
         return SMDataParallelRunner(*script, count, first, hosts, options, interface)

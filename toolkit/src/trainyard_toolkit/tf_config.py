@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from . import config
+from . import input_config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def variables(environment: Environment) -> dict[str, str]:
     if environment.current_instance_group not in environment.distribution_instance_groups:
         return {}
     hosts, host = environment.distribution_hosts, environment.current_host
-    if config.is_true(asked.get(PARAMETER_SERVER)) and len(hosts) > 1:
+    if input_config.is_true(asked.get(PARAMETER_SERVER)) and len(hosts) > 1:
         return {"TF_CONFIG": json.dumps(_parameter_servers(hosts, host))}
-    if config.is_true(asked.get(MIRRORED_STRATEGY)):
+    if input_config.is_true(asked.get(MIRRORED_STRATEGY)):
         return {"TF_CONFIG": json.dumps(_mirrored_workers(hosts, host))}
     return {}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from . import efa, kernel, log, muster, process, program, resources
-from . import launch as launching
+from . import child_process, efa, kernel, log, rendezvous, resources, script_command
+from . import script_launch as launching
 from .errors import ClientError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .launch import Launch
-    from .process import Outcome
+    from .child_process import Outcome
+    from .script_launch import Launch
 
 MASTER_PORT = "7777"
 #: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
@@ -28,7 +28,7 @@ def command(launch: Launch) -> list[str]:
     hosts = environment.distribution_hosts
     count = launching.processes_per_host(environment, launching.TORCHRUN)
     script = launch.script()
-    if program.kind_of(launch.code_dir, launch.name) == program.COMMAND:
+    if script_command.kind_of(launch.code_dir, launch.name) == script_command.COMMAND:
         raise ClientError(
             f"Cannot run {launch.name!r} under torchrun: it starts Python scripts and modules. "
             "Name a .py entry point, or choose another distribution."
@@ -38,7 +38,7 @@ def command(launch: Launch) -> list[str]:
         line.insert(0, "neuron_parallel_compile")
     line += ["--nproc_per_node", str(count)]
     if len(hosts) > 1:
-        line += ["--master_addr", muster.address_of(hosts[0], hosts)]
+        line += ["--master_addr", rendezvous.address_of(hosts[0], hosts)]
         line += ["--master_port", os.environ.get("TRAINYARD_MASTER_PORT", MASTER_PORT)]
         line += ["--node_rank", str(hosts.index(environment.current_host))]
     else:
@@ -74,16 +74,16 @@ def run(launch: Launch) -> Outcome:
     """
     if len(launch.environment.distribution_hosts) == 1:
         return launch.supervise(_task(launch))
-    from . import together
+    from . import all_hosts
 
-    return together.run(launch, lambda: _task(launch))
+    return all_hosts.run(launch, lambda: _task(launch))
 
 
-def _task(launch: Launch) -> process.Command:
+def _task(launch: Launch) -> child_process.Command:
     launch.prepare()
     if not resources.has_module("torch"):
         raise ClientError(f"Cannot use torchrun: {launching.python()} has no torch. Add it to the image.")
     line = command(launch)
     env = {SHUTDOWN_VARIABLE: f"{launch.policy.grace:.0f}", **launch.env, **network_variables(launch)}
-    program.refuse_nul(line, env)
-    return process.Command(line, env, launch.code_dir)
+    script_command.refuse_nul(line, env)
+    return child_process.Command(line, env, launch.code_dir)

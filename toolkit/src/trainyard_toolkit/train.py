@@ -5,31 +5,22 @@ from __future__ import annotations
 import os
 import signal
 
-from . import (
-    config,
-    errors,
-    failure,
-    launch,
-    log,
-    orphans,
-    process,
-    program,
-)
+from . import child_process, errors, failure, input_config, log, orphans, script_command, script_launch
+from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 from .environment import Environment
 from .layout import DEFAULT_BASE, Layout
-from .process import DEFAULT_GRACE, STOP_SIGNALS, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
-    from .hostview import HostView
-    from .jobs import Job
+    from .child_process import Outcome
+    from .host_namespaces import HostView
+    from .job_document import Job
     from .masking import Masker
     from .metrics import Recorder
     from .outputs import Results
-    from .process import Outcome
 
 
 class Training:
@@ -79,9 +70,9 @@ class Training:
         """Prepare and run the script; return the failure, None after success."""
         _on_stop(_raise_stopped)
         if self.job_source:
-            from . import jobs
+            from . import job_document
 
-            self.job = jobs.load(self.job_source)
+            self.job = job_document.load(self.job_source)
             # A platform's log is where its users look for these lines; a person's own terminal is not.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
             self._mask_secrets_of(self.job.hyperparameters)
@@ -96,7 +87,7 @@ class Training:
         if self.job is None or self.job.log_level:
             log.set_level(env.log_level)
         self.layout.make_writable_dirs()
-        variables = launch.script_environment(env, os.environ)
+        variables = script_launch.script_environment(env, os.environ)
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
         return self._run_script(env, env.user_entry_point or "", variables)
@@ -118,7 +109,7 @@ class Training:
 
     def _open_view(self, hosts: Sequence[str], current: str) -> None:
         """Let this process, and with it the script, see its own /opt/ml and the other hosts' names."""
-        from .hostview import HostView
+        from .host_namespaces import HostView
 
         self.view = HostView(self.layout, hosts, current, self.job)
         self.view.open()
@@ -127,11 +118,11 @@ class Training:
         """Fetch the code where it is not in the image, and install what it needs."""
         code = self.layout.code
         if env.module_dir != code:
-            from . import fetch
+            from . import code_download
 
-            fetch.fetch_code(env.module_dir, code)
-        program.check(code, name, anywhere=self.job is not None)
-        if program.needs_install(code, name):
+            code_download.fetch_code(env.module_dir, code)
+        script_command.check(code, name, anywhere=self.job is not None)
+        if script_command.needs_install(code, name):
             from . import install
 
             install.install(code, name, variables)
@@ -143,11 +134,11 @@ class Training:
             from .mapping import to_json
 
             variables["SM_USER_ARGS"] = to_json(args)
-        for variable in launch.drop_too_long(variables):
+        for variable in script_launch.drop_too_long(variables):
             log.warning(f"The variable {variable} is left out: it is longer than the system takes.")
         self._open_results(env)
         recorders = self._recorders()
-        run = launch.Launch(
+        run = script_launch.Launch(
             env,
             name,
             args,
@@ -163,7 +154,7 @@ class Training:
             self._announce(env, variables, run.script())
 
         run.prepare = prepare
-        outcome = launch.run(run)
+        outcome = script_launch.run(run)
         for recorder in recorders.values():
             recorder.close()
         return self._judge(outcome, run)
@@ -175,10 +166,12 @@ class Training:
         self._open_results(env)
         command = framework.command(name, variables, self.layout.code)
         self._announce(env, variables, command.argv)
-        run = launch.Launch(env, name, [], variables, self._policy(), self.layout.code, owns_process=True)
+        run = script_launch.Launch(
+            env, name, [], variables, self._policy(), self.layout.code, owns_process=True
+        )
         return self._judge(run.supervise(command), run)
 
-    def _judge(self, outcome: Outcome, run: launch.Launch) -> failure.Report | None:
+    def _judge(self, outcome: Outcome, run: script_launch.Launch) -> failure.Report | None:
         if outcome.stop_signal is None and not outcome.timed_out:
             self.status = outcome.status
         if outcome.status == 0 and outcome.stop_signal is None and not outcome.timed_out:
@@ -187,8 +180,8 @@ class Training:
 
     def _policy(self) -> Policy:
         """Time limits, from the environment and the job document, which wins."""
-        policy = Policy(config.env_number("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
-        policy.timeout = config.env_number("TRAINYARD_TIMEOUT_SECONDS", 0.0) or None
+        policy = Policy(input_config.env_number("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
+        policy.timeout = input_config.env_number("TRAINYARD_TIMEOUT_SECONDS", 0.0) or None
         if self.results is not None:
             policy.on_start = lambda pid: self.results.start() if self.results else None
         if self.job is not None:
@@ -206,7 +199,7 @@ class Training:
             from . import metrics
 
             if text:
-                definitions += metrics.parse_definitions(config.decode_value(text))
+                definitions += metrics.parse_definitions(input_config.decode_value(text))
             path = self.layout.metrics
             return {
                 fd: metrics.Recorder(definitions, path, name) for fd, name in ((1, "stdout"), (2, "stderr"))
@@ -237,7 +230,7 @@ class Training:
         fields = report.fields
         fields["command"] = self.masker.command(self._line) if self._line else None
         if self.environment is not None and fields["host"] is None:
-            fields["host"] = launch.host_of_rank(self.environment, fields["rank"])
+            fields["host"] = script_launch.host_of_rank(self.environment, fields["rank"])
 
     def _finish(self, report: failure.Report | None) -> failure.Report | None:
         """Send the results.
@@ -288,5 +281,5 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
     training = Training(Layout.for_job() if job else Layout(), argv, job)
     code = training.run()
     if job and training.status < 0:
-        process.end_by(-training.status)  # as the script did: our parent judges by it
+        child_process.end_by(-training.status)  # as the script did: our parent judges by it
     return code

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from . import launch as launching
-from . import muster, process, program, resources
+from . import child_process, rendezvous, resources, script_command
+from . import script_launch as launching
 from .errors import SMTrainingCompilerConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .launch import Launch
-    from .process import Outcome
+    from .child_process import Outcome
+    from .script_launch import Launch
 
 LAUNCHER = "torch_xla.distributed.xla_spawn"
 WORKER_PORT = 43857
@@ -22,7 +22,7 @@ def command(launch: Launch) -> list[str]:
     Raises:
         SMTrainingCompilerConfigurationError: the entry point is not Python, or there is no GPU.
     """
-    if program.kind_of(launch.code_dir, launch.name) == program.COMMAND:
+    if script_command.kind_of(launch.code_dir, launch.name) == script_command.COMMAND:
         raise SMTrainingCompilerConfigurationError(
             f"Cannot run {launch.name!r} under PyTorch/XLA: it starts Python scripts. Name a .py entry point."
         )
@@ -38,7 +38,7 @@ def variables(launch: Launch) -> dict[str, str]:
     """What the processes find each other by, and NCCL's settings for it, less what the job sets itself."""
     environment = launch.environment
     hosts = environment.distribution_hosts
-    addresses = [muster.address_of(host, hosts) for host in hosts] if len(hosts) > 1 else hosts
+    addresses = [rendezvous.address_of(host, hosts) for host in hosts] if len(hosts) > 1 else hosts
     gpus = str(environment.num_gpus)
     tuning = {
         "NCCL_DEBUG": "info",
@@ -66,15 +66,15 @@ def run(launch: Launch) -> Outcome:
     """
     if len(launch.environment.distribution_hosts) == 1:
         return launch.supervise(_task(launch))
-    from . import together
+    from . import all_hosts
 
-    return together.run(launch, lambda: _task(launch))
+    return all_hosts.run(launch, lambda: _task(launch))
 
 
-def _task(launch: Launch) -> process.Command:
+def _task(launch: Launch) -> child_process.Command:
     launch.prepare()
     if not resources.has_module("torch_xla"):
         raise SMTrainingCompilerConfigurationError(
             f"Cannot run under PyTorch/XLA: {launching.python()} has no torch_xla. Add it to the image."
         )
-    return process.Command(command(launch), {**launch.env, **variables(launch)}, launch.code_dir)
+    return child_process.Command(command(launch), {**launch.env, **variables(launch)}, launch.code_dir)

@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
     import threading
 
     from trainyard.aws_endpoint.server import EndpointServer
-    from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+    from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 
     endpoint = EndpointServer(args.host, args.port, Settings.from_env())
     for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):

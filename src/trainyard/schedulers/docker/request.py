@@ -277,8 +277,6 @@ def _devices(role: Role) -> list[dict[str, str]]:
 def _ignored(role: Role) -> list[str]:
     """Return warnings about fields of a role that have no effect here."""
     ignored = [f"the device {name!r}" for name in role.resource.devices if name not in _DEVICE_FILES]
-    if role.min_replicas is not None:
-        ignored.append("min_replicas")
     return [f"role {role.name!r}: local_docker ignores {name}" for name in ignored]
 
 

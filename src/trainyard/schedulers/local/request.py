@@ -286,11 +286,9 @@ def _script_problem(role: Role, cwd: str, manifest: Manifest | None) -> str:
 
 def _ignored(role: Role) -> list[str]:
     """Return a warning for each field of a role that has no effect here."""
-    ignored = ["mounts"] if role.mounts else []  # port_map asks for nothing here: ports are this machine's
+    ignored = []  # port_map asks for nothing here: ports are this machine's
     if role.image not in ("", NO_IMAGE):
-        ignored.insert(0, f"the image {role.image}")
-    if role.min_replicas is not None:
-        ignored.append("min_replicas")
+        ignored.append(f"the image {role.image}")
     limits = Resource(cpu=-1, gpu=-1, memMB=-1)
     if role.resource.devices and role.resource != limits:
         ignored.append("resource.devices")

@@ -18,7 +18,9 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_running,
 )
+from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.local.options import LocalOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.local.request import LocalRequest
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, ignores=("mounts", "elastic"))
     is_local = True
 
     def __init__(self, session_name: str) -> None:
@@ -99,7 +102,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     ) -> AppDryRunInfo[LocalRequest]:
         from trainyard.schedulers.ids import make_unique
         from trainyard.schedulers.local.request import make_request
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         app_id = make_unique(app.name)
         manifest = None if shipment is None else shipment.manifest
@@ -157,6 +160,24 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             return None
         wait_for_end(job, timeout)
         return self.describe(app_id)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command beside a replica: with its directory and environment, in its namespaces."""
+        from trainyard.schedulers.exec.process.process_command import run_beside
+        from trainyard.schedulers.lines import check_replicas
+
+        job = ProcessJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        check_replicas(app_id, [(role_name, k)], {(role, index) for role, index, _ in job.layout()})
+        replicas = {(role["role"], item["id"]): item for role in state["roles"] for item in role["replicas"]}
+        replica = replicas.get((role_name, k), {"state": state["state"], "pid": 0})
+        if replica["state"] != AppState.RUNNING.name or not replica["pid"]:
+            raise not_running(f"{app_id} {role_name}/{k}", replica["state"])
+        return run_beside(replica["pid"], f"{app_id} {role_name}/{k}", command)
 
     # ---- ending
 

@@ -7,11 +7,11 @@ import os
 import sys
 import textwrap
 
-from .. import fetch, process, program, resources
+from .. import child_process, code_download, resources, script_command
 from .. import install as installing
 from ..errors import ExecuteUserScriptError, ImportModuleError
 from ..layout import Layout
-from ..relay import Relay
+from ..output_relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def exists(name: str) -> bool:
 
 def has_requirements(path: str) -> bool:
     """Whether a folder has a ``requirements.txt``."""
-    return program.has_requirements(path)
+    return script_command.has_requirements(path)
 
 
 def prepare(path: str, name: str) -> None:
@@ -97,7 +97,7 @@ def import_module(uri: str, name: str = DEFAULT_MODULE_NAME, cache: bool | None 
 def download_and_install(uri: str, name: str = DEFAULT_MODULE_NAME, cache: bool = True) -> None:
     """Fetch the user's code and make its modules importable, under the elder predecessor's name."""
     code = Layout().code
-    fetch.fetch_code(uri, code)
+    code_download.fetch_code(uri, code)
     if os.path.exists(os.path.join(code, "setup.py")):
         install(code)
     elif has_requirements(code):
@@ -136,7 +136,7 @@ def run(
 
         return subprocess.Popen(line, env=env, cwd=where)
     relays = {2: Relay(2)} if capture_error else {}
-    outcome = process.supervise(process.Command(line, env, where), relays=relays)
+    outcome = child_process.supervise(child_process.Command(line, env, where), relays=relays)
     if outcome.status != 0:
         raise ExecuteUserScriptError(line, outcome.status, outcome.stderr)
     return outcome

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from .. import launch as launching
 from .. import mpi
+from .. import script_launch as launching
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
-from .process_runner import (
-    DEFAULT_ERROR_CLASS,
-    ProcessRunner,
-    _exceptions_of,
-    set_hosts,
-)
+from .process_runner import DEFAULT_ERROR_CLASS, ProcessRunner, _exceptions_of, set_hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import os
 import re
 import subprocess
 
-from .. import launch as launching
+from .. import script_launch as launching
+from ..child_process import Command, Policy
 from ..environment import Environment
 from ..errors import ClientError, ExecuteUserScriptError
-from ..process import Command, Policy
-from ..relay import Relay
+from ..output_relay import Relay
 from . import SM_TRAINING_COMPILER_PATHS
 from .running import Running
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..process import Outcome
+    from ..child_process import Outcome
 
 __all__ = ["SM_TRAINING_COMPILER_PATHS"]
 
@@ -137,11 +137,11 @@ def check_error(
     Raises:
         ExecuteUserScriptError: (or the class given) it failed.
     """
-    from .. import process
+    from .. import child_process
 
     relays = {2: Relay(2)} if capture_error else {}
     try:
-        outcome = process.supervise(_command(cmd, cwd, kwargs.get("env")), relays=relays)
+        outcome = child_process.supervise(_command(cmd, cwd, kwargs.get("env")), relays=relays)
     except ClientError as error:
         raise _error_class(error_classes)(cmd, None, str(error)) from error
     if outcome.status != 0:

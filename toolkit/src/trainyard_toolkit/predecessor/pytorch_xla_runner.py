@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import launch as launching
+from .. import script_launch as launching
 from .. import xla
 from .process_runner import ProcessRunner, set_hosts
 

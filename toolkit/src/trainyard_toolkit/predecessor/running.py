@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .. import failure
-from .. import launch as launching
+from .. import script_launch as launching
 from ..errors import ExecuteUserScriptError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..process import Outcome
+    from ..child_process import Outcome
 
 
 class Running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import launch as launching
+from .. import script_launch as launching
 from .. import torchrun
 from ..efa import SM_EFA_NCCL_INSTANCES, SM_EFA_RDMA_INSTANCES
 from .process_runner import ProcessRunner, set_hosts
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from ..child_process import Outcome
     from ..environment import Environment
-    from ..process import Outcome
     from .running import Running
 
 __all__ = ["SM_EFA_NCCL_INSTANCES", "SM_EFA_RDMA_INSTANCES"]

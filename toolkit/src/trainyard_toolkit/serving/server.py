@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .. import fetch, install, log, program, resources
+from .. import code_download, install, log, resources, script_command
 from ..errors import ClientError, ConfigError, ToolkitError
 from ..layout import Layout
 from ..masking import Masker
@@ -69,8 +69,8 @@ def serve() -> int:
 def _prepare(layout: Layout) -> None:
     """Bring the user's code and what it needs, once, before the workers start."""
     name = os.environ.get("SAGEMAKER_PROGRAM", "")
-    fetch.fetch_code(os.environ.get("SAGEMAKER_SUBMIT_DIRECTORY", ""), layout.code)
-    program.check(layout.code, name)
+    code_download.fetch_code(os.environ.get("SAGEMAKER_SUBMIT_DIRECTORY", ""), layout.code)
+    script_command.check(layout.code, name)
     install.install(layout.code, name, os.environ)
 
 

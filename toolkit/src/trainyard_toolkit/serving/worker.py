@@ -86,10 +86,10 @@ def application() -> Callable[..., Any]:
 
 
 def _user_module(layout: Layout) -> Any:
-    from .. import program
+    from .. import script_command
 
     name = os.environ.get("SAGEMAKER_PROGRAM", "")
-    program.check(layout.code, name)
+    script_command.check(layout.code, name)
     if layout.code not in sys.path:
         sys.path.insert(0, layout.code)
     return importlib.import_module((name[:-3] if name.endswith(".py") else name).replace("/", "."))

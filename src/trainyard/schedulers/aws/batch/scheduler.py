@@ -25,6 +25,7 @@ from trainyard.schedulers.base import (
     Scheduler,
     poll_until_ended,
 )
+from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.batch.reasons import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
     from trainyard.specs.app import AppDef, Role
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.images.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
@@ -53,6 +54,12 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         docker_client: a client of docker-py for making images.
     """
 
+    capabilities = Capabilities(
+        arrays=True,
+        mounts=ALL_MOUNTS,
+        ignores=("elastic",),
+        notes={"arrays": "array=true", "retries": "application, or replica in arrays"},
+    )
     ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
 
@@ -128,7 +135,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[BatchJob]:
         from trainyard.schedulers.aws.batch.request import make_request
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         job = make_request(app, cfg, self.session_name)
         info = AppDryRunInfo(job, str)

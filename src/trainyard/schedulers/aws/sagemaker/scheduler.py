@@ -17,6 +17,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
 )
+from trainyard.schedulers.capabilities import Capabilities
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker.queued_jobs import QueuedJobs
     from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
 
@@ -40,6 +41,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         clients: further clients, by service: ``s3``, ``sts``, ``iam``, ``logs``.
     """
 
+    capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
     ships_by_default = True
     reads_training_specs = True
     list_filters = frozenset({"states", "since", "all"})
@@ -96,7 +98,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         from trainyard.schedulers.aws.sagemaker.channels import check_exists
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker.request import check_job, make_job
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
         planned = code.planned if code is not None else None

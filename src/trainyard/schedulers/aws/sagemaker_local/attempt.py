@@ -25,7 +25,7 @@ from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.toolkit_import import channels, store, sync
 
 if TYPE_CHECKING:
-    from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
+    from trainyard.schedulers.aws.sagemaker_local.training_supervisor import TrainingSupervisor
 
 NOT_FOUND = 127
 LAST_LINES = 10
@@ -52,7 +52,7 @@ class Attempt:
         run: the job's run.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: TrainingSupervisor) -> None:
         self._run = run
         self._journal = run.journal
         self._hosts = hosts_of(run.request)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.answers import Check
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
+from trainyard.schedulers.responses import Check
 
 
 def check() -> list[Check]:

@@ -1,4 +1,4 @@
-"""What jobs leave on this machine, its removal, and whether jobs could run here.
+"""What jobs leave on this machine, and its removal.
 
 Jobs leave their directories with logs, results without an output_path, code, the cache of S3's data, what a
 killed process was writing, and containers and networks whose job is gone. Nothing that a running job needs is
@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from trainyard.schedulers.aws.sagemaker_local import object_cache, submission
+from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.base import Leftover
 from trainyard.schedulers.exec import directories

@@ -15,7 +15,7 @@ from trainyard.toolkit_import import archive, outputs, store
 
 if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
-    from trainyard.schedulers.aws.sagemaker_local.training_run import TrainingRun
+    from trainyard.schedulers.aws.sagemaker_local.training_supervisor import TrainingSupervisor
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Unsent:
     is_disk_full: bool
 
 
-def send_results(run: TrainingRun, trees: dict[str, Tree], *, with_model: bool) -> Unsent | None:
+def send_results(run: TrainingSupervisor, trees: dict[str, Tree], *, with_model: bool) -> Unsent | None:
     """Send model and output of the hosts; returns what went wrong, None after success.
 
     What could not be sent is kept in the job's directory, and the text says where. A full disk is waited for,

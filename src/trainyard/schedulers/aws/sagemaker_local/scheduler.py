@@ -15,7 +15,9 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_running,
 )
+from trainyard.schedulers.capabilities import Capabilities
 from trainyard.schedulers.exec.process import recovery
 
 TYPE_CHECKING = False
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts  # noqa: F401 - in the bases
     from trainyard.schedulers.base import Check, Leftover
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
 
@@ -37,6 +39,7 @@ BACKEND = "sagemaker_local"
 class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
 
+    capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
     is_local = True
     ships_by_default = True
     reads_training_specs = True
@@ -69,7 +72,7 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
     ) -> AppDryRunInfo[AWSSageMakerJob]:
         from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
         from trainyard.schedulers.aws.sagemaker_local import submission
-        from trainyard.specs.dryrun import AppDryRunInfo
+        from trainyard.specs.dryrun_info import AppDryRunInfo
 
         code = shipment if isinstance(shipment, CodePackage) else None
         job = submission.make_request(app, self.opts_class(**cfg), code)
@@ -97,11 +100,11 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
         submission.ship(info.request, info.shipment, told)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-        """Start the job's runner; the job runs when this returns.
+        """Start the job's supervisor; the job runs when this returns.
 
         Raises:
             ConfigError: the request is not valid.
-            BackendError: the runner could not be started, or there is a job of this name.
+            BackendError: the supervisor could not be started, or there is a job of this name.
         """
         from trainyard.schedulers.aws.sagemaker_local import submission
 
@@ -141,6 +144,25 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             return None
         wait_for_end(job, timeout)
         return self.describe(app_id)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command on a host: in its container, or beside its processes, as those see things."""
+        from trainyard.schedulers.aws.sagemaker_local import observe
+        from trainyard.schedulers.aws.sagemaker_local.host_command import run_on_host
+        from trainyard.schedulers.lines import check_replicas
+
+        job = TrainingJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        names = {(role, index): host for role, index, host in observe.layout(job)}
+        check_replicas(app_id, [(role_name, k)], names)
+        host = next(host for host in state["hosts"] if host["name"] == names[role_name, k])
+        if host["state"] != "running":
+            raise not_running(f"{app_id} {role_name}/{k}", host["state"])
+        return run_on_host(job, host["name"], command, tty=tty)
 
     # ---- ending
 

@@ -16,7 +16,12 @@ from trainyard.schedulers.aws.sagemaker.option_rules import check_options
 from trainyard.schedulers.aws.sagemaker.options import QUEUE_OPTIONS
 from trainyard.schedulers.aws.sagemaker.request import AWSSageMakerJob, Needs, make_job, settle
 from trainyard.schedulers.aws.sagemaker_local import filesystems, rules
-from trainyard.schedulers.aws.sagemaker_local.launch import ACCOUNT, Settings, launch, region_of_environment
+from trainyard.schedulers.aws.sagemaker_local.job_start import (
+    ACCOUNT,
+    Settings,
+    region_of_environment,
+    start_job,
+)
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.schedulers.aws.sagemaker.code_archive import CodePackage
     from trainyard.specs.app import AppDef
-    from trainyard.specs.dryrun import AppDryRunInfo
+    from trainyard.specs.dryrun_info import AppDryRunInfo
 
 NO_IMAGE = "<NONE>"
 PROCESS_IMAGE = "this-machine"
@@ -221,7 +226,7 @@ def _write(code: CodePackage) -> None:
 
 
 def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-    """Start a job's runner; returns the job's id."""
+    """Start a job's supervisor; returns the job's id."""
     from trainyard.specs.serialize import to_json
 
     job = info.request
@@ -230,7 +235,7 @@ def submit(info: AppDryRunInfo[AWSSageMakerJob]) -> str:
     region = info.cfg.get("region") or region_of_environment()
     app = to_json(info.app) if info.app is not None else None
     try:
-        launch(job.job_def, region=region, settings=settings, app=app)
+        start_job(job.job_def, region=region, settings=settings, app=app)
     except FileExistsError:
         raise BackendError(
             f"there is a training job {job.job_name} already",

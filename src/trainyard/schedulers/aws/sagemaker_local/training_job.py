@@ -9,7 +9,7 @@
         tags.json         its tags
         stop.json         somebody asked for its end
         interrupt.json    somebody asked for a spot interruption (`trainyard drill spot`)
-        runner.log        what the runner itself printed
+        runner.log        what the supervisor itself printed
         logs/             one log per host and attempt, see `logs`
         work/             the hosts' files while it runs; gone afterwards
 """
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 #: Bytes set aside for the last state: of the job, and of each host.
 STATE_RESERVE, RESERVE_PER_HOST = 64 * 1024, 1024
 _REASONS = {
-    recovery.SUPERVISOR_LOST: "the runner of this job was killed",
+    recovery.SUPERVISOR_LOST: "the supervisor of this job was killed",
     recovery.REBOOTED: "the machine was rebooted while this job ran",
-    recovery.NEVER_STARTED: "the runner of this job never started",
+    recovery.NEVER_STARTED: "the supervisor of this job never started",
 }
 
 
@@ -52,7 +52,7 @@ class TrainingJob(JobDirectory):
         path: the directory. It need not exist.
     """
 
-    SUPERVISOR = "runner"
+    SUPERVISOR = "runner"  # its name in the states and files of earlier versions
     REQUEST = "request.json"
     REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"request", "arn"}
     STATE_KEYS = JobDirectory.STATE_KEYS | {"status", "secondary", "transitions", "hosts"}
@@ -109,10 +109,10 @@ class TrainingJob(JobDirectory):
                 f"{self.name} is {state['secondary']}, so it has no instances that could be interrupted"
             )
         self.ask("interrupt", {"at": time.time(), "absence": absence})
-        runner = recovery.supervisor_of(self, state)
-        if runner is None or not processes.send_signal(runner, signal.SIGUSR1):
+        supervisor = recovery.supervisor_of(self, state)
+        if supervisor is None or not processes.send_signal(supervisor, signal.SIGUSR1):
             self.forget("interrupt")
-            raise ConfigError(f"the runner of {self.name} is gone")
+            raise ConfigError(f"the supervisor of {self.name} is gone")
 
     def forget(self, what: str) -> None:
         """Remove a request that has been carried out."""

@@ -33,7 +33,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import (
     write_hosts_file,
 )
 from trainyard.schedulers.aws.sagemaker_local.hosts.reservations import Reservations
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings
+from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 
 TYPE_CHECKING = False

@@ -9,11 +9,11 @@ from trainyard.docker import image_store
 from trainyard.docker.engine import Engine, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.paths import state_dir
-from trainyard.schedulers.answers import Leftover
 from trainyard.schedulers.exec import directories
 from trainyard.schedulers.exec.container import inventory, labels
 from trainyard.schedulers.exec.container.inventory import parse_time, results_dir
 from trainyard.schedulers.exec.container.judge import judge
+from trainyard.schedulers.responses import Leftover
 from trainyard.workspace.images.base_files import LOOKING_LABEL
 
 TYPE_CHECKING = False

@@ -20,9 +20,7 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.layout import (
     CHECKPOINTS,
     Host,
     channels_of,
-    input_data_config,
     input_mode,
-    resource_config,
 )
 
 #: Of API_DebugHookConfig and API_TensorBoardOutputConfig in the service's reference.
@@ -87,6 +85,44 @@ def documents(request: dict[str, Any], here: Situation) -> dict[str, Any]:
     if _is_profiled(request):
         found["profilerconfig"] = request["ProfilerConfig"]
     return found
+
+
+def resource_config(hosts: list[Host], current: Host, interface: str) -> dict[str, Any]:
+    """Return ``resourceconfig.json`` of a host. Hosts are sorted as text: algo-10 comes before algo-2."""
+    groups: dict[str, list[Host]] = {}
+    for host in hosts:
+        groups.setdefault(host.group, []).append(host)
+    return {
+        "current_host": current.name,
+        "current_instance_type": current.instance_type,
+        "current_group_name": current.group,
+        "hosts": sorted(host.name for host in hosts),
+        "instance_groups": [
+            {
+                "instance_group_name": name,
+                "instance_type": members[0].instance_type,
+                "hosts": sorted(host.name for host in members),
+            }
+            for name, members in groups.items()
+        ],
+        "network_interface_name": interface,
+    }
+
+
+def input_data_config(request: dict[str, Any], host: Host) -> dict[str, Any]:
+    """Return ``inputdataconfig.json`` of a host. A channel in FastFile mode is called File there."""
+    config = {}
+    for channel in channels_of(request, host):
+        source = channel["DataSource"].get("S3DataSource", {})
+        entry = {
+            "TrainingInputMode": "Pipe" if input_mode(request, channel) == "Pipe" else "File",
+            "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+            "RecordWrapperType": channel.get("RecordWrapperType", "None"),
+        }
+        if channel.get("ContentType"):
+            entry["ContentType"] = channel["ContentType"]
+        config[channel["ChannelName"]] = entry
+    return config
 
 
 def output_directories(request: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Hosts, groups, and the files under ``/opt/ml`` that the platform writes."""
+"""The hosts and groups that a request asks for, and the directories of one host below ``/opt/ml``."""
 
 from __future__ import annotations
 
@@ -83,28 +83,6 @@ def _groups(request: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def resource_config(hosts: list[Host], current: Host, interface: str = INTERFACE) -> dict[str, Any]:
-    """Return ``resourceconfig.json`` of a host. Hosts are sorted as text: algo-10 comes before algo-2."""
-    groups: dict[str, list[Host]] = {}
-    for host in hosts:
-        groups.setdefault(host.group, []).append(host)
-    return {
-        "current_host": current.name,
-        "current_instance_type": current.instance_type,
-        "current_group_name": current.group,
-        "hosts": sorted(host.name for host in hosts),
-        "instance_groups": [
-            {
-                "instance_group_name": name,
-                "instance_type": members[0].instance_type,
-                "hosts": sorted(host.name for host in members),
-            }
-            for name, members in groups.items()
-        ],
-        "network_interface_name": interface,
-    }
-
-
 def input_mode(request: dict[str, Any], channel: dict[str, Any]) -> str:
     """Return how a channel's data come: File, FastFile or Pipe."""
     return str(channel.get("InputMode") or request["AlgorithmSpecification"]["TrainingInputMode"])
@@ -118,22 +96,6 @@ def channels_of(request: dict[str, Any], host: Host) -> list[dict[str, Any]]:
         if host.group in names:
             found.append(channel)
     return found
-
-
-def input_data_config(request: dict[str, Any], host: Host) -> dict[str, Any]:
-    """Return ``inputdataconfig.json`` of a host. A channel in FastFile mode is called File there."""
-    config = {}
-    for channel in channels_of(request, host):
-        source = channel["DataSource"].get("S3DataSource", {})
-        entry = {
-            "TrainingInputMode": "Pipe" if input_mode(request, channel) == "Pipe" else "File",
-            "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
-            "RecordWrapperType": channel.get("RecordWrapperType", "None"),
-        }
-        if channel.get("ContentType"):
-            entry["ContentType"] = channel["ContentType"]
-        config[channel["ChannelName"]] = entry
-    return config
 
 
 class Tree:

@@ -27,7 +27,7 @@ _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 def command(home: str, script: list[str]) -> list[str]:
     """The command line that runs a script through this module, from a folder or a zipapp."""
-    load = f"import sys; sys.path.insert(0, {home!r}); from trainyard_toolkit.rank import main"
+    load = f"import sys; sys.path.insert(0, {home!r}); from trainyard_toolkit.mpi_rank import main"
     return [sys.executable, "-c", f"{load}; main(sys.argv[1:])", *script]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 
-from . import program
+from .. import script_command
 
 
 class _EntryPointType(enum.Enum):
-    PYTHON_PACKAGE = program.PYTHON_PACKAGE
-    PYTHON_PROGRAM = program.PYTHON_PROGRAM
-    COMMAND = program.COMMAND
+    PYTHON_PACKAGE = script_command.PYTHON_PACKAGE
+    PYTHON_PROGRAM = script_command.PYTHON_PROGRAM
+    COMMAND = script_command.COMMAND
 
 
 PYTHON_PACKAGE = _EntryPointType.PYTHON_PACKAGE
@@ -20,4 +20,4 @@ COMMAND = _EntryPointType.COMMAND
 
 def get(path: str, name: str) -> _EntryPointType:
     """The kind of the entry point ``name`` in the folder ``path``."""
-    return _EntryPointType(program.kind_of(path, name))
+    return _EntryPointType(script_command.kind_of(path, name))

@@ -10,9 +10,9 @@ import os
 import re
 import signal
 
-from . import config, kernel, log
+from . import input_config, kernel, log
 from .errors import ConfigError
-from .launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
+from .script_launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def load(source: str) -> Job:
         ConfigError: it cannot be read, is not JSON, or has an unknown key or a wrong value.
     """
     if source.lstrip().startswith("{"):
-        return Job(config.parse_object(source, "Cannot read the job document in TRAINYARD_JOB"))
-    return Job(config.read_object(source, "the job document"))
+        return Job(input_config.parse_object(source, "Cannot read the job document in TRAINYARD_JOB"))
+    return Job(input_config.read_object(source, "the job document"))
 
 
 class Job:
@@ -161,9 +161,9 @@ class Job:
             os.environ.pop("SAGEMAKER_PROGRAM", None)
             os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
         if self.code_folder:
-            from . import fetch
+            from . import code_download
 
-            layout.code = fetch.link_folder(self.code_folder, layout.code)
+            layout.code = code_download.link_folder(self.code_folder, layout.code)
         _write(
             layout.hyperparameters, {name: json.dumps(value) for name, value in self._parameters().items()}
         )

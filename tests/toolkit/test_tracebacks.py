@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard_toolkit import traces
+from trainyard_toolkit import tracebacks
+from trainyard_toolkit.child_process import Outcome
 from trainyard_toolkit.failure import from_outcome
-from trainyard_toolkit.process import Outcome
 
 HEAD = "Traceback (most recent call last):\n"
 DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -37,7 +37,7 @@ Root Cause (first observed failure):
     ],
 )
 def test_the_right_traceback_is_found(text: str, summary: str | None, rank: int | None) -> None:
-    found = traces.find(text)
+    found = tracebacks.find(text)
     assert (found.summary() if found else None) == summary
     assert (found.rank if found else None) == rank
 
@@ -51,7 +51,7 @@ def test_ranks_that_write_at_once_are_told_apart() -> None:
         "[1,0]<stderr>:A: 0\n",
         "[1,1]<stderr>:B: 1\n",
     ]
-    found = traces.find("".join(lines))
+    found = tracebacks.find("".join(lines))
     assert found is not None
     assert (found.kind, found.rank) == ("A", 0)
     assert found.frames == [{"file": "a.py", "line": 1, "function": "a", "code": "a()"}]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 
-from . import failure, muster, process
-from .process import Outcome, SignalPipe, Supervisor
+from . import child_process, failure, rendezvous
+from .child_process import Outcome, SignalPipe, Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .launch import Launch
+    from .script_launch import Launch
 
 
-def run(launch: Launch, make_command: Callable[[], process.Command]) -> Outcome:
+def run(launch: Launch, make_command: Callable[[], child_process.Command]) -> Outcome:
     """Run this host's part, and take the other hosts' parts into account.
 
     Args:
@@ -29,7 +29,7 @@ def run(launch: Launch, make_command: Callable[[], process.Command]) -> Outcome:
     environment = launch.environment
     hosts = environment.distribution_hosts
     if environment.is_master:
-        chief = muster.Chief(hosts)
+        chief = rendezvous.Chief(hosts)
         try:
             chief.gather({"welcome": environment.current_host})
             with telling(lambda end: chief.tell({"verdict": end, "host": environment.current_host})):
@@ -37,7 +37,7 @@ def run(launch: Launch, make_command: Callable[[], process.Command]) -> Outcome:
             return lead(launch, _supervisor(launch, command), chief)
         finally:
             chief.close()
-    line, _ = muster.join(environment.current_host, muster.address_of(hosts[0], hosts), {})
+    line, _ = rendezvous.join(environment.current_host, rendezvous.address_of(hosts[0], hosts), {})
     try:
         with telling(line.send):
             command = make_command()
@@ -67,7 +67,7 @@ def ending(launch: Launch, outcome: Outcome) -> dict[str, Any]:
     return {"exit": code, "class": report.fields["class"], "reason": report.fields["reason"]}
 
 
-def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others: bool = True) -> Outcome:
+def lead(launch: Launch, part: Supervisor, chief: rendezvous.Chief, wait_for_others: bool = True) -> Outcome:
     """The first host: stop when another fails, and tell all how the job ended.
 
     Args:
@@ -104,16 +104,16 @@ def lead(launch: Launch, part: Supervisor, chief: muster.Chief, wait_for_others:
     return outcome
 
 
-def _raise_if_failed(chief: muster.Chief) -> None:
+def _raise_if_failed(chief: rendezvous.Chief) -> None:
     """If a host has failed, tell the others and raise."""
     other = chief.failed()
     if other is not None:
         host, message = other
         chief.tell({"verdict": message, "host": host})
-        raise muster.other_host_failed(host, message)
+        raise rendezvous.other_host_failed(host, message)
 
 
-def _follow(launch: Launch, command: process.Command, line: muster.Line) -> Outcome:
+def _follow(launch: Launch, command: child_process.Command, line: rendezvous.Line) -> Outcome:
     """Any other host: stop when the first says so or is lost, and ask it how the job ended."""
     verdict: list[dict[str, Any]] = []
 
@@ -138,7 +138,7 @@ def _follow(launch: Launch, command: process.Command, line: muster.Line) -> Outc
     return accept(launch, outcome, verdict)
 
 
-def accept_early(launch: Launch, line: muster.Line) -> None:
+def accept_early(launch: Launch, line: rendezvous.Line) -> None:
     """End before this host's part begins if the first host has failed already.
 
     Raises:
@@ -146,7 +146,7 @@ def accept_early(launch: Launch, line: muster.Line) -> None:
     """
     verdicts = [message for message in [*line.early, *line.receive()] if "verdict" in message]
     if verdicts or line.lost:
-        accept(launch, process.Outcome(0), verdicts)
+        accept(launch, child_process.Outcome(0), verdicts)
 
 
 def accept(launch: Launch, outcome: Outcome, verdict: list[dict[str, Any]]) -> Outcome:
@@ -162,11 +162,11 @@ def accept(launch: Launch, outcome: Outcome, verdict: list[dict[str, Any]]) -> O
     }
     told = verdict[0] if verdict else lost
     if told["verdict"]["exit"] != 0:
-        raise muster.other_host_failed(told["host"], told["verdict"])
+        raise rendezvous.other_host_failed(told["host"], told["verdict"])
     return outcome
 
 
-def _supervisor(launch: Launch, command: process.Command) -> Supervisor:
+def _supervisor(launch: Launch, command: child_process.Command) -> Supervisor:
     return Supervisor(command, launch.policy, launch.relays(), launch.owns_process)
 
 

@@ -39,6 +39,7 @@ class AppDryRunInfo(Generic[T]):
             just before `Scheduler.schedule`.
         shipment: the code that goes with the job, planned but not shipped, as a
             `trainyard.workspace.shipment.Shipment`; None without code.
+        warnings: what the job asks for and will not get, in sentences.
         record: what the runner stores in the history: component, arguments, workspace, ....
     """
 
@@ -52,7 +53,16 @@ class AppDryRunInfo(Generic[T]):
         self.app_id: str | None = None
         self.client_token = ""
         self.shipment: Any = None
+        self.warnings: list[str] = []
         self.record: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return self._fmt(self.request)
+
+    def warn(self) -> None:
+        """Issue the warnings, as a job is submitted."""
+        if self.warnings:
+            import warnings
+
+            for text in self.warnings:
+                warnings.warn(text, RuntimeWarning, stacklevel=4)

@@ -13,7 +13,7 @@ import time
 
 from . import orphans
 from .errors import StartError
-from .relay import Relay, is_regular_file, read_back
+from .output_relay import Relay, is_regular_file, read_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from .hostnames import Keeper
-    from .jobs import Job
+    from .job_document import Job
     from .layout import Layout
 
 HOSTS_FILE = "/etc/hosts"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard_toolkit import hostview
+from trainyard_toolkit import host_namespaces
 
 from .conftest import clean_environment
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PYTHON = "/usr/bin/python3"
-SOURCE = Path(hostview.__file__).parents[1]
+SOURCE = Path(host_namespaces.__file__).parents[1]
 ROOT = os.geteuid() == 0
 SOMEBODY = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
 # A machine with an /opt of its own, so that what a test leaves there can be looked at, and stays apart from

@@ -6,9 +6,9 @@ import os
 import stat
 
 from . import resources
-from .config import check_ordinary
+from .child_process import Command
 from .errors import CodeError
-from .process import Command
+from .input_config import check_ordinary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

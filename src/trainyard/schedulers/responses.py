@@ -76,6 +76,19 @@ class ListAppResponse:
 
 
 @dataclass
+class Dependency:
+    """A job that another one waits for.
+
+    Args:
+        app_id: its id on the scheduler of the job that waits.
+        any_end: whether any end of it will do, rather than success alone.
+    """
+
+    app_id: str
+    any_end: bool = False
+
+
+@dataclass
 class Check:
     """One finding of `Scheduler.doctor`.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from . import aliases, config, process, program, resources
+from . import aliases, child_process, input_config, resources, script_command
 from .errors import ConfigError
-from .relay import Relay, is_regular_file
+from .output_relay import Relay, is_regular_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .child_process import Outcome, Policy
     from .environment import Environment
-    from .process import Outcome, Policy
 
 LONGEST_VALUE = 128 * 1024  # bytes of NAME=value with its end
 PLAIN = "none"
@@ -44,7 +44,7 @@ class Launch:
         env: its complete environment.
         policy: time limits.
         code_dir: its working directory.
-        owns_process: see :func:`trainyard_toolkit.process.supervise`.
+        owns_process: see :func:`trainyard_toolkit.child_process.supervise`.
         observers: by descriptor (1, 2), who sees the output as it passes.
         prepare: brings the code and what it needs; called once, before anything looks at the script.
     """
@@ -78,7 +78,7 @@ class Launch:
 
     def script(self) -> list[str]:
         """The command line of the script by itself."""
-        return program.argv(self.code_dir, self.name, self.args)
+        return script_command.argv(self.code_dir, self.name, self.args)
 
     def relays(self) -> dict[int, Relay]:
         """The streams that have to pass through us.
@@ -92,10 +92,10 @@ class Launch:
             return {}
         return {2: Relay(2)}
 
-    def supervise(self, command: process.Command) -> Outcome:
+    def supervise(self, command: child_process.Command) -> Outcome:
         """Run a command with this launch's streams and limits."""
-        program.refuse_nul(command.argv, command.env)
-        return process.supervise(command, self.policy, self.relays(), self.owns_process)
+        script_command.refuse_nul(command.argv, command.env)
+        return child_process.supervise(command, self.policy, self.relays(), self.owns_process)
 
 
 def distribution_of(environment: Environment) -> str:
@@ -106,7 +106,7 @@ def distribution_of(environment: Environment) -> str:
     asked = environment.additional_framework_parameters
     if environment.current_instance_group not in environment.distribution_instance_groups:
         return PLAIN
-    return next((kind for flag, kind in _FLAGS.items() if config.is_true(asked.get(flag))), PLAIN)
+    return next((kind for flag, kind in _FLAGS.items() if input_config.is_true(asked.get(flag))), PLAIN)
 
 
 def run(launch: Launch, distribution: str | None = None) -> Outcome:
@@ -118,7 +118,7 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
     kind = distribution or distribution_of(launch.environment)
     if kind == PLAIN:
         launch.prepare()
-        return launch.supervise(program.command(launch.code_dir, launch.name, launch.args, launch.env))
+        return launch.supervise(script_command.command(launch.code_dir, launch.name, launch.args, launch.env))
     if kind == TORCHRUN:
         from . import torchrun
 

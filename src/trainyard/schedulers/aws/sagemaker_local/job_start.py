@@ -1,4 +1,4 @@
-"""Starting a job: writing its directory, then starting its runner; and the settings for that."""
+"""Starting a job: writing its directory, then its supervisor; and the settings for that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.exec.process.launcher import Launcher
 from trainyard.system.identity import machine, myself
 
-RUNNER = "trainyard.schedulers.aws.sagemaker_local.training_run:TrainingRun"
+SUPERVISOR = "trainyard.schedulers.aws.sagemaker_local.training_supervisor:TrainingSupervisor"
 ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
 
@@ -80,7 +80,7 @@ def arn_of(name: str, region: str, role: str) -> str:
     return f"arn:{partition}:sagemaker:{region}:{ACCOUNT if account == '*' else account}:training-job/{name}"
 
 
-def launch(
+def start_job(
     request: dict[str, Any], *, region: str = "", settings: Settings | None = None, app: Any = None
 ) -> TrainingJob:
     """Start a job for a valid CreateTrainingJob request; the job runs when this returns.
@@ -95,7 +95,7 @@ def launch(
         FileExistsError: there is a job of this name.
         ApiError: ValidationException: this machine cannot carry it out.
         StateStoreError: the state directory cannot be written.
-        BackendError: the runner could not be started; nothing is left of the job.
+        BackendError: the supervisor could not be started; nothing is left of the job.
     """
     settings = settings or Settings.from_env()
     rules.check(request, settings.docker, settings.file_systems)
@@ -125,7 +125,7 @@ def launch(
         "settings": asdict(settings),
     }
     try:
-        problem = Launcher(RUNNER, ["-P"], {"PYTHONPATH": _python_path()}).launch(plan)
+        problem = Launcher(SUPERVISOR, ["-P"], {"PYTHONPATH": _python_path()}).launch(plan)
     except OSError as error:
         problem = str(error)
     if problem:

@@ -1,4 +1,4 @@
-"""The runner of one job: it moves the job along the status ladder, and writes its state.
+"""The supervisor of one job: it moves the job along the status ladder, and writes its state.
 
 Two threads share the work. The main one waits for signals, deadlines and failed hosts, and stops the hosts.
 The other one does what takes time: fetching data, starting hosts, waiting for them, sending results.
@@ -19,15 +19,15 @@ from typing import Any, TypeVar
 from trainyard.backoff import Backoff
 from trainyard.schedulers.aws.sagemaker_local.attempt import Attempt, Outcome
 from trainyard.schedulers.aws.sagemaker_local.job_results import send_results
+from trainyard.schedulers.aws.sagemaker_local.job_start import Settings
 from trainyard.schedulers.aws.sagemaker_local.job_status import MESSAGES, Journal
-from trainyard.schedulers.aws.sagemaker_local.launch import Settings
 from trainyard.schedulers.aws.sagemaker_local.log_metrics import final_metrics
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.aws.sagemaker_local.training_platform import Platform
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.exec.process.job_directory import log_exception
-from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
+from trainyard.system.wakeup import Wakeup
 from trainyard.toolkit_import import store
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Ending:
     message: str = ""
 
 
-class TrainingRun:
+class TrainingSupervisor:
     """Carries out one request.
 
     Args:
@@ -178,7 +178,7 @@ class TrainingRun:
             except Exception:
                 log_exception()
                 last = traceback.format_exc().strip().splitlines()[-1]
-                end = Ending("Failed", reason=f"InternalServerError: a fault of the local runner: {last}")
+                end = Ending("Failed", reason=f"InternalServerError: a fault of the local supervisor: {last}")
             self._close(end)
         finally:
             self._post("done")

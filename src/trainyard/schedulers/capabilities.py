@@ -1,0 +1,150 @@
+"""What schedulers can do: the matrix of `trainyard schedulers`, and what a job is checked against before it
+is submitted.
+
+A scheduler declares in `Scheduler.capabilities` only what its code does not show. That it can ``exec``, for
+example, follows from its own `Scheduler.execute`, so the matrix cannot claim what is not there.
+
+``chain`` is an option (a whole number, 1 by default) of the schedulers that can submit a job several times in
+a row: attempt 2 begins when a time limit has ended attempt 1, and goes on from the last checkpoint. It is the
+number of attempts in all. A failure of the program itself ends the chain. The attempts are one job with one
+id and one log.
+"""
+
+from __future__ import annotations
+
+from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from trainyard.specs.app import AppDef, Role
+
+#: Streams, kinds of mounts and retry policies that there are.
+SEPARATE_STREAMS = ("stdout", "stderr", "combined")
+ALL_MOUNTS = ("bind", "volume", "device")
+ALL_RETRIES = ("replica", "role", "application")
+
+#: The columns of the matrix, each with its meaning.
+COLUMNS = {
+    "detached": "a job goes on when the terminal that started it is closed",
+    "follow": "logs are followed while the job writes them",
+    "since_until": "logs are read from a time, or to a time",
+    "streams": "what can be read of a log: stdout, stderr, or both combined",
+    "arrays": "independent replicas can start one by one, as machines become free",
+    "elastic": "a job runs with fewer replicas than it asks for (min_replicas)",
+    "mounts": "kinds of mounts that a job may have",
+    "workspaces": "the code of a directory travels with the job",
+    "training": "train.script runs with channels, results and checkpoints",
+    "retries": "what a retry policy may start again",
+    "exec": "`trainyard exec` starts a command in a running replica",
+    "after": "`run --after` lets a job wait for others",
+    "chain": "the option chain continues a job that its time limit ended, from its last checkpoint",
+    "delete": "`trainyard delete` removes what the backend keeps of a job",
+    "doctor": "`trainyard doctor` checks whether jobs could run",
+    "gc": "`trainyard gc` finds what jobs left behind",
+}
+
+# The methods by which a scheduler has a capability: one of them is not the one of the interface.
+_METHODS = {
+    "follow": ("log_blocks", "log_iter"),
+    "workspaces": ("plan_shipment",),
+    "exec": ("execute",),
+    "after": ("depend_on",),
+    "delete": ("delete", "_delete_existing"),
+    "doctor": ("doctor",),
+    "gc": ("leftovers",),
+}
+_INTERFACE = "trainyard.schedulers.base"
+
+
+@dataclass
+class Capabilities:
+    """What a scheduler declares, since no method shows it.
+
+    Attributes:
+        streams: of `SEPARATE_STREAMS`, those that its logs can be asked for.
+        since_until: whether its logs have times.
+        arrays: whether independent replicas start one by one.
+        elastic: whether ``min_replicas`` has an effect.
+        mounts: of `ALL_MOUNTS`, the kinds that work.
+        retries: of `ALL_RETRIES`, the policies that work.
+        detached: whether jobs outlive the terminal that they are started from.
+        ignores: ``mounts``, ``elastic`` or ``retries`` where a job that needs it runs without it, after a
+            warning; such a job is refused otherwise.
+        notes: by column, some words instead of "yes", such as ``{"exec": "srun"}``. What the scheduler
+            cannot do stays "no".
+    """
+
+    streams: tuple[str, ...] = ("combined",)
+    since_until: bool = True
+    arrays: bool = False
+    elastic: bool = False
+    mounts: tuple[str, ...] = ()
+    retries: tuple[str, ...] = ALL_RETRIES
+    detached: bool = True
+    ignores: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
+    """Return what a scheduler can do, by column: whether, or in a few words how."""
+    declared: Capabilities = getattr(scheduler, "capabilities", None) or Capabilities()
+    found: dict[str, bool | str] = {name: has_own(scheduler, *methods) for name, methods in _METHODS.items()}
+    reads_logs = bool(found["follow"])
+    found |= {
+        "detached": declared.detached,
+        "since_until": reads_logs and declared.since_until,
+        "streams": reads_logs and (", ".join(declared.streams) or False),
+        "arrays": declared.arrays,
+        "elastic": declared.elastic,
+        "mounts": ", ".join(declared.mounts) or False,
+        "retries": ", ".join(declared.retries) or False,
+        "training": bool(scheduler.reads_training_specs) or has_own(scheduler, "toolkit_place"),
+        "chain": "chain" in scheduler.run_opts(),
+    }
+    return {name: declared.notes.get(name, found[name]) if found[name] else False for name in COLUMNS}
+
+
+def has_own(scheduler: Any, *methods: str) -> bool:
+    """Tell whether a scheduler has a method that is not merely the interface's."""
+    return any(
+        getattr(getattr(type(scheduler), name, None), "__module__", _INTERFACE) != _INTERFACE
+        for name in methods
+    )
+
+
+# ---- what a job needs
+
+
+def check_needs(scheduler: str, capabilities: Capabilities, app: AppDef) -> list[str]:
+    """Compare what a job needs with what its scheduler can do; returns what will have no effect.
+
+    Raises:
+        ConfigError: it needs what the scheduler lacks and does not ignore. All of it is reported at once.
+    """
+    ignored, refused = [], []
+    for role in app.roles:
+        for need, words in _lacking(role, capabilities):
+            if need in capabilities.ignores:
+                ignored.append(f"role {role.name!r}: {scheduler} ignores {words}")
+            else:
+                refused.append(f"role {role.name!r}: {scheduler} has no {words}")
+    if refused:
+        raise ConfigError("; ".join(refused), hint="`trainyard schedulers` shows what each scheduler can do.")
+    return ignored
+
+
+def _lacking(role: Role, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
+    """Yield what a role needs and is not there: the capability, and the words for it."""
+    kinds = {type(mount).__name__.removesuffix("Mount").lower(): None for mount in role.mounts}
+    missing = [kind for kind in kinds if kind not in capabilities.mounts]
+    if missing:
+        yield "mounts", f"mounts of type {', '.join(missing)}"
+    if role.min_replicas not in (None, role.num_replicas) and not capabilities.elastic:
+        yield "elastic", f"min_replicas={role.min_replicas}"
+    policy = role.retry_policy.value.lower()
+    if role.max_retries and policy not in capabilities.retries:
+        yield "retries", f"retry policy {role.retry_policy.value}"

@@ -1,0 +1,267 @@
+"""Running the native programs of a cluster, on this machine or on another one.
+
+Three failures are told apart. A program that is missing is a `ConfigError`. A host that cannot be reached, or
+a program that does not end in time, is an `UnreachableError`, which says nothing about any job. Everything
+else is an `Answer` with an exit code, and the backend decides what its words mean.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import threading
+from abc import ABC, abstractmethod
+
+from trainyard.errors import BackendError, ConfigError, UnreachableError
+from trainyard.lazy_dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import IO
+
+#: How long a native command may take. Controllers under load answer late: Slurm waits 10 s for each message.
+COMMAND_SECONDS = 60.0
+#: More output than this is not kept: no list of jobs is that long.
+MOST_OUTPUT = 256 << 20
+#: What a shell ends with if there is no such program.
+NOT_FOUND = 127
+
+
+@dataclass
+class Answer:
+    """What a program printed, and how it ended. ``code`` is its exit code, -N after signal N."""
+
+    command: list[str]
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        """The standard output as text."""
+        return self.out.decode("utf-8", "replace")
+
+    @property
+    def words(self) -> str:
+        """What it complained about, in its own words."""
+        return self.err.strip() or self.text.strip()[-2000:] or f"exit code {self.code}"
+
+
+class Commands(ABC):
+    """Where native programs run. Instances may be used by several threads.
+
+    Attributes:
+        host: the name of the other machine as ssh knows it; "" for this one.
+    """
+
+    host = ""
+
+    @property
+    def where(self) -> str:
+        """Where programs run, for messages: "here", "on login1"."""
+        return f"on {self.host}" if self.host else "here"
+
+    @abstractmethod
+    def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
+        """Return the command of this machine that runs a command there."""
+
+    @abstractmethod
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment for commands of this machine."""
+
+    def prepare(self) -> None:  # noqa: B027 - this machine needs none
+        """Make sure that commands can run there; on a terminal this may ask for a password.
+
+        Raises:
+            UnreachableError: they cannot.
+        """
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes | IO[bytes] = b"",
+        timeout: float = COMMAND_SECONDS,
+        most: int = MOST_OUTPUT,
+        hint: str = "",
+    ) -> Answer:
+        """Run a program to its end.
+
+        Args:
+            command: the program and its arguments.
+            stdin: what it reads: bytes, or an open file.
+            timeout: seconds after which it is killed.
+            most: bytes of output that are kept.
+            hint: what to do if the program is missing.
+
+        Raises:
+            ConfigError: there is no such program.
+            UnreachableError: it did not end in time, or the host cannot be reached.
+        """
+        self.prepare()
+        answer = self._run(list(command), stdin, timeout, most)
+        if answer.code == NOT_FOUND and _is_missing(answer):
+            raise missing_program(command[0], self, hint)
+        return answer
+
+    def check(
+        self,
+        command: Sequence[str],
+        attempt: str,
+        *,
+        stdin: bytes | IO[bytes] = b"",
+        timeout: float = COMMAND_SECONDS,
+        hint: str = "",
+    ) -> Answer:
+        """Run a program that must succeed.
+
+        Args:
+            command: the program and its arguments.
+            attempt: what is attempted, for the message: "submit the job".
+            stdin: what it reads.
+            timeout: seconds after which it is killed.
+            hint: what to do if it fails.
+
+        Raises:
+            BackendError: it failed; the message has its own words.
+        """
+        answer = self.run(command, stdin=stdin, timeout=timeout, hint=hint)
+        if answer.code != 0:
+            raise BackendError(f"cannot {attempt} {self.where}: {answer.words}", hint=hint)
+        return answer
+
+    def shell(
+        self,
+        script: str,
+        arguments: Sequence[str] = (),
+        *,
+        stdin: bytes | IO[bytes] = b"",
+        timeout: float = COMMAND_SECONDS,
+    ) -> Answer:
+        """Run a script of the POSIX shell; its arguments are ``$1`` and so on."""
+        return self.run(["sh", "-c", script, "sh", *arguments], stdin=stdin, timeout=timeout)
+
+    def join(self, command: Sequence[str], *, tty: bool = False) -> int:
+        """Run a program joined to this terminal; returns its exit code, 128 + N after signal N.
+
+        Args:
+            command: the program and its arguments.
+            tty: whether it gets a terminal there.
+
+        Raises:
+            ConfigError: there is no such program.
+        """
+        self.prepare()
+        try:
+            with _Interruptions():
+                code = subprocess.run(
+                    self.argv(command, tty=tty), env=dict(self.environment()), check=False
+                ).returncode
+        except FileNotFoundError:
+            raise missing_program(command[0], self, "") from None
+        return 128 - code if code < 0 else code
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program whose output is read as it comes. The caller closes its pipes."""
+        self.prepare()
+        try:
+            return subprocess.Popen(
+                self.argv(command),
+                env=dict(self.environment()),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+        except FileNotFoundError:
+            raise missing_program(command[0], self, "") from None
+
+    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int) -> Answer:
+        try:
+            process = subprocess.Popen(
+                self.argv(command),
+                env=dict(self.environment()),
+                stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            return Answer(command, NOT_FOUND, b"", f"{command[0]}: not found")
+        except OSError as error:
+            raise BackendError(f"cannot start {command[0]}: {error.strerror}") from error
+        try:
+            out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise UnreachableError(
+                f"{command[0]} {self.where} did not answer within {timeout:g} s",
+                hint="Nothing is known about the jobs now. Try again later.",
+            ) from None
+        except BaseException:
+            _end(process)
+            raise
+        return Answer(command, process.returncode, out[:most], err.decode("utf-8", "replace"))
+
+
+class LocalCommands(Commands):
+    """Runs programs on this machine."""
+
+    def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
+        """Return the command itself."""
+        return list(command)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return this process's environment."""
+        return os.environ
+
+
+def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
+    """Describe that there is no such program."""
+    fallback = (
+        f"Look for it with: ssh {shlex.quote(commands.host)} command -v {program}"
+        if commands.host
+        else "Run this on a login node of the cluster, or name one: -cfg host=LOGIN_NODE."
+    )
+    return ConfigError(f"there is no program {program!r} {commands.where}", hint=hint or fallback)
+
+
+def _is_missing(answer: Answer) -> bool:
+    """Tell a missing program from a program that ends with 127 by itself."""
+    return "not found" in answer.err or "No such file" in answer.err
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program with all that it started, and collect it."""
+    import signal
+
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        process.kill()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                pass
+    process.wait()
+
+
+class _Interruptions:
+    """While a joined program runs, Ctrl-C is its own to handle."""
+
+    def __enter__(self) -> None:
+        import signal
+
+        self._is_main = threading.current_thread() is threading.main_thread()
+        if self._is_main:
+            self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def __exit__(self, *error: object) -> None:
+        import signal
+
+        if self._is_main:
+            signal.signal(signal.SIGINT, self._before)

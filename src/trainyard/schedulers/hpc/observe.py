@@ -1,0 +1,201 @@
+"""From what the queue says and what the job's folder tells to a description of the job. Pure functions.
+
+Absent is not ended: only an explicit terminal state of the queue or of the accounting, or an exit record that
+our own script left, ends a job. What is not known stays open.
+"""
+
+from __future__ import annotations
+
+from trainyard.schedulers.responses import DescribeAppResponse
+from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
+    from trainyard.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
+
+#: A job may be missing in the queue for so long after its submission: accounting lags.
+LAG_SECONDS = 60.0
+
+
+def describe(
+    app_id: str, native: Sequence[NativeJob], job: SharedJob | None, problem: str = "", now: float = 0.0
+) -> DescribeAppResponse | None:
+    """Describe a job; None if neither the queue nor the storage knows it.
+
+    Args:
+        app_id: the job.
+        native: what the queue says of its submissions, oldest first; empty if it does not list them.
+        job: what its folder tells, if there is one.
+        problem: why the queue did not answer; "" if it did.
+        now: seconds since the epoch.
+    """
+    if job is None and not native:
+        if problem:
+            return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
+        return None
+    state, reason = job_state(native, job, problem, now)
+    roles = _roles(native[-1] if native else None, job, state)
+    return DescribeAppResponse(
+        app_id=app_id,
+        state=state,
+        num_restarts=_restarts(native, job),
+        msg=reason or _failed_replica(roles) or NONE,
+        roles_statuses=roles,
+        metadata=_metadata(native),
+        results=None,
+    )
+
+
+def job_state(
+    native: Sequence[NativeJob], job: SharedJob | None, problem: str, now: float
+) -> tuple[AppState, str]:
+    """Return the state of a job, and why it is in that state."""
+    live = [item for item in native if not is_terminal(item.state)]
+    if live:
+        current = next((item for item in live if item.state == AppState.RUNNING), live[0])
+        return current.state, current.reason
+    ended = state_by_records(job) if job is not None else None
+    if problem:
+        return ended or (AppState.UNREACHABLE, problem)
+    if job is not None and job.cancelled_by and (native or ended is not None):
+        return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
+    if native:
+        return _native_end(native, job, ended)
+    if ended is not None:
+        return ended
+    assert job is not None
+    created = float(job.document.get("created_at", now))
+    if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
+        return AppState.SUBMITTED, ""
+    return AppState.UNKNOWN, "the queue does not list it any more, and it left no exit record"
+
+
+def _native_end(
+    native: Sequence[NativeJob], job: SharedJob | None, ended: tuple[AppState, str] | None
+) -> tuple[AppState, str]:
+    """Return how a job ended of which the queue says that all its submissions have ended."""
+    # links of a chain that had nothing left to do end with success
+    worst = [item for item in native if item.state != AppState.SUCCEEDED]
+    if not worst:
+        return ended if ended is not None else (AppState.SUCCEEDED, native[-1].reason)
+    if job is not None and job.chain > 1 and ended is not None and ended[0] == AppState.SUCCEEDED:
+        return ended
+    last = worst[-1]
+    return last.state, last.reason
+
+
+def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
+    """Return how a job ended by the records in its folder; None if they do not tell an end."""
+    wanted = [(role, k) for role, count in job.layout for k in range(count)]
+    records = [job.replicas[key] for key in wanted if key in job.replicas]
+    if job.submission is not None:
+        final = job.submission
+        if not _is_final(final, job):
+            return None
+    elif not records or len(records) < len(wanted) or not all(_is_final(record, job) for record in records):
+        return None
+    else:
+        final = next((record for record in records if record.code), records[-1])
+    if final.why == "time-limit":
+        return AppState.FAILED, "the time limit was reached"
+    if job.cancelled_by:
+        return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
+    if final.code == 0:
+        return AppState.SUCCEEDED, ""
+    if final.why == "stopped":
+        return None  # the queue stopped it, and may start it again
+    return AppState.FAILED, ""
+
+
+def _is_final(record: AttemptRecord, job: SharedJob) -> bool:
+    """Tell whether this is an end, and no other submission of a chain goes on after it."""
+    goes_on = record.why != "ended" and record.link + 1 < job.chain and not job.cancelled_by
+    return record.code is not None and not goes_on
+
+
+def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> list[RoleStatus]:
+    layout = job.layout if job is not None else []
+    hosts = native.hosts if native is not None else []
+    if len(hosts) != sum(count for _, count in layout):
+        hosts = []  # which of them runs which replica is not known
+    roles = []
+    number = 0
+    for role, count in layout:
+        replicas = []
+        for k in range(count):
+            said = native.replicas.get(number) if native is not None else None
+            record = job.replicas.get((role, k)) if job is not None else None
+            replicas.append(_replica(role, k, record, said, state, hosts[number] if hosts else ""))
+            number += 1
+        roles.append(RoleStatus(role, replicas))
+    return roles
+
+
+def _replica(
+    role: str, k: int, record: AttemptRecord | None, said: NativeReplica | None, state: AppState, host: str
+) -> ReplicaStatus:
+    status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
+    if said is not None:
+        status.hostname = said.host or status.hostname
+        status.reason, status.exit_code = said.reason, said.exit_code
+    if record is not None:
+        status.hostname = record.host or status.hostname
+        status.restarts = record.attempt
+        status.started_at, status.ended_at = record.started_at, record.ended_at
+        if record.code is not None:
+            status.exit_code = record.code
+            status.state = AppState.SUCCEEDED if record.code == 0 else AppState.FAILED
+            status.reason = reason_of_exit(record) or status.reason
+        else:
+            status.state = AppState.RUNNING
+    if said is not None and said.state is not None and (record is None or record.code is None):
+        status.state = said.state
+    if is_terminal(state) and not is_terminal(status.state):
+        status.state = state  # it left no exit record: it was killed, or never started
+        if record is not None and state != AppState.SUCCEEDED:
+            status.reason = status.reason or "it was killed before it could say how it ended"
+    elif state == AppState.UNREACHABLE and not is_terminal(status.state):
+        status.state = AppState.UNREACHABLE
+    return status
+
+
+def reason_of_exit(record: AttemptRecord) -> str:
+    """Return in words how a replica ended."""
+    if record.code is None or record.code == 0:
+        return "stopped at the time limit" if record.why == "time-limit" else ""
+    import signal
+
+    text = f"exit code {record.code}"
+    if record.code > 128:
+        try:
+            text = f"signal {signal.Signals(record.code - 128).name}"
+        except ValueError:
+            pass
+    return {
+        "time-limit": f"{text} after the warning of the time limit",
+        "stopped": f"{text} after a stop",
+    }.get(record.why, text)
+
+
+def _failed_replica(roles: Sequence[RoleStatus]) -> str:
+    """Return the reason of the first replica that failed by itself."""
+    failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED and r.reason]
+    failed.sort(key=lambda replica: replica.ended_at or float("inf"))
+    return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
+
+
+def _restarts(native: Sequence[NativeJob], job: SharedJob | None) -> int:
+    by_queue = max((item.restarts for item in native), default=0)
+    return max(by_queue, job.attempts - 1 if job is not None else 0)
+
+
+def _metadata(native: Sequence[NativeJob]) -> dict[str, str]:
+    if not native:
+        return {}
+    return {
+        "native_id": ",".join(item.native_id for item in native),
+        "native_state": native[-1].native_state,
+    }

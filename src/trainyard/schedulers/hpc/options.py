@@ -1,0 +1,45 @@
+"""Options that every cluster has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.specs.options import option
+
+
+@dataclass
+class HpcOpts:
+    """How a job reaches a cluster; a backend's options inherit these."""
+
+    host: str | None = option(
+        "login node to submit on, as ssh knows it, such as me@login1; by default this machine",
+        default=None,
+        sends="to",
+    )
+    shared_dir: str | None = option(
+        "folder on storage that all nodes share, for code, logs and results; ~/.trainyard there by default",
+        default=None,
+        sends="to",
+    )
+    workdir: str | None = option(
+        "directory on the cluster to run in; by default the workspace, or else the current directory",
+        default=None,
+    )
+    env: dict[str, str] | None = option("more environment variables of all replicas", default=None)
+    copy_env: list[str] | None = option(
+        "patterns of variables of this machine to copy into the job; by default PATH and what an activated "
+        "environment sets, unless host is given",
+        default=None,
+    )
+    prologue: list[str] | None = option(
+        "lines of shell to run on each node before the program, such as 'module load cuda'", default=None
+    )
+    chain: int = option(
+        "number of submissions in a row, each of which goes on from the last checkpoint if the time limit "
+        "ended the one before",
+        default=1,
+    )
+    grace_period: float = option(
+        "seconds between the warning of the time limit, or a cancellation, and the end of the program",
+        default=60.0,
+    )

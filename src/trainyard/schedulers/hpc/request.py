@@ -1,0 +1,308 @@
+"""From a job to what is submitted: the folder's files and the native script. All of it is pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import posixpath
+import re
+import shlex
+
+from trainyard.errors import ConfigError
+from trainyard.lazy_dataclass import dataclass, field
+from trainyard.schedulers.hpc import shared_folder
+from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, job_folder
+from trainyard.specs.substitution import macros
+from trainyard.specs.training import grace_variables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from trainyard.schedulers.hpc.options import HpcOpts
+    from trainyard.specs.app import AppDef, Role
+    from trainyard.workspace.manifest import Manifest
+
+RANK0_ENV = "TORCHX_RANK0_HOST"
+#: Stands in the script for the number of a submission of a chain, from 0.
+LINK = "@LINK@"
+#: What stands in values for the paths and numbers that only a node knows; `_quoted` puts the variables there.
+REPLICA, JOB_DIR = "@{replica}@", "@{job}@"
+_NODE_VALUES = {REPLICA: "$TRAINYARD_REPLICA", JOB_DIR: "$TRAINYARD_JOB_DIR"}
+_NODE_VALUE = re.compile("|".join(re.escape(mark) for mark in _NODE_VALUES))
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+#: What an activated environment sets, which makes ``python`` in the job the one of the submitting shell.
+ENVIRONMENT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_*",
+    "PYTHONPATH",
+    "MODULEPATH",
+    "LOADEDMODULES",
+)
+
+
+@dataclass
+class HpcRequest:
+    """What will be submitted. It can be printed: only ``roles`` may hold secrets, which are masked there.
+
+    Args:
+        app_id: id of the job, which is also its native name or comment.
+        host: the login node; "" for this machine.
+        shared_dir: the folder on shared storage; may begin with ``~/`` until it is submitted to another host.
+        command: the native submit command. The script goes to its standard input.
+        script: the native script. `LINK` in it stands for the number of the submission.
+        roles: content of the files ``roles/ROLE.sh``.
+        layout: role and number of replicas, in order.
+        chain: how many submissions.
+        workdir: the directory to run in.
+        warnings: what has no effect here.
+        details: more values of the backend, which go into ``job.json`` as they are.
+    """
+
+    app_id: str
+    name: str
+    host: str
+    shared_dir: str
+    command: list[str]
+    script: str
+    roles: dict[str, str]
+    layout: list[tuple[str, int]]
+    chain: int = 1
+    workdir: str = ""
+    warnings: list[str] = field(default_factory=list)
+    #: Native options that make it wait for other jobs, from `HpcScheduler.depend_on`.
+    dependencies: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The job's folder."""
+        return job_folder(self.shared_dir, self.app_id)
+
+    def __str__(self) -> str:
+        from trainyard.redaction import redact_text
+
+        lines = [f"# {warning}" for warning in self.warnings]
+        where = f" on {self.host}" if self.host else ""
+        lines.append(f"# {shlex.join([*self.command, *self.dependencies])}  < script{where}")
+        lines.append(self.script.rstrip("\n"))
+        for name, text in self.roles.items():
+            lines += ["", f"# {posixpath.join(self.folder, 'roles', name + '.sh')}", _masked(text)]
+        return redact_text("\n".join(lines))
+
+    def at_home(self, home: str) -> HpcRequest:
+        """Return the request with the home directory in place of ``~``."""
+        if not self.shared_dir.startswith("~/"):
+            return self
+        return self.moved(self.shared_dir, posixpath.join(home, self.shared_dir[2:]))
+
+    def moved(self, planned: str, path: str) -> HpcRequest:
+        """Return the request with another path in place of a planned one."""
+        if planned == path:
+            return self
+        from dataclasses import replace
+
+        def put(text: str) -> str:
+            return text.replace(planned, path)
+
+        return replace(
+            self,
+            shared_dir=put(self.shared_dir),
+            command=[put(word) for word in self.command],
+            script=put(self.script),
+            roles={name: put(text) for name, text in self.roles.items()},
+            workdir=put(self.workdir),
+        )
+
+
+class JobPlan:
+    """What a backend needs of a job to write its script.
+
+    Args:
+        app: the job.
+        opts: the options.
+        app_id: its id.
+        manifest: its workspace, if code travels with it.
+
+    Attributes:
+        host: the login node; "" for this machine.
+        shared_dir, folder, workdir: paths on the cluster. Those of another host may begin with ``~/``; the
+            home directory takes that place before anything is submitted, also within quotes.
+    """
+
+    def __init__(self, app: AppDef, opts: HpcOpts, app_id: str, manifest: Manifest | None) -> None:
+        self.app = app
+        self.opts = opts
+        self.app_id = app_id
+        self.host = opts.host or ""
+        self.shared_dir = _shared_dir(opts)
+        self.folder = job_folder(self.shared_dir, app_id)
+        self.layout = [(role.name, role.num_replicas) for role in app.roles]
+        self.workdir = self._workdir(manifest)
+        self.warnings: list[str] = []
+        self.details: dict[str, Any] = {}
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas the job has."""
+        return sum(count for _, count in self.layout)
+
+    def log_path(self, name: str) -> str:
+        """Return a path for what the native script itself prints."""
+        return posixpath.join(self.folder, "logs", name)
+
+    def run(self, mode: str, *words: str, link: bool = True) -> list[str]:
+        """Return a command that calls ``run.sh``; the backend quotes it for its script."""
+        links = ["--link", LINK] if link and self.opts.chain > 1 else []
+        return ["sh", posixpath.join(self.folder, RUN_SCRIPT), mode, *links, *words]
+
+    def around_job(self, *command: str, retries: int = 0, rank0: str = "") -> list[str]:
+        """Return the command to put around what starts all replicas of a submission."""
+        return self.run("job", *_flags(retries, rank0), "--", *command)
+
+    def replica(
+        self, role: str, index: str, *, alone: bool = False, retries: int = 0, rank0: str = ""
+    ) -> list[str]:
+        """Return the command that runs one replica on its node.
+
+        Args:
+            role: its role; "-" if ``index`` counts through all roles.
+            index: a number, or a variable that holds it: ``SLURM_PROCID``, ``LSB_JOBINDEX-1``.
+            alone: whether no `around_job` is around it, as in arrays.
+            retries: how often it is started again after a failure; only if it is alone.
+            rank0: host of the first replica, if it is known; only if it is alone.
+        """
+        return self.run("replica", *_flags(retries, rank0), role, index, link=alone)
+
+    def request(self, command: Sequence[str], script: str) -> HpcRequest:
+        """Return the request with this submit command and script."""
+        return HpcRequest(
+            app_id=self.app_id,
+            name=self.app.name,
+            host=self.host,
+            shared_dir=self.shared_dir,
+            command=list(command),
+            script=script,
+            roles={role.name: self._role_file(role) for role in self.app.roles},
+            layout=self.layout,
+            chain=self.opts.chain,
+            workdir=self.workdir,
+            warnings=self.warnings,
+            details=self.details,
+        )
+
+    def _workdir(self, manifest: Manifest | None) -> str:
+        if self.opts.workdir:
+            return self.opts.workdir
+        if manifest is not None:
+            return posixpath.join(self.shared_dir, "code", manifest.fingerprint[:32])
+        return os.getcwd() if not self.host else posixpath.join(self.folder, "work")
+
+    def _role_file(self, role: Role) -> str:
+        values = macros.Values(
+            img_root=self.workdir, app_id=self.app_id, replica_id=REPLICA, rank0_env=RANK0_ENV
+        )
+        env = {key: values.substitute(value) for key, value in role.env.items()}
+        env = {
+            "PYTHONUNBUFFERED": "1",
+            **_copied(self.opts, self.host),
+            **(self.opts.env or {}),
+            **env,
+            **grace_variables(env, self.opts.grace_period),
+        }
+        wrong = sorted(name for name in env if not _VARIABLE.match(name))
+        if wrong:
+            raise ConfigError(
+                f"role {role.name!r}: a shell cannot set the variable {wrong[0]!r}",
+                hint="Names of variables have letters, digits and _ on clusters.",
+            )
+        lines = [*(self.opts.prologue or ())]
+        lines += [f"export {name}={quoted(value)}" for name, value in env.items()]
+        lines.append(f"cd {quoted(self.workdir)} || exit 72")
+        command = [role.entrypoint, *(values.substitute(argument) for argument in role.args)]
+        lines.append("set -- " + " ".join(quoted(word) for word in command))
+        return "\n".join(lines) + "\n"
+
+
+def quoted(text: str) -> str:
+    """Quote a text for the shell; the marks for what only a node knows become its variables."""
+    parts = []
+    position = 0
+    for match in _NODE_VALUE.finditer(text):
+        if match.start() > position:
+            parts.append(shlex.quote(text[position : match.start()]))
+        parts.append(f'"{_NODE_VALUES[match.group()]}"')
+        position = match.end()
+    if position < len(text) or not parts:
+        parts.append(shlex.quote(text[position:]))
+    return "".join(parts)
+
+
+def document_of(request: HpcRequest) -> dict[str, Any]:
+    """Return what ``job.json`` holds of a request; nothing of it is secret."""
+    return {
+        "app_id": request.app_id,
+        "name": request.name,
+        "layout": [list(pair) for pair in request.layout],
+        "chain": request.chain,
+        "workdir": request.workdir,
+        **request.details,
+    }
+
+
+def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[bytes, int]]:
+    """Return the files of a job's folder."""
+    layout = "".join(f"{role} {count}\n" for role, count in request.layout)
+    return {
+        "job.json": (json.dumps(document, indent=1).encode(), 0o600),
+        "script": (request.script.encode(), 0o600),
+        "layout": (layout.encode(), 0o600),
+        RUN_SCRIPT: (shared_folder.run_script(), 0o700),
+        **{
+            f"roles/{name}.sh": (text.encode("utf-8", "surrogateescape"), 0o600)
+            for name, text in request.roles.items()
+        },
+    }
+
+
+def _flags(retries: int, rank0: str) -> list[str]:
+    return [*(["--retries", str(retries)] if retries else []), *(["--rank0", rank0] if rank0 else [])]
+
+
+def _shared_dir(opts: HpcOpts) -> str:
+    path = opts.shared_dir or shared_folder.DEFAULT_SHARED
+    if not opts.host:
+        return os.path.abspath(os.path.expanduser(path))
+    path = posixpath.normpath(path)
+    if not path.startswith(("/", "~/")):
+        raise ConfigError(
+            f"shared_dir={path!r} is not an absolute path", hint="Begin it with / or with ~/ on another host."
+        )
+    return path
+
+
+def _copied(opts: HpcOpts, host: str) -> dict[str, str]:
+    patterns = opts.copy_env if opts.copy_env is not None else () if host else ENVIRONMENT
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if _VARIABLE.match(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def _masked(text: str) -> str:
+    """Return a role's file without the values of variables that hold secrets."""
+    from trainyard.redaction import REDACTED, Redactor
+
+    redactor = Redactor()
+    lines = []
+    for line in text.rstrip("\n").split("\n"):
+        match = re.match(r"export ([A-Za-z_][A-Za-z0-9_]*)=(.*)\Z", line)
+        if match and redactor.value(match[1], match[2]) != match[2]:
+            line = f"export {match[1]}={REDACTED}"
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,262 @@
+#!/bin/sh
+# Runs a job's replicas on the nodes of a cluster. It lies in the job's folder; POSIX shell only.
+#
+#   sh run.sh job     [--link N] [--retries N] [--rank0 HOST] -- COMMAND...
+#       around everything that one submission starts; COMMAND starts the replicas (srun, mpirun, blaunch, ...)
+#   sh run.sh replica [--link N] [--retries N] [--rank0 HOST] [--attempt N] ROLE INDEX
+#       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
+#       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
+#       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
+#   sh run.sh warn    asks all replicas of the job to stop, as the warning of the time limit does
+#
+# What it leaves behind, each file written whole or not at all:
+#   state/job.ATTEMPT.start, .exit           of the submission
+#   state/ROLE-K.ATTEMPT.start, .exit        of replica K: KEY=VALUE lines
+#   logs/ROLE-K/ATTEMPT.out, .err            what the program wrote
+#   logs/ROLE-K/ATTEMPT.idx                  "NANOSECONDS SIZE_OF_OUT SIZE_OF_ERR" whenever they had grown
+#
+# "why" in an exit record: ended (the program ended by itself), time-limit (after the warning), stopped (SIGTERM).
+# Exit codes of this script: the program's; 124 if it ended with 0 after the warning of the time limit.
+
+job=$(cd "$(dirname "$0")" && pwd) || exit 70
+mask=$(umask)
+umask 077
+mode=$1
+shift
+link=0 retries=0 rank0= attempt=${TRAINYARD_ATTEMPT:-}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --link) link=$2 && shift 2 ;;
+    --retries) retries=$2 && shift 2 ;;
+    --rank0) rank0=$2 && shift 2 ;;
+    --attempt) attempt=$2 && shift 2 ;;
+    --) shift && break ;;
+    *) break ;;
+    esac
+done
+
+now() {
+    seconds=$(date +%s.%N)
+    case $seconds in
+    *N*) seconds=$(date +%s).000000000 ;;
+    esac
+    printf '%s' "$seconds"
+}
+
+record() { # record FILE LINE...
+    file=$1
+    shift
+    printf '%s\n' "$@" >"$file.$$.tmp" && mv -f "$file.$$.tmp" "$file"
+}
+
+value() { # value FILE KEY: prints what a record has for a key
+    sed -n "s/^$2=//p" "$1" 2>/dev/null
+}
+
+next_attempt() { # next_attempt NAME: prints the number of the next attempt, which it claims
+    number=0
+    while [ -e "$job/state/$1.$number.start" ] || ! mkdir "$job/state/.$1.$number" 2>/dev/null; do
+        number=$((number + 1))
+        [ "$number" -lt 100000 ] || exit 74
+    done
+    printf '%s' "$number"
+}
+
+last_exit() { # last_exit NAME BEFORE: prints the exit record of the attempt before this one
+    [ "$2" -gt 0 ] && printf '%s' "$job/state/$1.$(($2 - 1)).exit"
+}
+
+go_on() { # go_on NAME: whether this link of a chain has anything to do
+    [ ! -e "$job/cancelled" ] || return 1
+    [ "$link" -gt 0 ] || return 0
+    number=0
+    while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
+    previous=$(last_exit "$1" "$number")
+    [ -z "$previous" ] || [ "$(value "$previous" why)" != ended ]
+}
+
+# ---- signals: the first one says why the program has to stop
+
+why=
+stop() { # stop WHY: pass SIGTERM on, so that a checkpoint is written
+    [ -n "$why" ] || why=$1
+    signalled=yes
+    [ -n "$pid" ] && send TERM
+    return 0
+}
+
+send() { # send SIGNAL: to the program with all that it started
+    kill -s "$1" -- "-$pid" 2>/dev/null || kill -s "$1" "$pid" 2>/dev/null
+}
+
+watch_signals() {
+    trap 'stop stopped' TERM INT HUP
+    for signal in USR1 ${TRAINYARD_WARNING_SIGNALS:-USR2 XCPU}; do
+        # shellcheck disable=SC2064
+        trap 'stop time-limit' "$signal"
+    done
+}
+
+await() { # await: waits for $pid, through signals; leaves its exit code in $code
+    code=127
+    while :; do
+        signalled=
+        wait "$pid"
+        ended=$?
+        if [ -n "$signalled" ]; then
+            kill -0 "$pid" 2>/dev/null && continue
+            wait "$pid" 2>/dev/null
+            again=$?
+            [ "$again" = 127 ] || ended=$again
+        fi
+        code=$ended
+        return
+    done
+}
+
+# ---- one submission
+
+run_job() {
+    go_on job || exit 0
+    pid=
+    watch_signals
+    while :; do
+        attempt=$(next_attempt job)
+        export TRAINYARD_ATTEMPT="$attempt"
+        [ -z "$rank0" ] || export TRAINYARD_RANK0="$rank0"
+        : >"$job/state/stop.$attempt"
+        record "$job/state/job.$attempt.start" "host=$(hostname)" "pid=$$" "time=$(now)" "link=$link"
+        (umask "$mask" && exec "$@") &
+        pid=$!
+        send() { # what started the replicas must not be stopped before they are: they see the file
+            printf '%s\n' "$why" >"$job/state/stop.$attempt"
+            [ "$why" = time-limit ] || kill -s "$1" "$pid" 2>/dev/null
+        }
+        [ -z "$why" ] || send TERM
+        await
+        record "$job/state/job.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)"
+        [ "$code" != 0 ] && [ -z "$why" ] && [ "$retries" -gt 0 ] || break
+        retries=$((retries - 1))
+    done
+    [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
+    exit "$code"
+}
+
+# ---- one replica
+
+run_replica() {
+    role=$1
+    index=$(index_of "$2") || exit 64
+    if [ "$role" = - ]; then
+        while read -r name count; do
+            [ "$index" -lt "$count" ] && role=$name && break
+            index=$((index - count))
+        done <"$job/layout"
+        [ "$role" != - ] || exit 64
+    fi
+    name="$role-$index"
+    given=$attempt
+    [ -n "$given" ] || go_on "$name" || exit 0
+    mkdir -p "$job/logs/$name"
+    pid=
+    watch_signals
+    while :; do
+        attempt=${given:-$(next_attempt "$name")}
+        run_attempt
+        [ "$code" != 0 ] && [ -z "$why" ] && [ -z "$given" ] && [ "$retries" -gt 0 ] || break
+        retries=$((retries - 1))
+        send KILL # what the last attempt has left running
+    done
+    [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
+    exit "$code"
+}
+
+index_of() { # index_of EXPRESSION
+    case $1 in
+    *[!0-9]*)
+        variable=${1%%[-+]*}
+        eval "number=\${$variable:-}"
+        [ -n "$number" ] || { echo "run.sh: the variable $variable, which numbers replicas, is not set" >&2; return 1; }
+        echo $((number ${1#"$variable"}))
+        ;;
+    *) echo "$1" ;;
+    esac
+}
+
+run_attempt() {
+    log="$job/logs/$name/$attempt"
+    record "$job/state/$name.$attempt.start" \
+        "host=$(hostname)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
+    : >>"$log.out"
+    : >>"$log.err"
+    (
+        umask "$mask"
+        export TRAINYARD_ATTEMPT="$attempt" TRAINYARD_JOB_DIR="$job" TRAINYARD_REPLICA="$index"
+        export TORCHX_RANK0_HOST="$(find_rank0)"
+        export TORCHELASTIC_ERROR_FILE="$log.error.json" PET_LOG_DIR="$job/logs/$name/torchelastic"
+        . "$job/roles/$role.sh" # sets variables, changes the directory, and sets $@ to the command
+        if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
+        exec "$@"
+    ) >>"$log.out" 2>>"$log.err" </dev/null &
+    pid=$!
+    keep_index "$$" "$pid" </dev/null >/dev/null 2>&1 &
+    indexer=$!
+    [ -z "$why" ] || send TERM
+    await
+    kill "$indexer" 2>/dev/null
+    note_sizes
+    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(hostname)"
+}
+
+find_rank0() { # prints where the first replica of the role runs
+    first=${rank0:-${TRAINYARD_RANK0:-}}
+    if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(hostname); fi
+    tries=0
+    while [ -z "$first" ] && [ "$tries" -lt 600 ]; do
+        ls "$job/state" >/dev/null # asks the server, so that a new file is seen
+        first=$(value "$job/state/$role-0.$attempt.start" host)
+        tries=$((tries + 1))
+        [ -n "$first" ] || sleep 0.5 2>/dev/null || sleep 1
+    done
+    printf '%s' "${first:-localhost}"
+}
+
+note_sizes() { # appends the sizes of both logs to the index, if they have changed
+    sizes=$(stat -c %s "$log.out" "$log.err" 2>/dev/null) || sizes=$(wc -c <"$log.out"; wc -c <"$log.err")
+    # shellcheck disable=SC2086
+    set -- $sizes
+    [ "$1 $2" = "$noted" ] && return
+    noted="$1 $2"
+    seconds=$(now)
+    echo "${seconds%.*}${seconds#*.} $noted" >>"$log.idx"
+}
+
+keep_index() { # keep_index WRAPPER PROGRAM: until the wrapper ends; also brings it the warning of the time limit
+    trap 'exit 0' TERM
+    trap '' HUP INT USR1 USR2 XCPU
+    noted= asked= waited=0
+    while kill -0 "$1" 2>/dev/null; do
+        note_sizes
+        if [ -z "$asked" ] && [ -e "$job/state/stop.$attempt" ] && read -r asked <"$job/state/stop.$attempt"; then
+            case $asked in
+            time-limit) kill -s USR1 "$1" ;;
+            *) kill -s TERM "$1" ;;
+            esac
+        fi
+        # often at first, since most jobs are short; after ten minutes every 5 s
+        if [ "$waited" -lt 600 ]; then sleep 1; else sleep 5; fi
+        waited=$((waited + 1))
+    done
+}
+
+case $mode in
+job) run_job "$@" ;;
+replica) run_replica "$@" ;;
+warn)
+    for file in "$job"/state/stop.*; do printf 'time-limit\n' >"$file"; done
+    ;;
+*)
+    echo "run.sh: there is no mode '$mode'" >&2
+    exit 64
+    ;;
+esac

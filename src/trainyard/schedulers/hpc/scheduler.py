@@ -1,0 +1,561 @@
+"""The template of a cluster's scheduler: everything that does not depend on the native commands.
+
+A backend fills the hooks at the beginning of `HpcScheduler`; none of them knows of ssh, files or histories.
+"""
+
+from __future__ import annotations
+
+import builtins
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from trainyard.errors import BackendError, ConfigError, TrainyardError, UnknownAppException, UnreachableError
+from trainyard.lazy_dataclass import dataclass, field
+from trainyard.schedulers.base import (
+    Dependency,
+    DescribeAppResponse,
+    Leftover,
+    ListAppResponse,
+    LogBlock,
+    LogQuery,
+    Scheduler,
+    Stream,
+)
+from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from trainyard.schedulers.hpc import shared_folder
+from trainyard.schedulers.hpc.commands import Commands
+from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
+from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
+from trainyard.schedulers.hpc.ssh import commands_on
+from trainyard.schedulers.hpc.storage import Storage, storage_of
+from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
+    from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.dryrun_info import AppDryRunInfo
+    from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.shipment import Shipment
+    from trainyard.workspace.toolkit_files import ToolkitPlace
+
+
+@dataclass
+class Place:
+    """Where a job is: the login node, the folder on shared storage, and the native ids as far as known."""
+
+    host: str = ""
+    shared: str = ""
+    native_ids: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{','.join(self.native_ids)} {self.host or '-'} {self.shared}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Rebuild what ``str`` made, as the history has it."""
+        ids, _, rest = text.partition(" ")
+        host, _, shared = rest.partition(" ")
+        return cls("" if host == "-" else host, shared, [word for word in ids.split(",") if word])
+
+
+class HpcScheduler(Scheduler["HpcOpts"]):
+    """What the schedulers of clusters have in common. See `trainyard.schedulers.hpc` for how one is added."""
+
+    capabilities = Capabilities(streams=SEPARATE_STREAMS, retries=("application",))
+    list_filters = frozenset({"states", "since", "all"})
+    #: Which words of a native command mean that the queue does not answer; compiled with re.IGNORECASE.
+    unreachable_words = r"connection refused|timed out|timeout"
+
+    # ---- hooks
+
+    @abstractmethod
+    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
+        """Return the submit command and the script that goes to its standard input. Pure.
+
+        Args:
+            plan: the job; it makes the lines that start replicas, and takes warnings.
+            opts: the options, of the backend's own class.
+
+        Raises:
+            ConfigError: the job cannot run on this cluster.
+        """
+
+    @abstractmethod
+    def parse_submitted(self, text: str) -> str:
+        """Return the native id in what the submit command printed.
+
+        Raises:
+            ValueError: there is none.
+        """
+
+    @abstractmethod
+    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> list[str]:
+        """Return the options of the submit command that make a job wait for others.
+
+        Args:
+            after: native ids. Those of one chain are joined by ``,``: the job has to wait for the last.
+            any_end: whether any end will do, rather than success alone.
+        """
+
+    @abstractmethod
+    def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
+        """Return for each job that the queue or the accounting knows its submissions, the oldest first.
+
+        Ids that are not known are left out. A job without native ids is looked up by its name.
+
+        Raises:
+            UnreachableError: the queue does not answer.
+        """
+
+    @abstractmethod
+    def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
+        """Return all submissions of this user that the queue or the accounting knows.
+
+        Args:
+            commands: where to ask.
+            since: only those that had not ended at this time; None for what the backend finds reasonable.
+        """
+
+    @abstractmethod
+    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
+        """Cancel submissions, in as few calls as possible; one that has ended already is no failure."""
+
+    def enter_command(
+        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+    ) -> builtins.list[str]:
+        """Return the native command that runs a command where a replica runs.
+
+        Args:
+            native: the running submission.
+            number: the replica's index in the whole job, role after role.
+            command: the command; empty for a shell.
+            tty: whether it gets a terminal.
+        """
+        raise ConfigError(f"{self.backend} cannot run a command in a job")
+
+    def is_native_id(self, text: str) -> bool:
+        """Tell whether a text could be a native id."""
+        return text.isdecimal()
+
+    # ---- places
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        super().__init__(backend, session_name)
+        self._queries: dict[str, JobQuery] = {}
+
+    def commands(self, host: str) -> Commands:
+        """Return what runs native programs on a login node, "" for this machine. Replaced in tests."""
+        return commands_on(host)
+
+    def storage(self, host: str) -> Storage:
+        """Return the shared storage as a login node sees it."""
+        return storage_of(self.commands(host))
+
+    def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:
+        """Run a native query; returns what it printed.
+
+        Raises:
+            UnreachableError: the queue does not answer.
+            BackendError: it was refused, in its own words.
+        """
+        answer = commands.run(command)
+        if answer.code == 0:
+            return answer.text
+        raise self.refusal(commands, attempt, answer.words, hint)
+
+    def refusal(self, commands: Commands, attempt: str, words: str, hint: str = "") -> BackendError:
+        """Return the error for what a native program complained about."""
+        import re
+
+        message = f"cannot {attempt} {commands.where}: {words}"
+        if re.search(self.unreachable_words, words, re.IGNORECASE):
+            return UnreachableError(message, hint="Nothing is known about the jobs now. Try again later.")
+        return BackendError(message, hint=hint)
+
+    def default_place(self, cfg: Mapping[str, Any] | None = None) -> Place:
+        """Return where jobs are that the history does not have: by these options, or as configured here."""
+        options = {
+            **self.configured(),
+            **{key: value for key, value in (cfg or {}).items() if value is not None},
+        }
+        host = str(options.get("host") or "")
+        shared = str(options.get("shared_dir") or shared_folder.DEFAULT_SHARED)
+        return Place(host, self._at_home(host, shared))
+
+    def place_of(self, app_id: str) -> Place:
+        """Return where a job is."""
+        recalled = self.recall(app_id)
+        return Place.parse(recalled) if recalled else self.default_place()
+
+    def _at_home(self, host: str, path: str) -> str:
+        import posixpath
+
+        if path.startswith("~/"):
+            return posixpath.join(self.storage(host).home(), path[2:])
+        return path
+
+    def _query(self, host: str) -> JobQuery:
+        if host not in self._queries:
+            self._queries[host] = JobQuery(lambda refs: self.query(self.commands(host), refs))
+        return self._queries[host]
+
+    # ---- submitting
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan a folder with the workspace on shared storage."""
+        if not workspace:
+            return None
+        from trainyard.workspace.directory_shipment import DirectoryShipment
+
+        return DirectoryShipment(workspace)
+
+    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
+        """Return where the toolkit will be on shared storage; each replica gets a base directory."""
+        from trainyard.schedulers.hpc.request import JOB_DIR, REPLICA
+        from trainyard.schedulers.hpc.submission import TOOLKIT
+        from trainyard.specs.substitution import macros
+        from trainyard.workspace.toolkit_files import ToolkitPlace
+
+        return ToolkitPlace(
+            ("python", "-S", TOOLKIT),
+            code=macros.img_root,
+            base=f"{JOB_DIR}/ml/{role.name}-{REPLICA}",
+            env={"TRAINYARD_INSTALLER": "none"},
+        )
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[HpcRequest]:
+        return self._make_request(app, cfg, None)
+
+    def _make_request(
+        self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None
+    ) -> AppDryRunInfo[HpcRequest]:
+        from trainyard.schedulers.hpc.request import JobPlan
+        from trainyard.schedulers.ids import make_unique
+        from trainyard.specs.dryrun_info import AppDryRunInfo
+
+        assert self.opts_class is not None
+        opts = self.opts_class(**cfg)
+        app_id = make_unique(app.name)
+        plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
+        info = AppDryRunInfo(plan.request(*self.make_script(plan, opts)), str)
+        info.app_id = app_id
+        return info
+
+    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
+        """Let the job wait for others, by the queue itself."""
+        options: list[str] = []
+        for any_end in (False, True):
+            ids = [
+                self._last_native_id(item.app_id, info.request.host)
+                for item in dependencies
+                if item.any_end == any_end
+            ]
+            options += self.dependency_options(ids, any_end=any_end) if ids else []
+        info.request.dependencies = options
+
+    def _last_native_id(self, app_id: str, host: str) -> str:
+        place, native, job = self._look(app_id)
+        if place.host != host:
+            raise ConfigError(
+                f"{app_id} was submitted on another cluster", hint="Only jobs of one queue can wait."
+            )
+        ids = [item.native_id for item in native] or place.native_ids or (job.native_ids if job else [])
+        if not ids:
+            raise UnknownAppException(f"there is no job {app_id!r} {self.commands(host).where}")
+        return ids[-1]
+
+    def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
+        """Copy the code to shared storage, once for all jobs with the same code."""
+        from trainyard.schedulers.hpc.submission import put_code
+        from trainyard.workspace.directory_shipment import DirectoryShipment
+
+        request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        super().ship(info, progress)
+        if isinstance(info.shipment, DirectoryShipment):
+            shipment = info.shipment
+            folder = put_code(
+                self.storage(request.host), shipment.store, shipment.manifest, request.shared_dir,
+                is_remote=bool(request.host),
+            )  # fmt: skip
+            planned = f"{request.shared_dir}/code/{shipment.manifest.fingerprint[:32]}"
+            info.request = request.moved(planned, folder)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
+        """Make the job's folder and submit the script; returns the job's id.
+
+        Raises:
+            BackendError: the queue refused it, in its own words.
+            UnreachableError: the queue does not answer.
+        """
+        from trainyard.schedulers.hpc import submission
+
+        request = dryrun_info.request
+        commands, storage = self.commands(request.host), self.storage(request.host)
+        request = request.at_home(storage.home())
+        if any(submission.TOOLKIT in text for text in request.roles.values()):
+            request = request.moved(submission.TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
+        submission.put_job(storage, request, {"session": self.session_name})
+
+        def submit(script: str, link: int, previous: str) -> str:
+            waits = self.dependency_options([previous], any_end=True) if previous else request.dependencies
+            return self.submit_natively(commands, [*request.command, *waits], script)
+
+        native = submission.submit_links(
+            storage, request, submit, lambda ids: self.cancel_natively(commands, ids)
+        )
+        dryrun_info.request = request
+        dryrun_info.record["native_id"] = str(Place(request.host, request.shared_dir, native))
+        return request.app_id
+
+    def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
+        """Send a script to the queue; returns the native id."""
+        answer = commands.run(command, stdin=script.encode("utf-8", "surrogateescape"))
+        if answer.code != 0:
+            raise self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+        try:
+            return self.parse_submitted(answer.text)
+        except ValueError:
+            raise UnreachableError(
+                f"{command[0]} {commands.where} did not tell the job's id: {answer.words}",
+                hint="It may have been submitted; `trainyard list` shows it then.",
+            ) from None
+
+    def hint_for(self, words: str) -> str:
+        """Return what to do about a refusal of the queue; "" if nothing is known."""
+        return ""
+
+    # ---- observing
+
+    def _look(self, app_id: str) -> tuple[Place, builtins.list[NativeJob], SharedJob | None]:
+        """Return where a job is, what the queue says and what its folder tells; raises what goes wrong."""
+        found = self._look_at([app_id])[app_id]
+        if found.problem:
+            raise UnreachableError(found.problem, hint="Nothing is known about the job now. Try again later.")
+        return found.place, found.native, found.job
+
+    def _look_at(self, app_ids: Iterable[str]) -> dict[str, Look]:
+        """Look at jobs: one query and a few reads for all of the same place."""
+        looks = {app_id: Look(self.place_of(app_id)) for app_id in app_ids}
+        groups: dict[tuple[str, str], list[str]] = {}
+        for app_id, look in looks.items():
+            groups.setdefault((look.place.host, look.place.shared), []).append(app_id)
+        for (host, shared), ids in groups.items():
+            jobs: dict[str, SharedJob] = {}
+            storage_problem = ""
+            try:
+                jobs = shared_folder.read_jobs(self.storage(host), shared, ids)
+            except (BackendError, ConfigError) as error:
+                storage_problem = error.message
+            refs = []
+            for app_id in ids:
+                look = looks[app_id]
+                look.job = jobs.get(app_id)
+                native = look.place.native_ids or (look.job.native_ids if look.job else [])
+                if not native and look.job is None and self.is_native_id(app_id):
+                    native = [app_id]
+                refs.append(JobIds(app_id, native))
+            try:
+                answers = self._query(host).ask(refs)
+            except BackendError as error:
+                for app_id in ids:
+                    looks[app_id].problem = error.message
+                continue
+            for app_id in ids:
+                looks[app_id].native = answers.get(app_id, [])
+                if storage_problem and not looks[app_id].native:
+                    looks[app_id].problem = storage_problem
+        return looks
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Describe a job; it is UNREACHABLE while the queue does not answer."""
+        return self.describe_many([app_id])[app_id]
+
+    def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
+        """Describe jobs: one query of the queue for all of them."""
+        from trainyard.schedulers.hpc.observe import describe
+
+        looks = self._look_at(app_ids)
+        now = time.time()
+        return {
+            app_id: describe(app_id, look.native, look.job, look.problem, now)
+            for app_id, look in looks.items()
+        }
+
+    def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return this user's jobs on a cluster, the oldest first; by default those that we submitted."""
+        from trainyard.schedulers.hpc.observe import describe
+
+        cfg = dict(cfg or {})
+        place = self.default_place(cfg)
+        storage = self.storage(place.host)
+        native = self.query_all(self.commands(place.host), cfg.get("since"))
+        names = storage.names(f"{place.shared}/jobs")
+        jobs = shared_folder.read_jobs(storage, place.shared, names)
+        by_native_id = {native_id: app_id for app_id, job in jobs.items() for native_id in job.native_ids}
+        submissions: dict[str, builtins.list[NativeJob]] = {}
+        for item in native:
+            app_id = by_native_id.get(item.native_id) or item.app_id
+            if app_id or cfg.get("all"):
+                submissions.setdefault(app_id or item.native_id, []).append(item)
+        rows = []
+        for app_id in dict.fromkeys([*jobs, *submissions]):
+            job, said = jobs.get(app_id), submissions.get(app_id, [])
+            found = describe(app_id, said, job, "", time.time())
+            if found is None:
+                continue
+            created = job.document.get("created_at") if job is not None else None
+            ended = max((item.ended_at for item in said if item.ended_at), default=None)
+            if ended is None and job is not None and is_terminal(found.state):
+                records = [*job.replicas.values(), *([job.submission] if job.submission else [])]
+                ended = max((record.ended_at for record in records if record.ended_at), default=None)
+            rows.append(
+                ListAppResponse(
+                    app_id,
+                    found.state,
+                    name=str(job.document.get("name", "")) if job is not None else "",
+                    submitted_at=created or (said[0].submitted_at if said else None),
+                    ended_at=ended if is_terminal(found.state) else None,
+                )
+            )
+        states, since = cfg.get("states"), cfg.get("since")
+        rows = [
+            row
+            for row in rows
+            if (not states or row.state in states)
+            and (
+                since is None
+                or not is_terminal(row.state)
+                or (row.ended_at or row.submitted_at or 0) >= since
+            )
+        ]
+        return sorted(rows, key=lambda row: row.submitted_at or 0.0)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command where a replica runs, by the queue's own means."""
+        place, native, job = self._look(app_id)
+        if job is None and not native:
+            raise UnknownAppException(f"there is no job {app_id!r}")
+        running = next((item for item in native if item.state == AppState.RUNNING), None)
+        if running is None:
+            raise ConfigError(
+                f"{app_id} does not run", hint="A command can be run in a running replica only."
+            )
+        number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
+        commands = self.commands(place.host)
+        return commands.join(self.enter_command(running, number, command, tty=tty), tty=tty)
+
+    # ---- ending
+
+    def _cancel_existing(self, app_id: str) -> None:
+        error = self.cancel_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
+        """Cancel jobs: one call of the queue for all of them; every submission of a chain is cancelled."""
+        from trainyard.system.identity import user_name
+
+        results: dict[str, TrainyardError | None] = {}
+        by_host: dict[str, builtins.list[tuple[str, builtins.list[str]]]] = {}
+        for app_id, look in self._look_at(app_ids).items():
+            results[app_id] = None
+            if look.problem:
+                results[app_id] = UnreachableError(f"cannot cancel {app_id}: {look.problem}")
+                continue
+            live = [item.native_id for item in look.native if not is_terminal(item.state)]
+            if not look.native and look.job is not None:
+                live = look.job.native_ids
+            if not live:
+                continue
+            if look.job is not None:
+                path = f"{job_folder(look.place.shared, app_id)}/cancelled"
+                self.storage(look.place.host).write(path, user_name().encode())
+            by_host.setdefault(look.place.host, []).append((app_id, live))
+        for host, items in by_host.items():
+            try:
+                self.cancel_natively(self.commands(host), [native for _, ids in items for native in ids])
+            except TrainyardError as error:
+                results.update({app_id: error for app_id, _ in items})
+            self._query(host).forget([app_id for app_id, _ in items])
+        return results
+
+    def _delete_existing(self, app_id: str) -> None:
+        place = self.place_of(app_id)
+        found = self.describe(app_id)
+        if found is not None and not is_terminal(found.state):
+            raise ConfigError(f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first.")
+        self.storage(place.host).remove([job_folder(place.shared, app_id)])
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return the folders of jobs that ended long enough ago."""
+        place = self.default_place(cfg)
+        now = time.time()
+        rows = [row for row in self.list(cfg) if is_terminal(row.state)]
+        old = [row for row in rows if now - (row.ended_at or row.submitted_at or now) >= older_than]
+        folders = [job_folder(place.shared, row.app_id) for row in old]
+        sizes = self.storage(place.host).disk_usage(folders)
+        return [
+            Leftover(folder, folder, now - (row.ended_at or row.submitted_at or now), size, row.app_id)
+            for row, folder, (size, changed) in zip(old, folders, sizes, strict=True)
+            if changed
+        ]
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them, with their logs; returns how many bytes that frees."""
+        self.storage(self.default_place(cfg).host).remove([item.id for item in leftovers])
+        return sum(item.size for item in leftovers)
+
+    # ---- logs
+
+    def log_blocks(
+        self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
+    ) -> Iterator[LogBlock]:
+        """Return lines of several replicas, of all attempts, from shared storage."""
+        from trainyard.schedulers.hpc.logs import SharedLogs, follow_blocks, read_blocks
+        from trainyard.schedulers.lines import check_replicas, compile_regex
+
+        if query.regex is not None:
+            compile_regex(query.regex)
+        place = self.place_of(app_id)
+        storage = self.storage(place.host)
+        job = shared_folder.read_jobs(storage, place.shared, [app_id]).get(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
+        check_replicas(app_id, replicas, [(role, k) for role, count in job.layout for k in range(count)])
+        stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
+        logs = SharedLogs(storage, job_folder(place.shared, app_id), replicas, stream)
+        if not query.should_tail:
+            return read_blocks(logs, query, replicas)
+        return follow_blocks(logs, query, lambda: self._has_ended(app_id))
+
+    def _has_ended(self, app_id: str) -> bool:
+        found = self.describe(app_id)
+        return found is None or is_terminal(found.state)
+
+
+@dataclass
+class Look:
+    """What was seen of a job; ``problem`` tells why the queue did not answer."""
+
+    place: Place
+    native: builtins.list[NativeJob] = field(default_factory=list)
+    job: SharedJob | None = None
+    problem: str = ""
+
+
+def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
+    """Return a replica's index in the whole job."""
+    number = 0
+    for role, count in layout:
+        if role == role_name and 0 <= k < count:
+            return number + k
+        number += count
+    known = ", ".join(f"{role}/0-{count - 1}" for role, count in layout)
+    raise ConfigError(f"the job {app_id} has no replica {role_name}/{k}", hint=f"It has {known}.")

@@ -1,0 +1,184 @@
+"""A job's folder on the cluster's shared storage, and what is told of it by its records.
+
+::
+
+    SHARED/                     option shared_dir, private to its user
+        code/FINGERPRINT/       a workspace, shared by all jobs with the same code
+        toolkit/NAME.pyz        the toolkit, likewise
+        jobs/APP_ID/
+            job.json            what was asked for, without secrets; written first
+            script              what was submitted
+            run.sh              what runs the replicas on the nodes
+            layout              "ROLE COUNT" for each role, in order
+            roles/ROLE.sh       variables and command of a role's replicas, which may hold secrets
+            native              native ids, one line for each submission
+            cancelled           somebody cancelled the job
+            state/NAME.ATTEMPT.start, .exit     records, NAME is ROLE-K or job
+            logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json
+            ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
+            work/               the working directory, where there is no other
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from importlib.resources import files
+
+from trainyard.lazy_dataclass import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from trainyard.schedulers.hpc.storage import Storage
+
+RUN_SCRIPT = "run.sh"
+#: What stands for itself until the storage is known: the home directory there.
+HOME = "~"
+DEFAULT_SHARED = "~/.trainyard"
+
+
+@dataclass
+class AttemptRecord:
+    """What a replica or a submission left behind of one attempt: its start, and its end if it has ended.
+
+    ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end.
+    """
+
+    attempt: int
+    host: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    code: int | None = None
+    why: str = ""
+    link: int = 0
+    native_id: str = ""
+
+
+@dataclass
+class SharedJob:
+    """All that a job's folder tells.
+
+    Args:
+        app_id: the job.
+        document: ``job.json``.
+        native_ids: ids of its submissions, the oldest first.
+        cancelled_by: who cancelled it; "" if nobody has.
+        replicas: the last record of each replica that has started, by role and index.
+        submission: the last record of a submission.
+        attempts: how many attempts there have been.
+    """
+
+    app_id: str
+    document: Mapping[str, Any]
+    native_ids: list[str] = field(default_factory=list)
+    cancelled_by: str = ""
+    replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
+    submission: AttemptRecord | None = None
+    attempts: int = 0
+
+    @property
+    def layout(self) -> list[tuple[str, int]]:
+        """Role and number of replicas, in order."""
+        return [(role, count) for role, count in self.document.get("layout", ())]
+
+    @property
+    def chain(self) -> int:
+        """How many submissions it was meant to be."""
+        return int(self.document.get("chain", 1))
+
+
+def job_folder(shared: str, app_id: str) -> str:
+    """Return the path of a job's folder."""
+    return posixpath.join(shared, "jobs", app_id)
+
+
+def log_folder(folder: str, role: str, replica: int) -> str:
+    """Return the path of the folder with a replica's logs."""
+    return posixpath.join(folder, "logs", f"{role}-{replica}")
+
+
+def run_script() -> bytes:
+    """Return what runs replicas on the nodes."""
+    return files(__package__).joinpath(RUN_SCRIPT).read_bytes()
+
+
+def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str, SharedJob]:
+    """Return what the folders of these jobs tell, those that exist, in few calls."""
+    folders = [job_folder(shared, app_id) for app_id in app_ids]
+    documents = storage.read([posixpath.join(folder, "job.json") for folder in folders])
+    known = [
+        (app_id, folder, document)
+        for app_id, folder, content in zip(app_ids, folders, documents, strict=True)
+        if content is not None and (document := _json(content)) is not None
+    ]
+    paths = [posixpath.join(folder, name) for _, folder, _ in known for name in ("native", "cancelled")]
+    notes = iter(storage.read(paths))
+    states = storage.texts([posixpath.join(folder, "state") for _, folder, _ in known])
+    by_folder: dict[str, dict[str, str]] = {}
+    for path, text in states.items():
+        by_folder.setdefault(posixpath.dirname(path), {})[posixpath.basename(path)] = text
+    found = {}
+    for app_id, folder, document in known:
+        native, cancelled = next(notes), next(notes)
+        job = SharedJob(app_id, document, (native or b"").decode().split())
+        job.cancelled_by = "somebody" if cancelled == b"" else (cancelled or b"").decode().strip()
+        _add_records(job, by_folder.get(posixpath.join(folder, "state"), {}))
+        found[app_id] = job
+    return found
+
+
+def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
+    """Read the records of a job; of each name only the last attempt counts."""
+    for name, text in texts.items():
+        stem, _, kind = name.rpartition(".")
+        what, _, number = stem.rpartition(".")
+        if kind not in ("start", "exit") or not number.isdecimal():
+            continue
+        attempt = int(number)
+        job.attempts = max(job.attempts, attempt + 1)
+        if what == "job":
+            if job.submission is None or job.submission.attempt < attempt:
+                job.submission = AttemptRecord(attempt)
+            record = job.submission
+        else:
+            role, _, index = what.rpartition("-")
+            if not index.isdecimal():
+                continue
+            key = (role, int(index))
+            if key not in job.replicas or job.replicas[key].attempt < attempt:
+                job.replicas[key] = AttemptRecord(attempt)
+            record = job.replicas[key]
+        if record.attempt == attempt:
+            _fill(record, kind, dict(line.split("=", 1) for line in text.splitlines() if "=" in line))
+
+
+def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
+    record.host = values.get("host", record.host)
+    time = _number(values.get("time"))
+    if kind == "start":
+        record.started_at = time
+        record.link = int(_number(values.get("link")) or 0)
+        record.native_id = values.get("native", "")
+    else:
+        record.ended_at = time
+        code = _number(values.get("code"))
+        record.code = None if code is None else int(code)
+        record.why = values.get("why", "ended")
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _json(content: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

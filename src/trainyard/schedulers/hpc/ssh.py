@@ -1,0 +1,161 @@
+"""Running programs on another machine by the system's ssh, through one connection.
+
+The first connection becomes the master of all others (ControlMaster), so a password or one-time password is
+asked for once. Jump hosts, keys and all else are as the user's ``~/.ssh/config`` has them (ssh_config(5)).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import threading
+
+from trainyard.errors import ConfigError, UnreachableError
+from trainyard.paths import make_private_dir, state_dir
+from trainyard.schedulers.hpc.commands import Answer, Commands, LocalCommands
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import IO
+
+#: What ssh ends with if it failed itself.
+SSH_FAILED = 255
+#: A connection is kept this long after its last use.
+PERSIST_SECONDS = 600
+CONNECT_SECONDS = 20
+#: How long somebody may take to type a password.
+LOGIN_SECONDS = 180
+#: sun_path has 108 bytes on Linux and 104 elsewhere; ssh adds a dot and 16 characters while it makes it.
+LONGEST_SOCKET = 104 - 18
+
+
+class SshCommands(Commands):
+    """Runs programs on a host.
+
+    Args:
+        host: its name, as ssh knows it: ``login1``, ``me@login1``, or an entry of ``~/.ssh/config``.
+    """
+
+    def __init__(self, host: str) -> None:
+        if not host or host.startswith("-") or any(c.isspace() for c in host):
+            raise ConfigError(
+                f"host={host!r} is not the name of a host", hint="Name it as ssh knows it: me@login1."
+            )
+        self.host = host
+        self._lock = threading.Lock()
+        self._is_connected = False
+
+    def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
+        """Return the ssh command that runs a command there."""
+        flags = ["-tt"] if tty else ["-T"]
+        return ["ssh", *flags, *self._options(), "-oBatchMode=yes", "--", self.host, shlex.join(command)]
+
+    def environment(self) -> Mapping[str, str]:
+        """Return this process's environment."""
+        return os.environ
+
+    def prepare(self) -> None:
+        """Connect, unless a connection is there; on a terminal ssh may ask for a password.
+
+        Raises:
+            UnreachableError: the host cannot be reached, or refuses.
+        """
+        with self._lock:
+            if self._is_connected and self._is_alive():
+                return
+            self._is_connected = self._is_alive() or self._connect()
+
+    def disconnect(self) -> None:
+        """End the connection."""
+        subprocess.run(
+            ["ssh", "-oControlPath=" + self._socket(), "-O", "exit", "--", self.host],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        )  # fmt: skip
+        self._is_connected = False
+
+    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int) -> Answer:
+        answer = super()._run(command, stdin, timeout, most)
+        if answer.code == SSH_FAILED:
+            self._is_connected = False
+            raise self._unreachable(answer.err)
+        return answer
+
+    def _unreachable(self, words: str) -> UnreachableError:
+        last = words.strip().splitlines()[-1].strip() if words.strip() else "ssh failed"
+        return UnreachableError(
+            f"cannot reach {self.host}: {last}",
+            hint=f"Try it: ssh {shlex.quote(self.host)} true. Nothing is known about the jobs now.",
+        )
+
+    def _is_alive(self) -> bool:
+        path = self._socket()
+        if not os.path.exists(path):
+            return False
+        result = subprocess.run(
+            ["ssh", "-oControlPath=" + path, "-O", "check", "--", self.host],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        )  # fmt: skip
+        return result.returncode == 0
+
+    def _connect(self) -> bool:
+        """Open the master connection; only here may ssh ask for anything, and only on a terminal."""
+        batch = [] if _has_terminal() else ["-oBatchMode=yes"]
+        import tempfile
+
+        # stdin is no terminal for ssh: it asks on /dev/tty
+        with tempfile.TemporaryFile() as errors:
+            command = ["ssh", *self._options(), *batch, "-oControlMaster=yes", "-N", "-f", "--", self.host]
+            try:
+                code = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                    timeout=LOGIN_SECONDS, check=False,
+                ).returncode  # fmt: skip
+            except FileNotFoundError:
+                raise ConfigError(
+                    "there is no program 'ssh' here", hint="Install OpenSSH's client."
+                ) from None
+            except subprocess.TimeoutExpired:
+                raise self._unreachable(f"nobody answered within {LOGIN_SECONDS} s") from None
+            errors.seek(0)
+            words = errors.read().decode("utf-8", "replace")
+        if code != 0:
+            raise self._unreachable(words)
+        return True
+
+    def _options(self) -> list[str]:
+        return [
+            f"-oControlPath={self._socket()}",
+            f"-oControlPersist={PERSIST_SECONDS}",
+            f"-oConnectTimeout={CONNECT_SECONDS}",
+            "-oServerAliveInterval=15",
+            "-oServerAliveCountMax=4",
+        ]
+
+    def _socket(self) -> str:
+        """Return the path of the connection's socket. No ``%`` is in it, so it survives a ProxyCommand."""
+        name = hashlib.sha256(f"{self.host}".encode()).hexdigest()[:16]
+        directory = os.path.join(state_dir(), "ssh")
+        if len(os.fsencode(os.path.join(directory, name))) > LONGEST_SOCKET or "%" in directory:
+            directory = os.path.join("/tmp", f"trainyard-ssh-{os.getuid()}")
+        make_private_dir(directory)
+        return os.path.join(directory, name)
+
+
+def commands_on(host: str) -> Commands:
+    """Return what runs programs on a host, shared by all who ask in this process; "" is this machine."""
+    with _lock:
+        if host not in _known:
+            _known[host] = SshCommands(host) if host else LocalCommands()
+        return _known[host]
+
+
+_known: dict[str, Commands] = {}
+_lock = threading.Lock()
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()

@@ -1,0 +1,458 @@
+"""The cluster's shared storage, as files of this machine or over ssh.
+
+Both kinds answer alike. What several files hold is asked for in one call, since each call over ssh takes a
+round trip. Whole folders appear by a rename, so that nobody sees half of one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from abc import ABC, abstractmethod
+
+from trainyard.errors import BackendError, StateStoreError, UnreachableError
+from trainyard.paths import remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import IO, TypeVar
+
+    from trainyard.schedulers.hpc.commands import Commands
+
+    T = TypeVar("T")
+
+#: Copying code may take long.
+COPY_SECONDS = 3600.0
+#: Arguments of one remote command: far below the 128 KiB that one argument may have.
+_MOST_ARGUMENTS = 64 << 10
+
+
+class Storage(ABC):
+    """Files that the cluster's nodes reach by the same paths."""
+
+    @abstractmethod
+    def home(self) -> str:
+        """Return the user's home directory there."""
+
+    @abstractmethod
+    def read(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the content of files; None for each that does not exist."""
+
+    @abstractmethod
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Return parts of files (path, offset, count); what does not exist is empty."""
+
+    @abstractmethod
+    def sizes(self, folders: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of all files directly in these folders, by path; missing folders are empty."""
+
+    @abstractmethod
+    def texts(self, folders: Sequence[str]) -> dict[str, str]:
+        """Return the content of all small files directly in these folders, by path."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted, without hidden ones; [] if it does not exist."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Tell whether there is something."""
+
+    @abstractmethod
+    def put_folder(
+        self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
+    ) -> bool:
+        """Make a private folder with these files (relative path -> content, mode), whole or not at all.
+
+        Args:
+            folder: must not exist; the folders above it are made.
+            files: what is in it.
+            empty: folders in it that are empty.
+
+        Returns:
+            Whether it was made; False if it exists already.
+        """
+
+    @abstractmethod
+    def put_archive(self, folder: str, archive: IO[bytes]) -> bool:
+        """Unpack a tar archive as a folder, like `put_folder`."""
+
+    @abstractmethod
+    def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
+        """Replace a file, whole or not at all."""
+
+    @abstractmethod
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and folders, as far as they exist.
+
+        Raises:
+            StateStoreError: something cannot be removed.
+        """
+
+    @abstractmethod
+    def disk_usage(self, paths: Sequence[str]) -> list[tuple[int, float]]:
+        """Return size in bytes and time of the last change of each path; (0, 0) if it does not exist."""
+
+
+class LocalStorage(Storage):
+    """Shared storage that is mounted on this machine."""
+
+    def home(self) -> str:
+        """Return the home directory."""
+        return os.path.expanduser("~")
+
+    def read(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the content of files."""
+        return [_read(path) for path in paths]
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Return parts of files."""
+        found = []
+        for path, offset, count in ranges:
+            try:
+                with open(path, "rb") as file:  # opening asks an NFS server for the present size
+                    file.seek(offset)
+                    found.append(file.read(count))
+            except FileNotFoundError:
+                found.append(b"")
+            except OSError as error:
+                raise _failure("read", path, error) from error
+        return found
+
+    def sizes(self, folders: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of all files directly in these folders."""
+        found = {}
+        for folder in folders:
+            for name in self.names(folder):
+                path = os.path.join(folder, name)
+                try:
+                    with open(path, "rb") as file:
+                        found[path] = os.fstat(file.fileno()).st_size
+                except OSError:
+                    continue
+        return found
+
+    def texts(self, folders: Sequence[str]) -> dict[str, str]:
+        """Return the content of all files directly in these folders."""
+        found = {}
+        for folder in folders:
+            for name in self.names(folder):
+                content = _read(os.path.join(folder, name))
+                if content is not None:
+                    found[os.path.join(folder, name)] = content.decode("utf-8", "replace")
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        try:
+            return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _failure("read", folder, error) from error
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is something."""
+        return os.path.lexists(path)
+
+    def put_folder(
+        self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
+    ) -> bool:
+        """Make a private folder with these files."""
+
+        def fill(partial: str) -> None:
+            for name in empty:
+                os.makedirs(os.path.join(partial, name), mode=0o700, exist_ok=True)
+            for name, (content, mode) in files.items():
+                path = os.path.join(partial, name)
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+                with open(descriptor, "wb") as file:
+                    file.write(content)
+
+        return self._made(folder, fill)
+
+    def put_archive(self, folder: str, archive: IO[bytes]) -> bool:
+        """Unpack a tar archive as a folder."""
+
+        def fill(partial: str) -> None:
+            with tarfile.open(fileobj=archive, mode="r:") as members:
+                members.extractall(partial, filter="fully_trusted")
+
+        return self._made(folder, fill)
+
+    def _made(self, folder: str, fill: Callable[[str], None]) -> bool:
+        import tempfile
+
+        if os.path.lexists(folder):
+            return False
+        try:
+            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+            partial = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(folder))
+            try:
+                fill(partial)
+                os.rename(partial, folder)
+            except BaseException:
+                remove_tree(partial)
+                raise
+        except OSError as error:
+            if os.path.lexists(folder):
+                return False
+            raise _failure("make", folder, error) from error
+        return True
+
+    def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
+        """Replace a file."""
+        import tempfile
+
+        try:
+            descriptor, partial = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), mode)
+            os.replace(partial, path)
+        except OSError as error:
+            raise _failure("write", path, error) from error
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and folders."""
+        for path in paths:
+            try:
+                if os.path.isdir(path) and not os.path.islink(path):
+                    remove_tree(path)
+                elif os.path.lexists(path):
+                    os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _failure("remove", error.filename or path, error) from error
+
+    def disk_usage(self, paths: Sequence[str]) -> list[tuple[int, float]]:
+        """Return size and time of the last change of each path."""
+        from trainyard.schedulers.exec.directories import size_of
+
+        found = []
+        for path in paths:
+            try:
+                found.append((size_of([path]), os.stat(path).st_mtime))
+            except OSError:
+                found.append((0, 0.0))
+        return found
+
+
+class RemoteStorage(Storage):
+    """Shared storage that is reached through a login node.
+
+    Args:
+        commands: what runs programs there.
+    """
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._home = ""
+
+    def home(self) -> str:
+        """Return the user's home directory there."""
+        if not self._home:
+            self._home = self._shell('printf %s "$HOME"').decode("utf-8", "replace")
+        return self._home
+
+    def read(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the content of files."""
+        script = (
+            'for f; do if [ -f "$f" ]; then n=$(wc -c <"$f"); echo $((n)); head -c $((n)) <"$f"; '
+            "else echo -1; fi; done"
+        )
+        found: list[bytes | None] = []
+        for chunk in _chunks(paths):
+            found += _framed(self._shell(script, chunk), len(chunk))
+        return found
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Return parts of files."""
+        # The size is printed before the bytes; the file may grow in between, so no more than that is printed.
+        script = (
+            "while [ $# -ge 3 ]; do f=$1 o=$2 c=$3; shift 3; "
+            'if [ -f "$f" ]; then n=$(($(wc -c <"$f") - o)); else n=0; fi; '
+            '[ "$n" -gt 0 ] || n=0; if [ "$c" -ge 0 ] && [ "$n" -gt "$c" ]; then n=$c; fi; echo "$n"; '
+            'if [ "$n" -gt 0 ]; then tail -c +$((o + 1)) <"$f" | head -c "$n"; fi; done'
+        )
+        found: list[bytes] = []
+        flat = [(path, str(offset), str(count)) for path, offset, count in ranges]
+        for chunk in _chunks(flat):
+            data = self._shell(script, [word for item in chunk for word in item])
+            found += [part or b"" for part in _framed(data, len(chunk))]
+        return found
+
+    def sizes(self, folders: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of all files directly in these folders."""
+        script = (
+            'for d; do [ -d "$d" ] || continue; for f in "$d"/*; do '
+            '[ -f "$f" ] && n=$(wc -c <"$f") && printf "%s %s\\0" $((n)) "$f"; done; done; :'
+        )
+        found = {}
+        for chunk in _chunks(folders):
+            for item in self._shell(script, chunk).split(b"\0"):
+                size, _, path = item.partition(b" ")
+                if path:
+                    found[os.fsdecode(path)] = int(size)
+        return found
+
+    def texts(self, folders: Sequence[str]) -> dict[str, str]:
+        """Return the content of all files directly in these folders."""
+        script = (
+            'for d; do [ -d "$d" ] || continue; for f in "$d"/*; do [ -f "$f" ] || continue; '
+            'n=$(wc -c <"$f") && printf "%s %s\\0" $((n)) "$f" && head -c $((n)) <"$f"; done; done; :'
+        )
+        found = {}
+        for chunk in _chunks(folders):
+            data = self._shell(script, chunk)
+            while data:
+                head, _, rest = data.partition(b"\0")
+                size, _, path = head.partition(b" ")
+                found[os.fsdecode(path)] = rest[: int(size)].decode("utf-8", "replace")
+                data = rest[int(size) :]
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        script = 'cd "$1" 2>/dev/null || exit 0; for f in *; do [ -e "$f" ] && printf "%s\\0" "$f"; done; :'
+        return sorted(os.fsdecode(name) for name in self._shell(script, [folder]).split(b"\0") if name)
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is something."""
+        return self._shell('[ -e "$1" ] && echo yes; :', [path]).strip() == b"yes"
+
+    def put_folder(
+        self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
+    ) -> bool:
+        """Make a private folder with these files."""
+        return self.put_archive(folder, archive_of(files, empty))
+
+    def put_archive(self, folder: str, archive: IO[bytes]) -> bool:
+        """Unpack a tar archive as a folder."""
+        script = (
+            'umask 077; if [ -e "$1" ]; then cat >/dev/null; echo there; exit 0; fi; '
+            'd=$(dirname -- "$1") && mkdir -p -- "$d" && n=$(mktemp -d "$d/.new-XXXXXX") || exit 1; '
+            'tar -x -p -f - -C "$n" || { rm -rf -- "$n"; exit 1; }; '
+            # -T: without it, mv would move it into a folder that somebody else has made meanwhile
+            'if mv -T -- "$n" "$1" 2>/dev/null; then echo made; else rm -rf -- "$n"; '
+            '[ -e "$1" ] && echo there; fi'
+        )
+        out = self._shell(script, [folder], stdin=archive, timeout=COPY_SECONDS)
+        return out.strip() == b"made"
+
+    def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
+        """Replace a file."""
+        script = (
+            'umask 077; n=$(mktemp "$(dirname -- "$1")/.new-XXXXXX") && cat >"$n" && chmod "$2" "$n" && '
+            'mv -f -- "$n" "$1"'
+        )
+        self._shell(script, [path, f"{mode:o}"], stdin=content or b"")
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and folders."""
+        script = 'chmod -R u+rwX -- "$@" 2>/dev/null; rm -rf -- "$@"'
+        for chunk in _chunks(paths):
+            self._shell(script, chunk, timeout=COPY_SECONDS)
+
+    def disk_usage(self, paths: Sequence[str]) -> list[tuple[int, float]]:
+        """Return size and time of the last change of each path."""
+        script = (
+            'for f; do if [ -e "$f" ]; then echo "$(du -sk -- "$f" | cut -f1) $(stat -c %Y -- "$f")"; '
+            'else echo "0 0"; fi; done'
+        )
+        found = []
+        for chunk in _chunks(paths):
+            for line in self._shell(script, chunk, timeout=COPY_SECONDS).decode().splitlines():
+                size, time = line.split()
+                found.append((int(size) << 10, float(time)))
+        return found
+
+    def _shell(
+        self,
+        script: str,
+        arguments: Sequence[str] = (),
+        *,
+        stdin: bytes | IO[bytes] = b"",
+        timeout: float = 60.0,
+    ) -> bytes:
+        answer = self._commands.shell(script, arguments, stdin=stdin, timeout=timeout)
+        if answer.code != 0:
+            raise StateStoreError(
+                f"cannot use the shared storage {self._commands.where}: {answer.words}",
+                hint="Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR.",
+            )
+        return answer.out
+
+
+def storage_of(commands: Commands) -> Storage:
+    """Return the shared storage as seen where these commands run."""
+    return RemoteStorage(commands) if commands.host else LocalStorage()
+
+
+def archive_of(files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()) -> IO[bytes]:
+    """Return a tar archive of these files (relative path -> content, mode), in an unnamed file."""
+    import tempfile
+
+    raw = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name in empty:
+            info = tarfile.TarInfo(name)
+            info.type, info.mode = tarfile.DIRTYPE, 0o700
+            archive.addfile(info)
+        for name, (content, mode) in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), mode
+            archive.addfile(info, io.BytesIO(content))
+    raw.seek(0)
+    return raw
+
+
+def _chunks(items: Sequence[T]) -> Iterator[list[T]]:
+    """Cut arguments into lists that fit into one command."""
+    chunk: list[T] = []
+    length = 0
+    for item in items:
+        size = 8 + len(item if isinstance(item, str) else str(item))
+        if chunk and length + size > _MOST_ARGUMENTS:
+            yield chunk
+            chunk, length = [], 0
+        chunk.append(item)
+        length += size
+    if chunk:
+        yield chunk
+
+
+def _framed(data: bytes, count: int) -> list[bytes | None]:
+    """Read parts that are preceded by a line with their length; -1 stands for nothing."""
+    found: list[bytes | None] = []
+    position = 0
+    for _ in range(count):
+        end = data.find(b"\n", position)
+        if end < 0:
+            raise UnreachableError("an answer over ssh was cut off", hint="Try again.")
+        size = int(data[position:end])
+        position = end + 1
+        found.append(data[position : position + size] if size >= 0 else None)
+        position += max(size, 0)
+    return found
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _failure("read", path, error) from error
+
+
+def _failure(attempt: str, path: str, error: OSError) -> BackendError:
+    return StateStoreError(
+        f"cannot {attempt} {path}: {error.strerror or error}",
+        hint="Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR.",
+    )

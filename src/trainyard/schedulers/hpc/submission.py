@@ -1,0 +1,128 @@
+"""Submitting: code and toolkit are copied once, the job's folder is made, the script goes to the queue."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import time
+
+from trainyard.errors import BackendError, StateStoreError, UnreachableError
+from trainyard.schedulers.hpc.request import LINK, document_of, files_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import IO, Any
+
+    from trainyard.schedulers.hpc.request import HpcRequest
+    from trainyard.schedulers.hpc.storage import Storage
+    from trainyard.workspace.code_store import Store
+    from trainyard.workspace.manifest import Manifest
+
+#: Stands in a role's command for the path of the toolkit.
+TOOLKIT = "@{toolkit}@"
+
+
+def put_code(storage: Storage, store: Store, manifest: Manifest, shared: str, *, is_remote: bool) -> str:
+    """Copy a workspace to the shared storage, unless it is there; returns its folder.
+
+    Raises:
+        StateStoreError: it cannot be copied; nothing of it is left.
+    """
+    parent = posixpath.join(shared, "code")
+    if not is_remote:
+        from trainyard.workspace.directory_shipment import shared_copy
+
+        return shared_copy(store, manifest, parent)
+    folder = posixpath.join(parent, manifest.fingerprint[:32])
+    if not storage.exists(folder):
+        with workspace_archive(store, manifest) as archive:
+            storage.put_archive(folder, archive)
+    return folder
+
+
+def workspace_archive(store: Store, manifest: Manifest) -> IO[bytes]:
+    """Return a tar archive of a workspace, in an unnamed file."""
+    import os
+    import tarfile
+    import tempfile
+
+    from trainyard.workspace.code_store import BLOB_TIME_NS
+
+    raw = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in manifest.entries:
+            info = tarfile.TarInfo(entry.path)
+            info.mode, info.mtime = entry.mode, BLOB_TIME_NS // 1_000_000_000
+            if entry.kind == "dir":
+                info.type = tarfile.DIRTYPE
+                archive.addfile(info)
+            elif entry.kind == "link":
+                info.type, info.linkname = tarfile.SYMTYPE, entry.target
+                archive.addfile(info)
+            else:
+                with open(os.fspath(store.require(entry)), "rb") as file:
+                    info.size = entry.size
+                    archive.addfile(info, file)
+    raw.seek(0)
+    return raw
+
+
+def put_toolkit(storage: Storage, shared: str) -> str:
+    """Copy the toolkit to the shared storage, unless it is there; returns its path."""
+    from trainyard.workspace.toolkit_files import toolkit_archive
+
+    content = toolkit_archive()
+    folder = posixpath.join(shared, "toolkit", hashlib.sha256(content).hexdigest()[:16])
+    if not storage.exists(folder):
+        storage.put_folder(folder, {"toolkit.pyz": (content, 0o644)})
+    return posixpath.join(folder, "toolkit.pyz")
+
+
+def put_job(storage: Storage, request: HpcRequest, facts: dict[str, Any]) -> None:
+    """Make a job's folder.
+
+    Raises:
+        BackendError: there is such a job already.
+    """
+    document = {**document_of(request), "created_at": time.time(), **facts}
+    empty = ["state", "logs", "ml", "work"]
+    if not storage.put_folder(request.folder, files_of(request, document), empty):
+        raise BackendError(f"the job {request.app_id} has been submitted already")
+
+
+def submit_links(
+    storage: Storage,
+    request: HpcRequest,
+    submit: Callable[[str, int, str], str],
+    cancel: Callable[[Sequence[str]], object],
+) -> list[str]:
+    """Submit the script once, or several times for a chain; returns the native ids.
+
+    Args:
+        storage: where the job's folder is.
+        request: what is submitted.
+        submit: submits a script, given its number in the chain and the native id of the one before ("" for
+            the first); returns the native id.
+        cancel: cancels submissions.
+
+    Raises:
+        TrainyardError: one was refused; the others have been cancelled, and the folder is gone.
+    """
+    native: list[str] = []
+    try:
+        for link in range(request.chain):
+            script = request.script.replace(LINK, str(link))
+            native.append(submit(script, link, native[-1] if native else ""))
+            storage.write(posixpath.join(request.folder, "native"), ("\n".join(native) + "\n").encode())
+    except UnreachableError:
+        raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name
+    except BaseException:
+        try:
+            if native:
+                cancel(native)
+            storage.remove([request.folder])
+        except (BackendError, StateStoreError):
+            pass
+        raise
+    return native
