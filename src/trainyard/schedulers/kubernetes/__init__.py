@@ -1,1 +1,1 @@
-"""Kubernetes: Jobs, JobSets and Volcano jobs. Making images is not here, it is `trainyard.workspace.images`."""
+"""Kubernetes: Jobs, JobSets and Volcano jobs. Making images: see `trainyard.workspace.images`."""

@@ -1,8 +1,9 @@
-"""The API server: its requests, watches and errors. Objects are plain dicts, so that unknown fields do no harm.
+"""The API server: its requests, watches and errors. Objects are plain dicts, so that unknown fields do no
+harm.
 
-What is asked is repeated when the server cannot be reached or asks for patience; what is made has a unique name, so
-that a repeated request can do no more than find it there. A watch goes on where it broke off, and begins again with a
-list when the server no longer knows that place, 410 Gone
+What is asked is repeated when the server cannot be reached or asks for patience; what is made has a unique
+name, so that a repeated request can do no more than find it there. A watch goes on where it broke off, and
+begins again with a list when the server no longer knows that place, 410 Gone
 (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes).
 """
 
@@ -27,18 +28,29 @@ PAGE_SIZE = 500
 
 _HINTS = (
     ("exceeded quota", "The namespace's quota is used up: wait, ask for less, or use another namespace."),
-    ("admission webhook", "A policy of the cluster refuses it: the text says which; its administrators can say why."),
-    ("violates PodSecurity", "The namespace does not allow such pods: leave out privileged, devices or bind mounts."),
+    (
+        "admission webhook",
+        "A policy of the cluster refuses it: the text says which; its administrators can say why.",
+    ),
+    (
+        "violates PodSecurity",
+        "The namespace does not allow such pods: leave out privileged, devices or bind mounts.",
+    ),
     ("serviceaccount", "Name an existing one: -cfg service_account=NAME."),
     ("no PriorityClass", "`kubectl get priorityclasses` lists them."),
-    ("unknown field", "The cluster is older than this field: leave out the option or the part of the overlay."),
+    (
+        "unknown field",
+        "The cluster is older than this field: leave out the option or the part of the overlay.",
+    ),
 )
 
 
 class KubernetesError(BackendError):
-    """The API server refused a request, or could not be reached. ``status`` is HTTP's, 0 if there was no answer."""
+    """The API server refused a request (``status`` is HTTP's), or could not be reached (0)."""
 
-    def __init__(self, message: str, *, hint: str = "", status: int = 0, reason: str = "", wait: float = 0.0) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", status: int = 0, reason: str = "", wait: float = 0.0
+    ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.reason = reason
@@ -76,7 +88,8 @@ class ApiServer:
                     self._connection = connect(*self._where, TIMEOUT)
                 except ModuleNotFoundError as error:
                     raise ConfigError(
-                        f"the scheduler 'kubernetes' needs the package {error.name!r}, which is not installed",
+                        f"the scheduler 'kubernetes' needs the package {error.name!r}, which is not "
+                        "installed",
                         hint="Install it: pip install 'trainyard[kubernetes]'",
                     ) from None
             return self._connection
@@ -169,7 +182,9 @@ class ApiServer:
             if not token:
                 return found, str(metadata.get("resourceVersion") or "")
 
-    def create(self, path: str, manifest: Mapping[str, Any], *, dry_run: bool = False, attempts: int = ATTEMPTS) -> Any:
+    def create(
+        self, path: str, manifest: Mapping[str, Any], *, dry_run: bool = False, attempts: int = ATTEMPTS
+    ) -> Any:
         """Make an object; fields that the server does not know are refused."""
         return self.request(
             "POST",
@@ -201,7 +216,7 @@ class ApiServer:
                 group["name"]: list(
                     dict.fromkeys(
                         [
-                            (group.get("preferredVersion") or {}).get("version"),
+                            str((group.get("preferredVersion") or {}).get("version") or ""),
                             *(each["version"] for each in group.get("versions") or []),
                         ]
                     )
@@ -248,7 +263,9 @@ class ApiServer:
         """Return what a failed connection means, in words."""
         connection = self.connection
         said = str(error) or type(error).__name__
-        hint = "Is the cluster up, and reachable from here (VPN)? `kubectl cluster-info` asks the same server."
+        hint = (
+            "Is the cluster up, and reachable from here (VPN)? `kubectl cluster-info` asks the same server."
+        )
         if "CERTIFICATE_VERIFY_FAILED" in said or "certificate" in said.lower():
             hint = "The kubeconfig may be outdated or for another cluster: fetch it again from where it came."
         what = "does not answer" if "imeout" in type(error).__name__ else "cannot be reached"
@@ -338,7 +355,9 @@ class Watch:
             except Exception:  # it is being read in another thread, and may have ended
                 return
 
-    def events(self, on_trouble: Callable[[TrainyardError], object] = lambda error: None) -> Iterator[tuple[str, Any]]:
+    def events(
+        self, on_trouble: Callable[[TrainyardError], object] = lambda error: None
+    ) -> Iterator[tuple[str, Any]]:
         """Yield ``("LIST", objects)`` at the beginning and after each loss of place, then ``(TYPE, object)``.
 
         Errors of connections are reported and repeated; refusals are raised.
@@ -389,7 +408,9 @@ class Watch:
                         break
                     kind, item = event.get("type"), event.get("object") or {}
                     if kind == "ERROR":
-                        raise self._server.refusal(int(item.get("code") or 500), json.dumps(item).encode(), {})
+                        raise self._server.refusal(
+                            int(item.get("code") or 500), json.dumps(item).encode(), {}
+                        )
                     self._version = (item.get("metadata") or {}).get("resourceVersion") or self._version
                     if kind != "BOOKMARK":
                         yield str(kind), item

@@ -1,9 +1,10 @@
 """Which cluster, and with what credentials: kubeconfig files, credential plug-ins, or the pod's own account.
 
-Files are found as kubectl finds them: the option, ``$KUBECONFIG`` (several files are merged: what comes first wins),
-``~/.kube/config``; without any, the service account of the pod that we run in
+Files are found as kubectl finds them: the option, ``$KUBECONFIG`` (several files are merged: what comes first
+wins), ``~/.kube/config``; without any, the service account of the pod that we run in
 (https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/). TLS and tokens are
-lightkube's. Credential plug-ins are started here, since lightkube knows neither their version v1 nor their expiry
+lightkube's. Credential plug-ins are started here, since lightkube knows neither their version v1 nor their
+expiry
 (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins).
 """
 
@@ -29,7 +30,7 @@ _EARLY = 30.0  # seconds before a credential's end at which a new one is fetched
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
-class Connection(NamedTuple):
+class ClusterConnection(NamedTuple):
     """A client of the API server, and what to call it in messages."""
 
     client: Any  # httpx2.Client
@@ -37,7 +38,7 @@ class Connection(NamedTuple):
     context: str
 
 
-def connect(context: str, kubeconfig: str, timeout: float) -> Connection:
+def connect(context: str, kubeconfig: str, timeout: float) -> ClusterConnection:
     """Make a client of the API server. Nothing is asked yet, apart from a credential plug-in.
 
     Args:
@@ -63,11 +64,13 @@ def connect(context: str, kubeconfig: str, timeout: float) -> Connection:
         params["auth"] = _auth(plugin)
     # each log that is followed is a connection
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-    return Connection(httpx2.Client(**params, limits=limits), config.cluster.server, config.context_name)
+    return ClusterConnection(
+        httpx2.Client(**params, limits=limits), config.cluster.server, config.context_name
+    )
 
 
 def _load(context: str, kubeconfig: str) -> tuple[Any, CredentialPlugin | None, str]:
-    """Return lightkube's configuration of a context, the plug-in that gives its credentials, and its proxy."""
+    """Return lightkube's configuration of a context, its credential plug-in, and its proxy."""
     from lightkube.config.kubeconfig import KubeConfig
     from lightkube.core.exceptions import ConfigError as LightkubeError
 
@@ -85,14 +88,17 @@ def _load(context: str, kubeconfig: str) -> tuple[Any, CredentialPlugin | None, 
     contexts = {each["name"]: each.get("context") or {} for each in merged["contexts"]}
     if not name:
         raise ConfigError(
-            f"{shown} has no current context", hint="Choose one: -cfg context=NAME, or kubectl config use-context."
+            f"{shown} has no current context",
+            hint="Choose one: -cfg context=NAME, or kubectl config use-context.",
         )
     if name not in contexts:
         raise ConfigError(f"{shown} has no context {name!r}", hint=did_you_mean(name, contexts))
     for kind in ("cluster", "user"):
         wanted = contexts[name].get(kind)
         if wanted and wanted not in {each["name"] for each in merged[f"{kind}s"]}:
-            raise ConfigError(f"the context {name!r} of {shown} names the {kind} {wanted!r}, which is missing there")
+            raise ConfigError(
+                f"the context {name!r} of {shown} names the {kind} {wanted!r}, which is missing there"
+            )
     if not contexts[name].get("cluster"):
         raise ConfigError(f"the context {name!r} of {shown} names no cluster")
     user = _user(merged, contexts[name])
@@ -186,7 +192,7 @@ class CredentialPlugin:
         self._lock = threading.Lock()
 
     def first(self) -> dict[str, str]:
-        """Run it, and return what a kubeconfig would hold instead: a client certificate, if that is what it gives."""
+        """Run it, and return the client certificate that it may give, as a kubeconfig holds one."""
         status = self._run()
         found = {}
         for given, name in (
@@ -216,7 +222,10 @@ class CredentialPlugin:
         environ |= {each["name"]: str(each["value"]) for each in self._settings.get("env") or []}
         try:
             done = subprocess.run(
-                self._command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PLUGIN_LIMIT
+                self._command,
+                env=environ,
+                capture_output=True,
+                timeout=PLUGIN_LIMIT,
             )
         except OSError as error:
             raise ConfigError(
@@ -224,7 +233,9 @@ class CredentialPlugin:
                 hint=str(self._settings.get("installHint") or f"Install {name}.").strip(),
             ) from None
         except subprocess.TimeoutExpired:
-            raise AccessError(f"the credential plug-in {name} gave no answer in {PLUGIN_LIMIT:.0f} s") from None
+            raise AccessError(
+                f"the credential plug-in {name} gave no answer in {PLUGIN_LIMIT:.0f} s"
+            ) from None
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip() or "it says nothing"
             raise AccessError(

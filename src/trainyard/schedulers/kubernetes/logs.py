@@ -1,12 +1,13 @@
 """Logs of pods: of all replicas and their attempts at the same time, each line once.
 
-The kubelet gives each line its time, in nanoseconds, but takes ``sinceTime`` in whole seconds. So after a break the
-log is read again from two seconds before the last line, and what was delivered since then is left out: nothing is lost
-and nothing doubled. A line that a break cuts in two is read again as a whole. Which attempts there are, and when they
-have ended, is watched.
+The kubelet gives each line its time, in nanoseconds, but takes ``sinceTime`` in whole seconds. So after a
+break the log is read again from two seconds before the last line, and what was delivered since then is left
+out: nothing is lost and nothing doubled. A line that a break cuts in two is read again as a whole. Which
+attempts there are, and when they have ended, is watched.
 
-Kubernetes keeps no logs of pods that are gone, and of a log that the kubelet has rotated only the last file. What is
-left of such a pod is the end of its log in its status (``terminationMessagePolicy: FallbackToLogsOnError``).
+Kubernetes keeps no logs of pods that are gone, and of a log that the kubelet has rotated only the last file.
+What is left of such a pod is the end of its log in its status (``terminationMessagePolicy:
+FallbackToLogsOnError``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 
 from trainyard.backoff import Backoff, Clock
 from trainyard.errors import TrainyardError
-from trainyard.schedulers.answers import LogBlock, LogQuery
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError, Watch
 from trainyard.schedulers.kubernetes.observe import (
@@ -35,6 +35,7 @@ from trainyard.schedulers.kubernetes.observe import (
 )
 from trainyard.schedulers.kubernetes.reasons import container_status, last_end, main_container
 from trainyard.schedulers.lines import QUEUED_BLOCKS, LineFilter, blocks_until_ended, last_lines
+from trainyard.schedulers.responses import LogBlock, LogQuery
 from trainyard.specs.status import is_terminal
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ BLOCK_SIZE = 64 << 10
 SILENCE = 300.0
 
 
-class Attempt(NamedTuple):
+class PodRun(NamedTuple):
     """A run of a replica's program: a container of a pod, and how often the kubelet had restarted it."""
 
     pod: str
@@ -92,7 +93,9 @@ class PodBoard:
             params = {"labelSelector": selector([job.name])}
             watch = Watch(job.server, path, params, self._stop, self._clock)
             self._watches.append(watch)
-            threading.Thread(target=self._follow, args=(number, watch), name="watch-pods", daemon=True).start()
+            threading.Thread(
+                target=self._follow, args=(number, watch), name="watch-pods", daemon=True
+            ).start()
 
     def close(self) -> None:
         """End the watches."""
@@ -188,7 +191,8 @@ def read_logs(
     blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
     stopped = threading.Event()
     readers = [
-        _ReplicaReader(board, role, k, (roles[role], k), query, blocks, stopped, clock) for role, k in replicas
+        _ReplicaReader(board, role, k, (roles[role], k), query, blocks, stopped, clock)
+        for role, k in replicas
     ]
 
     def everything() -> Iterator[LogBlock]:
@@ -243,7 +247,7 @@ class _ReplicaReader:
         """Put blocks into the queue; None or an error at the end."""
         outcome: BaseException | None = None
         try:
-            done: set[Attempt] = set()
+            done: set[PodRun] = set()
             while (attempt := self._next(done)) is not None:
                 self._read(attempt)
                 done.add(attempt)
@@ -255,11 +259,11 @@ class _ReplicaReader:
         while not self._stopped.is_set():
             try:
                 self._blocks.put(item, timeout=0.5)
-                return
             except queue.Full:
                 continue
+            return
 
-    def _next(self, done: set[Attempt]) -> Attempt | None:
+    def _next(self, done: set[PodRun]) -> PodRun | None:
         """Wait for an attempt that has begun and was not read; None if there will be none."""
         board = self._board
         with board.changed:
@@ -272,20 +276,20 @@ class _ReplicaReader:
                 board.changed.wait()
         return None
 
-    def _begun(self) -> Iterator[Attempt]:
+    def _begun(self) -> Iterator[PodRun]:
         """Yield the attempts whose program has begun and whose log may exist, the oldest first."""
         for pod in self._board.attempts(self._place):
             name, uid = names.name_of(pod), str(pod["metadata"].get("uid", ""))
             status = container_status(pod)
             restarts = int(status.get("restartCount") or 0)
             if restarts:  # the kubelet keeps the log of the one before, and of no older one
-                yield Attempt(name, uid, restarts - 1)
+                yield PodRun(name, uid, restarts - 1)
             state = status.get("state") or {}
             if state.get("running") or state.get("terminated"):
-                yield Attempt(name, uid, restarts)
+                yield PodRun(name, uid, restarts)
 
-    def _state(self, attempt: Attempt) -> tuple[bool, bool, bool]:
-        """Return whether an attempt has ended, whether another one of its pod has begun, whether the pod is there."""
+    def _state(self, attempt: PodRun) -> tuple[bool, bool, bool]:
+        """Return of an attempt: whether it has ended, whether its pod has begun another, and is there."""
         with self._board.changed:
             pod, is_there = self._board.pod(attempt.pod)
             if pod is None:
@@ -296,7 +300,7 @@ class _ReplicaReader:
             ended = is_previous or bool(last_end(pod)) or phase in ("Succeeded", "Failed") or not is_there
             return ended, is_previous, is_there
 
-    def _read(self, attempt: Attempt) -> None:
+    def _read(self, attempt: PodRun) -> None:
         board = self._board
         memory = _Memory()
         backoff = Backoff(0.25, 10.0, clock=self._clock, stop=self._stopped)
@@ -337,7 +341,7 @@ class _ReplicaReader:
             if not lines:  # followed logs that end at once are not asked for in a tight loop
                 self._wait_for_end(attempt, backoff)
 
-    def _wait_for_end(self, attempt: Attempt, backoff: Backoff) -> None:
+    def _wait_for_end(self, attempt: PodRun, backoff: Backoff) -> None:
         if not self._state(attempt)[0]:
             seconds = backoff.delay()
             with self._board.changed:
@@ -390,7 +394,7 @@ class _ReplicaReader:
         if block:
             self._put(LogBlock(self.role, self.k, block))
 
-    def _explain_end(self, attempt: Attempt, memory: _Memory, error: KubernetesError) -> None:
+    def _explain_end(self, attempt: PodRun, memory: _Memory, error: KubernetesError) -> None:
         """Deliver what the pod's status keeps of a log that cannot be read any more."""
         with self._board.changed:
             pod = self._board.pod(attempt.pod)[0]
@@ -404,7 +408,9 @@ class _ReplicaReader:
             log.warning("the log of %s cannot be read to its end: %s", attempt.pod, error.message)
 
 
-def _with_errors(chunks: Iterator[bytes], server: ApiServer, stopped: threading.Event) -> Iterator[bytes | None]:
+def _with_errors(
+    chunks: Iterator[bytes], server: ApiServer, stopped: threading.Event
+) -> Iterator[bytes | None]:
     """Yield chunks; None if the connection broke, after what had come."""
     import httpx2
 
@@ -464,7 +470,7 @@ class _Memory:
         self._partial = b""
 
     def lost_place(self) -> bool:
-        """Tell whether none of the lines that were expected again came: what followed them may be lost too."""
+        """Tell whether none of the expected lines came again: what followed them may be lost too."""
         return not self._seen_again and bool(self._expected)
 
     def _take(self, line: bytes) -> tuple[str, bytes] | None:
@@ -508,4 +514,3 @@ def _since(query: LogQuery) -> str | None:
     if query.since is None:
         return None
     return datetime.fromtimestamp(int(query.since.timestamp()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-

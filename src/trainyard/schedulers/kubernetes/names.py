@@ -1,7 +1,7 @@
 """Names of Kubernetes: ids of jobs, names of objects, our labels and annotations, and their limits.
 
-A Job's pods have the host names ``JOB-INDEX``, which are DNS labels of at most 63 characters; so a job's name is
-cut until the longest name that is made from it fits
+A Job's pods have the host names ``JOB-INDEX``, which are DNS labels of at most 63 characters; so a job's name
+is cut until the longest name that is made from it fits
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode). JobSet checks the names
 of its pods, ``JOBSET-ROLE-0-INDEX-SUFFIX``, in the same way. Services are named by DNS-1035: a letter first.
 """
@@ -58,10 +58,12 @@ DEFAULT_NAMESPACE = "default"
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+DNS_SUBDOMAIN = re.compile(
+    r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
+)
 
 
-class JobRef(NamedTuple):
+class ClusterJobRef(NamedTuple):
     """Where a job is: its kind, and the context and kubeconfig to reach it; "" if unknown."""
 
     kind: str
@@ -73,7 +75,7 @@ class JobRef(NamedTuple):
         return "\t".join(self)
 
     @classmethod
-    def from_text(cls, text: str) -> JobRef:
+    def from_text(cls, text: str) -> ClusterJobRef:
         """Read what `to_text` wrote."""
         return cls(*text.split("\t")[:3])
 
@@ -138,7 +140,9 @@ def is_label_value(text: str) -> bool:
 def is_label_key(text: str) -> bool:
     """Tell whether a text is valid as the key of a label or annotation: ``[PREFIX/]NAME``."""
     prefix, slash, name = text.rpartition("/")
-    return _LABEL_NAME.fullmatch(name) is not None and (not slash or DNS_SUBDOMAIN.fullmatch(prefix) is not None)
+    return _LABEL_NAME.fullmatch(name) is not None and (
+        not slash or DNS_SUBDOMAIN.fullmatch(prefix) is not None
+    )
 
 
 def labels_of(manifest: Any) -> dict[str, str]:

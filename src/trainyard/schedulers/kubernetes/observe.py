@@ -1,7 +1,8 @@
 """Finding jobs on a cluster, and describing them and their replicas.
 
-All jobs of a namespace that are asked for are found by one list of Jobs with a selector, a hundred names at a time;
-JobSets and Volcano jobs by one more where they are meant. What is not found there is not ended: it is unknown.
+All jobs of a namespace that are asked for are found by one list of Jobs with a selector, a hundred names at a
+time; JobSets and Volcano jobs by one more where they are meant. What is not found there is not ended: it is
+unknown.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.schedulers.answers import DescribeAppResponse, ListAppResponse
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
-from trainyard.schedulers.kubernetes.names import JobRef
+from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
 from trainyard.schedulers.kubernetes.reasons import (
     CANCELLED,
     SUSPENDED,
     UNKNOWN,
     WAITING,
-    Reason,
+    KubeReason,
     container_status,
     event_time,
     job_reason,
@@ -31,6 +31,7 @@ from trainyard.schedulers.kubernetes.reasons import (
     report_of,
     seconds,
 )
+from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 from trainyard.specs.resources import Resource
@@ -65,7 +66,9 @@ def core_path(plural: str, namespace: str, *more: str) -> str:
 def selector(job_names: Iterable[str]) -> str:
     """Return the selector of everything that belongs to these jobs."""
     wanted = sorted(job_names)
-    return f"{names.LABEL_JOB}={wanted[0]}" if len(wanted) == 1 else f"{names.LABEL_JOB} in ({','.join(wanted)})"
+    return (
+        f"{names.LABEL_JOB}={wanted[0]}" if len(wanted) == 1 else f"{names.LABEL_JOB} in ({','.join(wanted)})"
+    )
 
 
 @dataclass
@@ -102,11 +105,14 @@ class FoundJob:
         try:
             return [(str(role), int(count)) for role, count in json.loads(self.notes[names.NOTE_LAYOUT])]
         except (KeyError, ValueError, TypeError):
-            return [(names.name_of(each), (each.get("spec") or {}).get("completions") or 1) for each in self.objects]
+            return [
+                (names.name_of(each), (each.get("spec") or {}).get("completions") or 1)
+                for each in self.objects
+            ]
 
-    def ref(self, context: str, kubeconfig: str) -> JobRef:
+    def ref(self, context: str, kubeconfig: str) -> ClusterJobRef:
         """Return where it is."""
-        return JobRef(self.kind, context, kubeconfig)
+        return ClusterJobRef(self.kind, context, kubeconfig)
 
 
 # ---- finding
@@ -122,9 +128,9 @@ def find_jobs(server: ApiServer, namespace: str, wanted: Mapping[str, str]) -> d
     """
     found: dict[str, FoundJob] = {}
     elsewhere: dict[str, list[str]] = {JOBSET: [], VOLCANO: []}
-    plain = []
+    plain: list[str] = []
     for name, kind in wanted.items():
-        (elsewhere[kind] if kind in elsewhere else plain).append(name)
+        elsewhere.get(kind, plain).append(name)
     seen = _collect(server, namespace, JOB, plain, found) if plain else {}
     for name in plain:
         if name not in found:
@@ -175,7 +181,7 @@ def _put(
 
 
 def _role_index(item: Mapping[str, Any]) -> int:
-    template = ((item.get("spec") or {}).get("template") or {})
+    template = (item.get("spec") or {}).get("template") or {}
     index = names.labels_of(template).get(names.LABEL_ROLE_INDEX, "0")
     return int(index) if index.isdecimal() else 0
 
@@ -198,7 +204,7 @@ def list_jobs(server: ApiServer, namespace: str) -> list[FoundJob]:
 # ---- states
 
 
-def app_reason(job: FoundJob) -> Reason:
+def app_reason(job: FoundJob) -> KubeReason:
     """Return the reason of a job, from its Jobs, JobSet or Volcano job alone."""
     reasons = [job_reason(each) for each in job.objects]
     roles = [role for role, _ in job.layout]
@@ -212,16 +218,18 @@ def app_reason(job: FoundJob) -> Reason:
     if open_ones:
         running = next((reason for reason in open_ones if reason.state is AppState.RUNNING), None)
         if running is None and len(open_ones) < len(reasons):
-            running = Reason("running")
+            running = KubeReason("running")
         found = running or open_ones[0]
         note = f"{failures[0]} (the other roles go on)" if failures else found.text
-        return Reason(found.code, note)
+        return KubeReason(found.code, note)
     ended = next((reason for reason in reasons if reason.state is AppState.FAILED), None)
     if ended is not None:
-        return Reason(ended.code, failures[0])
+        return KubeReason(ended.code, failures[0])
     ended = next((reason for reason in reasons if reason.code == CANCELLED), None)
     if ended is None and missing > 0:
-        return Reason(UNKNOWN, f"{missing} of its {len(roles)} Jobs are gone, and how they ended is not known")
+        return KubeReason(
+            UNKNOWN, f"{missing} of its {len(roles)} Jobs are gone, and how they ended is not known"
+        )
     return ended or reasons[0]
 
 
@@ -310,7 +318,9 @@ def replica_of(pod: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the index of a pod's role and of its replica; None if it is not one of ours."""
     labels, notes = names.labels_of(pod), names.annotations_of(pod)
     role = labels.get(names.LABEL_ROLE_INDEX, "")
-    index = labels.get(names.LABEL_REPLICA) or labels.get(names.INDEX_LABEL) or notes.get(names.INDEX_LABEL) or ""
+    index = (
+        labels.get(names.LABEL_REPLICA) or labels.get(names.INDEX_LABEL) or notes.get(names.INDEX_LABEL) or ""
+    )
     return (int(role), int(index)) if role.isdecimal() and index.isdecimal() else None
 
 
@@ -328,7 +338,7 @@ def group_pods(pods: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[dic
 
 def _replica(
     job: FoundJob,
-    app: Reason,
+    app: KubeReason,
     role: str,
     index: int,
     k: int,
@@ -353,7 +363,9 @@ def _replica(
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
     running = (container_status(pod).get("state") or {}).get("running") or {}
-    started = seconds(end.get("startedAt") or running.get("startedAt") or (pod.get("status") or {}).get("startTime"))
+    started = seconds(
+        end.get("startedAt") or running.get("startedAt") or (pod.get("status") or {}).get("startTime")
+    )
     return ReplicaStatus(
         k,
         state,
@@ -362,13 +374,15 @@ def _replica(
         structured_error_msg=report_of(end),
         exit_code=end.get("exitCode") if end else None,
         reason=text,
-        restarts=len(attempts) - 1 + sum(container_status(each).get("restartCount") or 0 for each in attempts),
+        restarts=len(attempts)
+        - 1
+        + sum(container_status(each).get("restartCount") or 0 for each in attempts),
         started_at=started,
         ended_at=seconds(end.get("finishedAt")) if ended else None,
     )
 
 
-def _without_pod(job: FoundJob, app: Reason, index: int, k: int) -> tuple[AppState, str]:
+def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[AppState, str]:
     """Return the state of a replica that has no pod, from what its Job still knows of it."""
     status = (_object_of_role(job, index) or {}).get("status") or {}
     if in_indexes(k, status.get("completedIndexes")):
@@ -389,7 +403,9 @@ def is_final(job: FoundJob, index: int, k: int) -> bool:
     item = _object_of_role(job, index)
     if item is None:
         return False
-    return in_indexes(k, (item.get("status") or {}).get("failedIndexes")) or is_terminal(job_reason(item).state)
+    return in_indexes(k, (item.get("status") or {}).get("failedIndexes")) or is_terminal(
+        job_reason(item).state
+    )
 
 
 def _object_of_role(job: FoundJob, index: int) -> dict[str, Any] | None:
@@ -437,7 +453,9 @@ def workloads(job: FoundJob) -> list[dict[str, Any]]:
 
 def _admission(job: FoundJob) -> str:
     for workload in workloads(job):
-        conditions = {each.get("type"): each for each in (workload.get("status") or {}).get("conditions") or []}
+        conditions = {
+            each.get("type"): each for each in (workload.get("status") or {}).get("conditions") or []
+        }
         for kind, wanted in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
             found = conditions.get(kind) or {}
             if found.get("status") == wanted and found.get("message"):
@@ -499,7 +517,11 @@ def _templates(job: FoundJob) -> dict[int, tuple[Mapping[str, Any], int]]:
 def environment(template: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of a template's program that have values there."""
     containers = (template.get("spec") or {}).get("containers") or [{}]
-    return {each["name"]: each.get("value", "") for each in containers[0].get("env") or [] if "valueFrom" not in each}
+    return {
+        each["name"]: each.get("value", "")
+        for each in containers[0].get("env") or []
+        if "valueFrom" not in each
+    }
 
 
 def _roles(job: FoundJob) -> list[Role]:
@@ -515,7 +537,9 @@ def _roles(job: FoundJob) -> list[Role]:
         resource = Resource(
             cpu=int(str(limits.get("cpu", "-1000m")).removesuffix("m")) // 1000,
             gpu=sum(int(amount) for key, amount in limits.items() if key.endswith("/gpu")),
-            memMB=int(limits["memory"].removesuffix("Mi")) if str(limits.get("memory")).endswith("Mi") else -1,
+            memMB=int(limits["memory"].removesuffix("Mi"))
+            if str(limits.get("memory")).endswith("Mi")
+            else -1,
         )
         selector_ = (template.get("spec") or {}).get("nodeSelector") or {}
         if selector_.get(INSTANCE_TYPE):
@@ -546,7 +570,9 @@ def row(job: FoundJob) -> ListAppResponse:
     """Return a job's row in a list."""
     metadata = job.objects[0].get("metadata") or {}
     reason = app_reason(job)
-    found = ListAppResponse(job.app_id, reason.state, name=names.labels_of(job.objects[0]).get(names.LABEL_APP_NAME, ""))
+    found = ListAppResponse(
+        job.app_id, reason.state, name=names.labels_of(job.objects[0]).get(names.LABEL_APP_NAME, "")
+    )
     found.submitted_at = seconds(metadata.get("creationTimestamp"))
     if is_terminal(reason.state):
         ends = [_ended_at(each) for each in job.objects]
@@ -562,4 +588,3 @@ def _ended_at(item: Mapping[str, Any]) -> float | None:
         if each.get("status") == "True" and each.get("type") in ("Complete", "Failed", "Completed")
     ]
     return seconds(status.get("completionTime") or (last[-1] if last else None))
-

@@ -41,7 +41,8 @@ class KubernetesOpts(DockerWorkspaceOpts):
         "EFA interfaces of each pod, instead of what its resource says", default=None
     )
     kind: str | None = option(
-        "what the job becomes: job (a Job for each role), jobset, volcano, or auto (a JobSet for several roles "
+        "what the job becomes: job (a Job for each role), jobset, volcano, or auto (a JobSet for "
+        "several roles "
         "if the cluster has JobSet); volcano if queue is given, jobset if several roles share a local_queue, "
         "job otherwise",
         default=None,
@@ -77,9 +78,7 @@ class KubernetesOpts(DockerWorkspaceOpts):
         "the resource that stands for a GPU, such as amd.com/gpu or nvidia.com/mig-3g.20gb",
         default="nvidia.com/gpu",
     )
-    shm_size: int | None = option(
-        "MiB of /dev/shm; as much as the memory allows by default", default=None
-    )
+    shm_size: int | None = option("MiB of /dev/shm; as much as the memory allows by default", default=None)
     privileged: bool = option("run the containers as privileged ones", default=False)
     secrets: dict[str, str] | None = option(
         "environment variables from secrets of the namespace: NAME to SECRET/KEY; never a value", default=None

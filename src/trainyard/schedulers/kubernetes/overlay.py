@@ -1,8 +1,9 @@
-"""The pod overlay of a role, ``metadata["kubernetes"]``: what its author wants in the pod beside what we write.
+"""The pod overlay of a role, ``metadata["kubernetes"]``: what its author wants in the pod beside what we
+write.
 
 As in TorchX: dicts are merged, lists are appended, tuples replace a list, everything else is replaced; None
-removes. The overlay is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the ``file://`` URI
-of a YAML or JSON file with one.
+removes. The overlay is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the
+``file://`` URI of a YAML or JSON file with one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def overlay_of(metadata: Mapping[str, Any], role: str) -> dict[str, Any]:
     wrong = sorted(str(key) for key in found if key not in _PARTS)
     if wrong:
         raise ConfigError(
-            f"role {role!r}: metadata[{METADATA_KEY!r}] has {', '.join(map(repr, wrong))}, which a pod has not",
+            f"role {role!r}: metadata[{METADATA_KEY!r}] has {', '.join(map(repr, wrong))}, which a "
+            "pod has not",
             hint='It has the form of a pod: {"metadata": {...}, "spec": {...}}.',
         )
     return found

@@ -1,8 +1,8 @@
 """The pods of a role: container, command, variables, resources, mounts, placement.
 
-The replicas of a role share one template. Its first variable is the index of the replica, from the annotation that
-an Indexed Job gives each pod; where arguments or other variables contain the index, the kubelet puts it in:
-``$(TORCHX_REPLICA_IDX)``. So no shell is needed, and every other ``$(`` of the user is escaped
+The replicas of a role share one template. Its first variable is the index of the replica, from the annotation
+that an Indexed Job gives each pod; where arguments or other variables contain the index, the kubelet puts it
+in: ``$(TORCHX_REPLICA_IDX)``. So no shell is needed, and every other ``$(`` of the user is escaped
 (https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/).
 """
 
@@ -23,7 +23,7 @@ from trainyard.schedulers.kubernetes.overlay import METADATA_KEY as OVERLAY_KEY
 from trainyard.schedulers.kubernetes.overlay import apply, overlay_of
 from trainyard.specs.app import NO_IMAGE, Role
 from trainyard.specs.handles import make_app_handle
-from trainyard.specs.mounts import BindMount, DeviceMount, VolumeMount
+from trainyard.specs.mounts import DeviceMount, VolumeMount
 from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
@@ -67,7 +67,7 @@ class SecretValues:
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlace:
     """Which pods a template is for.
 
     Args:
@@ -88,7 +88,7 @@ class Place:
 
 
 def pod_template(
-    role: Role, place: Place, opts: KubernetesOpts, app_id: str, session: str, secret: SecretValues
+    role: Role, place: PodPlace, opts: KubernetesOpts, app_id: str, session: str, secret: SecretValues
 ) -> dict[str, Any]:
     """Return metadata (without labels of the job) and spec of a role's pods.
 
@@ -112,7 +112,7 @@ def pod_template(
 
 
 def _pod(
-    role: Role, place: Place, opts: KubernetesOpts, app_id: str, session: str, secret: SecretValues
+    role: Role, place: PodPlace, opts: KubernetesOpts, app_id: str, session: str, secret: SecretValues
 ) -> dict[str, Any]:
     _check_image(role.image)
     name = names.split_app_id(app_id)[1]
@@ -190,7 +190,7 @@ def _check_image(image: str) -> None:
 
 
 def _local_rank0(entrypoint: str, args: list[str]) -> list[str]:
-    """Let a shell's script name the first replica's own host localhost, which needs no DNS that lags behind."""
+    """Let a shell's script call the first replica's host localhost there, as DNS lags behind."""
     is_script = os.path.basename(entrypoint) in _SHELLS and len(args) > 1 and re.fullmatch(r"-\w*c", args[0])
     if not is_script or RANK0_HOST not in args[1]:
         return args
@@ -263,7 +263,7 @@ def _reference(variable: str, secret: str, key: str) -> dict[str, Any]:
 
 
 def resources(resource: Resource, opts: KubernetesOpts) -> dict[str, dict[str, str]]:
-    """Return limits and requests. Of CPU and memory a little less is requested than allowed, see the options."""
+    """Return limits and requests; of CPU and memory a little less is requested, see the options."""
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
     if resource.cpu > 0:
@@ -282,7 +282,8 @@ def resources(resource: Resource, opts: KubernetesOpts) -> dict[str, dict[str, s
         if "/" not in name or not names.is_label_key(name):
             raise ConfigError(
                 f"{name!r} is not the name of a device of Kubernetes",
-                hint="They have a domain, such as nvidia.com/gpu; a device's file is mounted: type=device,src=/dev/...",
+                hint="They have a domain, such as nvidia.com/gpu; a device's file is mounted: "
+                "type=device,src=/dev/...",
             )
         if count > 0:  # what is not CPU or memory is requested as it is limited
             limits[name] = str(count)
@@ -325,10 +326,11 @@ def _mounts(role: Role, opts: KubernetesOpts) -> tuple[list[dict[str, Any]], lis
             has_devices = True
             if set(mount.permissions) != set("rwm"):
                 raise ConfigError(
-                    f"the device {mount.src_path} with permissions {mount.permissions!r}: Kubernetes cannot limit them",
+                    f"the device {mount.src_path} with permissions {mount.permissions!r}: Kubernetes "
+                    "cannot limit them",
                     hint="Leave perm= out, or ask for the device by name, through its device plugin.",
                 )
-        elif isinstance(mount, (BindMount, VolumeMount)) and mount.read_only:
+        elif mount.read_only:
             point["readOnly"] = True
         points.append(point)
     return volumes, points, has_devices
@@ -365,7 +367,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def toleration(text: str) -> dict[str, str]:
-    """Read a toleration: ``KEY=VALUE:EFFECT``, ``KEY:EFFECT``, ``KEY=VALUE``, ``KEY``, or ``*`` for every taint."""
+    """Read a toleration: ``KEY=VALUE:EFFECT``, parts of it, or ``*`` for every taint."""
     pair, colon, effect = text.strip().rpartition(":") if ":" in text else (text.strip(), "", "")
     key, equals, value = pair.partition("=")
     wrong = (

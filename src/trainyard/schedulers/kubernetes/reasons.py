@@ -51,7 +51,7 @@ STATE_OF_REASON: dict[str, AppState] = {
 }
 
 
-class Reason(NamedTuple):
+class KubeReason(NamedTuple):
     """Why a job or replica is in its state."""
 
     code: str
@@ -74,7 +74,7 @@ _JOB_FAILURES = {
 }
 
 
-def job_reason(job: Mapping[str, Any]) -> Reason:
+def job_reason(job: Mapping[str, Any]) -> KubeReason:
     """Return the reason of a Job, JobSet or Volcano job."""
     if job.get("kind") == "JobSet":
         return _of_jobset(job)
@@ -88,50 +88,59 @@ def _true_conditions(item: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {each.get("type", ""): each for each in conditions if each.get("status") == "True"}
 
 
-def _of_job(job: Mapping[str, Any]) -> Reason:
+def _of_job(job: Mapping[str, Any]) -> KubeReason:
     status, conditions = job.get("status") or {}, _true_conditions(job)
     cancelled = names.annotations_of(job).get(names.NOTE_CANCELLED)
     active = status.get("active") or 0
     if "Complete" in conditions:
-        return Reason(SUCCEEDED)
+        return KubeReason(SUCCEEDED)
     if "Failed" in conditions:
-        return Reason(CANCELLED, cancelled) if cancelled else _failure(conditions["Failed"], _JOB_FAILURES)
+        return (
+            KubeReason(CANCELLED, cancelled) if cancelled else _failure(conditions["Failed"], _JOB_FAILURES)
+        )
     if cancelled and not active and (job.get("spec") or {}).get("suspend"):
-        return Reason(CANCELLED, cancelled)
+        return KubeReason(CANCELLED, cancelled)
     if cancelled:
-        return Reason(RUNNING, f"being stopped: {cancelled}")
+        return KubeReason(RUNNING, f"being stopped: {cancelled}")
     if "Suspended" in conditions and not active:
-        return Reason(SUSPENDED, "suspended")
+        return KubeReason(SUSPENDED, "suspended")
     if (job.get("metadata") or {}).get("deletionTimestamp"):
-        return Reason(RUNNING, "being deleted")
-    if status.get("ready") or status.get("succeeded") or status.get("failed") or "FailureTarget" in conditions:
-        return Reason(RUNNING)
-    return Reason(WAITING, "its pods are starting" if active else "its pods are not made yet")
+        return KubeReason(RUNNING, "being deleted")
+    if (
+        status.get("ready")
+        or status.get("succeeded")
+        or status.get("failed")
+        or "FailureTarget" in conditions
+    ):
+        return KubeReason(RUNNING)
+    return KubeReason(WAITING, "its pods are starting" if active else "its pods are not made yet")
 
 
-def _failure(condition: Mapping[str, Any], known: Mapping[str, tuple[str, str]]) -> Reason:
+def _failure(condition: Mapping[str, Any], known: Mapping[str, tuple[str, str]]) -> KubeReason:
     code, text = known.get(str(condition.get("reason")), (FAILED, str(condition.get("reason") or "")))
     message = str(condition.get("message") or "")
-    return Reason(code, f"{text}: {message}" if text and message else text or message)
+    return KubeReason(code, f"{text}: {message}" if text and message else text or message)
 
 
-def _of_jobset(job: Mapping[str, Any]) -> Reason:
+def _of_jobset(job: Mapping[str, Any]) -> KubeReason:
     status, conditions = job.get("status") or {}, _true_conditions(job)
     cancelled = names.annotations_of(job).get(names.NOTE_CANCELLED)
     roles = status.get("replicatedJobsStatus") or []
     if "Completed" in conditions:
-        return Reason(SUCCEEDED)
+        return KubeReason(SUCCEEDED)
     if "Failed" in conditions:
-        return Reason(CANCELLED, cancelled) if cancelled else _failure(conditions["Failed"], {})
+        return KubeReason(CANCELLED, cancelled) if cancelled else _failure(conditions["Failed"], {})
     active = any(each.get("active") for each in roles)
     if cancelled:
         ended = "Suspended" in conditions and not active
-        return Reason(CANCELLED, cancelled) if ended else Reason(RUNNING, f"being stopped: {cancelled}")
+        return (
+            KubeReason(CANCELLED, cancelled) if ended else KubeReason(RUNNING, f"being stopped: {cancelled}")
+        )
     if "Suspended" in conditions:
-        return Reason(SUSPENDED, "suspended")
+        return KubeReason(SUSPENDED, "suspended")
     if any(each.get(key) for each in roles for key in ("ready", "succeeded", "failed")):
-        return Reason(RUNNING)
-    return Reason(WAITING, "its pods are starting" if active else "its Jobs are not made yet")
+        return KubeReason(RUNNING)
+    return KubeReason(WAITING, "its pods are starting" if active else "its Jobs are not made yet")
 
 
 _PHASES = {
@@ -149,19 +158,32 @@ _PHASES = {
 }
 
 
-def _of_volcano(job: Mapping[str, Any]) -> Reason:
+def _of_volcano(job: Mapping[str, Any]) -> KubeReason:
     state = (job.get("status") or {}).get("state") or {}
     phase, message = str(state.get("phase") or "Pending"), str(state.get("message") or "")
     code = _PHASES.get(phase, RUNNING)
     if code == CANCELLED:
         message = names.annotations_of(job).get(names.NOTE_CANCELLED) or message
     known = phase in ("Running", "Completed") or (phase == "Failed" and message)
-    return Reason(code, message if known or not message else f"{phase}: {message}" if phase not in _PHASES else message or phase)
+    return KubeReason(
+        code,
+        message
+        if known or not message
+        else f"{phase}: {message}"
+        if phase not in _PHASES
+        else message or phase,
+    )
 
 
 # ---- pods
 
-_IMAGE_TROUBLES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+_IMAGE_TROUBLES = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+)
 _START_TROUBLES = (
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -190,7 +212,7 @@ def last_end(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return (status.get("state") or {}).get("terminated") or {}
 
 
-def pod_reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> Reason:
+def pod_reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> KubeReason:
     """Return the reason of a pod.
 
     Args:
@@ -200,51 +222,53 @@ def pod_reason(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ())
     status = pod.get("status") or {}
     phase = status.get("phase")
     if phase == "Succeeded":
-        return Reason(SUCCEEDED)
+        return KubeReason(SUCCEEDED)
     if phase == "Failed":
         return _failed_pod(pod)
     if phase == "Running":
         waiting = (container_status(pod).get("state") or {}).get("waiting") or {}
         if waiting.get("reason"):
-            return Reason(RUNNING, _sentence(waiting["reason"], waiting.get("message")))
-        return Reason(RUNNING, "being stopped" if (pod.get("metadata") or {}).get("deletionTimestamp") else "")
+            return KubeReason(RUNNING, _sentence(waiting["reason"], waiting.get("message")))
+        return KubeReason(
+            RUNNING, "being stopped" if (pod.get("metadata") or {}).get("deletionTimestamp") else ""
+        )
     if phase in ("Pending", None):
         return _pending_pod(pod, events)
-    return Reason(UNKNOWN, f"{phase}: its node does not report")
+    return KubeReason(UNKNOWN, f"{phase}: its node does not report")
 
 
-def _failed_pod(pod: Mapping[str, Any]) -> Reason:
+def _failed_pod(pod: Mapping[str, Any]) -> KubeReason:
     status, end = pod.get("status") or {}, last_end(pod)
     disruption = _true_conditions(pod).get("DisruptionTarget")
     if disruption:
-        return Reason(
+        return KubeReason(
             TAKEN_AWAY, f"taken away: {_sentence(disruption.get('reason'), disruption.get('message'))}"
         )
     why = status.get("reason")
     if why == "DeadlineExceeded":
-        return Reason(TIMEOUT, "stopped at its time limit")
+        return KubeReason(TIMEOUT, "stopped at its time limit")
     if why and not (end and end.get("exitCode")):
-        return Reason(FAILED, _sentence(why, status.get("message")))
+        return KubeReason(FAILED, _sentence(why, status.get("message")))
     if end.get("reason") == "OOMKilled":
         limits = ((pod["spec"]["containers"][0].get("resources") or {}).get("limits")) or {}
         limit = f" (limit {limits['memory']})" if limits.get("memory") else ""
-        return Reason(OUT_OF_MEMORY, f"out of memory{limit}")
+        return KubeReason(OUT_OF_MEMORY, f"out of memory{limit}")
     if why:
-        return Reason(FAILED, _sentence(why, status.get("message")))
+        return KubeReason(FAILED, _sentence(why, status.get("message")))
     if not end:
-        return Reason(FAILED, str(status.get("message") or "failed before its container ran"))
+        return KubeReason(FAILED, str(status.get("message") or "failed before its container ran"))
     if end.get("reason") in _START_TROUBLES:
-        return Reason(FAILED, f"could not be started: {_last_line(end)}")
+        return KubeReason(FAILED, f"could not be started: {_last_line(end)}")
     line = _last_line(end) if report_of(end) == NONE else error_message(report_of(end))[0]
     code = f"exit code {end.get('exitCode')}"
-    return Reason(EXIT, f"{code}: {line}" if line else code)
+    return KubeReason(EXIT, f"{code}: {line}" if line else code)
 
 
-def _pending_pod(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Reason:
+def _pending_pod(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> KubeReason:
     status = pod.get("status") or {}
     for each in status.get("conditions") or []:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            return Reason(UNSCHEDULABLE, f"no node for it: {each.get('message') or each.get('reason')}")
+            return KubeReason(UNSCHEDULABLE, f"no node for it: {each.get('message') or each.get('reason')}")
     trouble = [event for event in events if event.get("type") == "Warning"]
     said = _event_text(trouble[-1]) if trouble else ""
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
@@ -254,20 +278,22 @@ def _pending_pod(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) ->
         if why in _IMAGE_TROUBLES:
             pulls = [_event_text(event) for event in trouble if event.get("reason") == "Failed"]
             detail = message if why == "ErrImagePull" or not pulls else pulls[0]
-            return Reason(NO_IMAGE, f"its image cannot be pulled: {_sentence(why, detail)}")
+            return KubeReason(NO_IMAGE, f"its image cannot be pulled: {_sentence(why, detail)}")
         if why in _START_TROUBLES:
-            return Reason(NOT_STARTED, f"cannot be started: {_sentence(why, message)}")
+            return KubeReason(NOT_STARTED, f"cannot be started: {_sentence(why, message)}")
         if why and not said:
-            return Reason(WAITING, _sentence(why, message))
+            return KubeReason(WAITING, _sentence(why, message))
     if said:
-        return Reason(NOT_STARTED, said)
+        return KubeReason(NOT_STARTED, said)
     node = (pod.get("spec") or {}).get("nodeName")
-    return Reason(WAITING, f"starting on {node}" if node else "waiting for a node")
+    return KubeReason(WAITING, f"starting on {node}" if node else "waiting for a node")
 
 
 def made_no_pods(events: Iterable[Mapping[str, Any]]) -> str:
-    """Return why a Job has no pods, from its events: quota, policies, a missing service account; "" if unknown."""
-    trouble = [each for each in events if each.get("type") == "Warning" and each.get("reason") == "FailedCreate"]
+    """Return why a Job has no pods, from its events: quota, policies, ...; "" if unknown."""
+    trouble = [
+        each for each in events if each.get("type") == "Warning" and each.get("reason") == "FailedCreate"
+    ]
     return _event_text(trouble[-1]) if trouble else ""
 
 

@@ -4,8 +4,9 @@
 - **jobset**: one JobSet (``jobset.x-k8s.io``), which fails, restarts and is queued as a whole.
 - **volcano**: one Volcano job, with a task for each replica, as TorchX makes it.
 
-Retries: a Job starts failed pods again one by one, so a plain Job can repeat single replicas; what must be started
-again together needs JobSet or Volcano. Pods that the cluster takes away are replaced without being counted
+Retries: a Job starts failed pods again one by one, so a plain Job can repeat single replicas; what must be
+    started again together needs JobSet or Volcano. Pods that the cluster takes away are replaced without
+    being counted
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 from trainyard.errors import ConfigError
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
-from trainyard.schedulers.kubernetes.pods import Place, SecretValues, pod_template, with_labels
+from trainyard.schedulers.kubernetes.pods import PodPlace, SecretValues, pod_template, with_labels
 from trainyard.schedulers.kubernetes.rules import check_manifests, check_options
 from trainyard.specs.app import AppDef, RetryPolicy, Role
 from trainyard.system.identity import user_name
@@ -109,7 +110,7 @@ def make_request(
     opts = KubernetesOpts(**cfg)
     check_options(opts)
     asked = kind or _kind(app, opts)
-    return _Plan(app, opts, session, JOB if asked == AUTO else asked, name, asked == AUTO).request()
+    return _ObjectPlan(app, opts, session, JOB if asked == AUTO else asked, name, asked == AUTO).request()
 
 
 def _kind(app: AppDef, opts: KubernetesOpts) -> str:
@@ -121,7 +122,7 @@ def _kind(app: AppDef, opts: KubernetesOpts) -> str:
     return JOBSET if opts.local_queue and len(app.roles) > 1 else JOB
 
 
-class _Plan:
+class _ObjectPlan:
     """What the objects of a job have in common."""
 
     def __init__(
@@ -255,7 +256,7 @@ class _Plan:
         is_shared = has_rank0 and replica is None and role.num_replicas > 1
         rank0 = "localhost" if has_rank0 and not is_shared else self._rank0()
         subdomain = self.name if self.kind == JOB and self.is_group else ""
-        place = Place(index, part, replica, rank0, is_shared, subdomain)
+        place = PodPlace(index, part, replica, rank0, is_shared, subdomain)
         pod = pod_template(role, place, self.opts, self.app_id, self.session, self.secret)
         labels = {
             **self.labels,
@@ -349,11 +350,11 @@ class _Plan:
     def _volcano(self) -> list[dict[str, Any]]:
         opts = self.opts
         tasks = [
-            self._task(index, replica)
-            for index, count in enumerate(self.counts)
-            for replica in range(count)
+            self._task(index, replica) for index, count in enumerate(self.counts) for replica in range(count)
         ]
-        together = [role.max_retries for role in self.app.roles if role.retry_policy is not RetryPolicy.REPLICA]
+        together = [
+            role.max_retries for role in self.app.roles if role.retry_policy is not RetryPolicy.REPLICA
+        ]
         retries = max(together, default=0)
         failed = "RestartJob" if retries else "TerminateJob"
         spec: dict[str, Any] = {
@@ -421,10 +422,10 @@ def _check_retries(app: AppDef, kind: str) -> None:
 def _ignored(role: Role, kind: str) -> list[str]:
     """Return warnings about what has no effect."""
     if role.min_replicas is not None and role.min_replicas != role.num_replicas and kind != VOLCANO:
-        return [
-            f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: Kubernetes starts a Job's pods one "
-            "by one, and the job waits for all of them; Volcano (queue=NAME) and gang=true honour it"
-        ]
+        text = (
+            f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all replicas"
+        )
+        return [f"{text}; Volcano (queue=NAME) and gang=true honour it"]
     return []
 
 

@@ -1,7 +1,7 @@
 """What is refused before anything is sent: options, and what the published schemas of Kubernetes do not hold.
 
-Those know fields and types. The API server also checks names, quantities, enumerations and sizes; these checks are
-here, so that a mistake is found in a dry run
+Those know fields and types. The API server also checks names, quantities, enumerations and sizes; these
+checks are here, so that a mistake is found in a dry run
 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.options import JOB, JOBSET, KINDS, VOLCANO, KubernetesOpts
+from trainyard.schedulers.kubernetes.options import JOB, KINDS, VOLCANO, KubernetesOpts
 
 _QUANTITY = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[EPTGMk]i?|Ki|[munE]|[eE][+-]?\d+)?")
 _RESTARTS = ("Never", "OnFailure", "Always")
@@ -99,8 +99,11 @@ def _queue_problems(opts: KubernetesOpts) -> Iterator[str]:
     if opts.gang and opts.kind not in (None, JOB):
         yield f"gang is for kind=job; {opts.kind} places the pods of a job together by itself"
     if opts.gang and (opts.queue or opts.local_queue):
-        yield "gang is for the cluster's own scheduler: leave out queue and local_queue, which place jobs as a whole"
-    if opts.kind in (JOBSET, VOLCANO) and opts.final_exit_codes and opts.kind == VOLCANO:
+        yield (
+            "gang is for the cluster's own scheduler: leave out queue and local_queue, which place "
+            "jobs as a whole"
+        )
+    if opts.final_exit_codes and (opts.kind == VOLCANO or opts.queue):
         yield "final_exit_codes: Volcano does not tell exit codes apart; use kind=jobset or kind=job"
     if opts.topology is not None:
         kind, colon, level = opts.topology.partition(":")
@@ -145,7 +148,10 @@ def _object_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
     size = len(json.dumps(manifest, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     most = LARGEST_SECRET if kind == "Secret" else LARGEST_OBJECT
     if size > most:
-        yield f"the {kind} has {size:,} bytes, at most {most:,} are allowed: arguments and variables are too large"
+        yield (
+            f"the {kind} has {size:,} bytes, at most {most:,} are allowed: arguments and variables "
+            "are too large"
+        )
     for where, spec in job_specs(manifest):
         yield from _job_problems(where, spec)
     for where, pod in pod_templates(manifest):
@@ -173,7 +179,9 @@ def pod_templates(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
 def _metadata_problems(what: str, metadata: Mapping[str, Any]) -> Iterator[str]:
     yield from _label_problems(f"labels of the {what}", metadata.get("labels") or {})
     notes = metadata.get("annotations") or {}
-    size = sum(len(str(key)) + len(str(value).encode("utf-8", "surrogatepass")) for key, value in notes.items())
+    size = sum(
+        len(str(key)) + len(str(value).encode("utf-8", "surrogatepass")) for key, value in notes.items()
+    )
     if size > MOST_ANNOTATIONS:
         yield f"the annotations of the {what} have {size:,} bytes, at most {MOST_ANNOTATIONS:,} are allowed"
     for key, value in notes.items():
@@ -222,6 +230,7 @@ def _container_problems(where: str, container: Mapping[str, Any], volumes: list[
         path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
         if path is not None and _FIELD_PATHS.fullmatch(path) is None:
             yield (
-                f"{where}: the variable {variable['name']} cannot be the field {path!r} of a pod; some that it can: "
+                f"{where}: the variable {variable['name']} cannot be the field {path!r} of a pod; "
+                "some that it can: "
                 "metadata.name, metadata.labels['KEY'], spec.nodeName, status.podIP, status.hostIP"
             )

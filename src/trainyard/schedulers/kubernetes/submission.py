@@ -1,8 +1,8 @@
 """Making a job's objects, exactly once, and what is left if that fails.
 
-Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the first one
-arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the Jobs exist, they
-become the owners, so that the cluster removes all of it together.
+Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the
+first one arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the
+Jobs exist, they become the owners, so that the cluster removes all of it together.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
         )
     if queued and KUEUE not in groups:
         raise ConfigError(
-            f"the cluster {server.connection.server} has no Kueue, and nobody else would start a job in a local_queue; "
+            f"the cluster {server.connection.server} has no Kueue, and nobody else would start a job "
+            "in a local_queue; "
             "nothing was sent",
             hint="Leave local_queue out.",
         )
@@ -66,7 +67,8 @@ def _podgroup_version(server: ApiServer) -> str:
             if any(each.get("name") == "podgroups" for each in kinds):
                 return version
     raise ConfigError(
-        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and {server.connection.server} does not serve "
+        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and "
+        f"{server.connection.server} does not serve "
         "them; nothing was sent",
         hint="They are off by default (feature gate GenericWorkload). Kueue (local_queue=NAME) and Volcano "
         "(queue=NAME) place jobs as a whole too.",
@@ -127,7 +129,7 @@ def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str
 
 
 def _own(server: ApiServer, job: KubernetesJob, made: list[dict[str, Any]]) -> None:
-    """Make the objects that run pods the owners of the others. Without the permission, `delete` removes them."""
+    """Make what runs pods the owner of the rest. Without the permission, `delete` removes that."""
     running = [each for each in made if each["kind"] in ("Job", "JobSet")]
     owners = [
         {
