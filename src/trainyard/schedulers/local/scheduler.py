@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -109,6 +110,12 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         info = AppDryRunInfo(make_request(app, self.opts_class(**cfg), app_id, manifest), str)
         info.app_id = app_id
         return info
+
+    def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
+        """Have the job's supervisor wait for others' ends before it starts the replicas."""
+        info.request.after = [
+            {**vars(item), "job_dir": ProcessJob.of(item.app_id).path} for item in dependencies
+        ]
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Start the job's supervisor; the job runs when this returns.

@@ -20,6 +20,8 @@ TIMEOUT = "timeout"
 PEER_FAILED = "peer_failed"
 SHUTDOWN = "shutdown"
 STATE_LOST = "state_lost"
+PARENT_FAILED = "parent_failed"
+TO_BE_CONTINUED = "to_be_continued"
 
 #: The state that a reason stands for, and its message.
 _REASONS: dict[str, tuple[AppState, str]] = {
@@ -35,6 +37,8 @@ _REASONS: dict[str, tuple[AppState, str]] = {
     SUPERVISOR_LOST: (AppState.FAILED, "its supervisor was killed, and its replicas with it"),
     REBOOTED: (AppState.FAILED, "the machine went down while it ran"),
     NEVER_STARTED: (AppState.FAILED, "its submission was interrupted before it was started"),
+    PARENT_FAILED: (AppState.CANCELLED, "never started: {detail}"),
+    TO_BE_CONTINUED: (AppState.CANCELLED, "stopped at its time limit of {detail} s, to be continued"),
     STATE_LOST: (AppState.UNKNOWN, "its state cannot be read"),
 }
 
