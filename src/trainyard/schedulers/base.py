@@ -445,6 +445,13 @@ def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | Non
     return None
 
 
+def not_ended(app_id: str, state: object) -> ConfigError:
+    """Return the error of a job that cannot be deleted, since it has not ended."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+
+
 def not_running(replica: str, state: object) -> ConfigError:
     """Return the error for a replica in which nothing can be started; ``replica`` names it in messages."""
     from trainyard.errors import ConfigError

@@ -19,6 +19,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_ended,
     not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
@@ -205,9 +206,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
-            raise ConfigError(
-                f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, state["state"])
         remove_job(job)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
