@@ -252,7 +252,7 @@ class Writer:
 
 
 def _leave_message(fields: dict[str, Any]) -> None:
-    """Leave the report's beginning where the platform keeps it longer than the files, if it names such a file.
+    """Leave the report's beginning in the file that the platform keeps longer than others, if it names one.
 
     Kubernetes keeps 4096 bytes of its ``terminationMessagePath`` with the pod.
     """
