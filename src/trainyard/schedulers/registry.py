@@ -31,6 +31,7 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "aws_sagemaker": "trainyard.schedulers.aws.sagemaker.scheduler",
     "sagemaker_local": "trainyard.schedulers.aws.sagemaker_local.scheduler",
     "kubernetes": "trainyard.schedulers.kubernetes.scheduler",
+    "slurm": "trainyard.schedulers.slurm.scheduler",
 }
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}

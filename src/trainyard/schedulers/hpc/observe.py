@@ -42,7 +42,7 @@ def describe(
         app_id=app_id,
         state=state,
         num_restarts=_restarts(native, job),
-        msg=reason or _failed_replica(roles) or NONE,
+        msg=reason or _failed_replica(roles) or _failed_script(job, state) or NONE,
         roles_statuses=roles,
         metadata=_metadata(native),
         results=None,
@@ -185,6 +185,13 @@ def _failed_replica(roles: Sequence[RoleStatus]) -> str:
     failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED and r.reason]
     failed.sort(key=lambda replica: replica.ended_at or float("inf"))
     return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
+
+
+def _failed_script(job: SharedJob | None, state: AppState) -> str:
+    """Return how the native script ended, if no replica says more; its output is in the job's folder."""
+    if state != AppState.FAILED or job is None or job.submission is None or not job.submission.code:
+        return ""
+    return f"the script of the job: {reason_of_exit(job.submission)}"
 
 
 def _restarts(native: Sequence[NativeJob], job: SharedJob | None) -> int:

@@ -400,6 +400,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         submissions: dict[str, builtins.list[NativeJob]] = {}
         for item in native:
             app_id = by_native_id.get(item.native_id) or item.app_id
+            if app_id not in jobs and is_terminal(item.state) and not cfg.get("all"):
+                continue  # its folder is gone: it was deleted
             if app_id or cfg.get("all"):
                 submissions.setdefault(app_id or item.native_id, []).append(item)
         rows = []
