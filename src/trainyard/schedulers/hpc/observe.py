@@ -32,10 +32,10 @@ def describe(
         problem: why the queue did not answer; "" if it did.
         now: seconds since the epoch.
     """
-    if job is None and not native:
-        if problem:
-            return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
-        return None
+    if job is None and not native and problem:
+        return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
+    if job is None and not problem and all(_is_forgotten(item, app_id) for item in native):
+        return None  # it never was, or its folder has been deleted; the accounting never forgets
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
     return DescribeAppResponse(
@@ -47,6 +47,11 @@ def describe(
         metadata=_metadata(native),
         results=None,
     )
+
+
+def _is_forgotten(item: NativeJob, app_id: str) -> bool:
+    """Tell whether a submission is one of ours that has ended; without a folder its job has been deleted."""
+    return is_terminal(item.state) and item.app_id == app_id
 
 
 def job_state(
