@@ -125,6 +125,21 @@ def _ray() -> str:
     return PROBES["netns"]() or _program("unshare", "nsenter")()
 
 
+def _slurm() -> str:
+    problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
+    return problem or ("" if os.geteuid() == 0 else "only root can start one")
+
+
+def _slurm_accounting() -> str:
+    return _slurm() or _program("slurmdbd", "mariadbd")()
+
+
+def _sge() -> str:
+    if not os.path.exists("/usr/lib/gridengine/sge_qmaster"):
+        return "gridengine-master, gridengine-exec and gridengine-client are not installed"
+    return _program("nsenter", "ip")() or ("" if os.geteuid() == 0 else "only root can start it")
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
@@ -139,7 +154,10 @@ PROBES: dict[str, Callable[[], str]] = {
     "ray": _ray,
     "registry": _registry,
     "sagemaker_sdk": _sagemaker_sdk,
+    "sge": _sge,
     "serve": _module("gunicorn"),
+    "slurm": _slurm,
+    "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),

@@ -55,7 +55,7 @@ class WebSocket:
         }
         try:
             connection.send("GET", target, asked)
-            status, answered = connection.read_head(upgraded=True)
+            status, answered = connection.read_head()
             if status != 101:
                 raise NotUpgradedError(status)
             accepted = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()

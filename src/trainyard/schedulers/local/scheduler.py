@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -18,6 +19,8 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_ended,
+    not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.process import recovery
@@ -109,6 +112,12 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         info.app_id = app_id
         return info
 
+    def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
+        """Have the job's supervisor wait for others' ends before it starts the replicas."""
+        info.request.after = [
+            {**vars(item), "job_dir": ProcessJob.of(item.app_id).path} for item in dependencies
+        ]
+
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Start the job's supervisor; the job runs when this returns.
 
@@ -160,6 +169,24 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         wait_for_end(job, timeout)
         return self.describe(app_id)
 
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command beside a replica: with its directory and environment, in its namespaces."""
+        from trainyard.schedulers.exec.process.process_command import run_beside
+        from trainyard.schedulers.lines import check_replicas
+
+        job = ProcessJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        check_replicas(app_id, [(role_name, k)], {(role, index) for role, index, _ in job.layout()})
+        replicas = {(role["role"], item["id"]): item for role in state["roles"] for item in role["replicas"]}
+        replica = replicas.get((role_name, k), {"state": state["state"], "pid": 0})
+        if replica["state"] != AppState.RUNNING.name or not replica["pid"]:
+            raise not_running(f"{app_id} {role_name}/{k}", replica["state"])
+        return run_beside(replica["pid"], f"{app_id} {role_name}/{k}", command)
+
     # ---- ending
 
     def _cancel_existing(self, app_id: str) -> None:
@@ -179,9 +206,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
-            raise ConfigError(
-                f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, state["state"])
         remove_job(job)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
@@ -213,7 +238,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         check_replicas(app_id, replicas, log_dirs)
-        logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
+        logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
 
 
