@@ -93,10 +93,6 @@ class Connection:
             if not self._buffer:
                 raise
 
-    def send_bytes(self, data: bytes) -> None:
-        """Send what is no request, once the other side speaks something else than HTTP."""
-        self._socket.sendall(data)
-
     def _receive_what_is_there(self) -> None:
         if not self._is_readable():
             return

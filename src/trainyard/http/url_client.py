@@ -130,7 +130,13 @@ class UrlClient:
                 context = self._context_for(origin)
 
                 def connect() -> Connection:
-                    return _connect(origin, proxy, context, tunnel=context is not None)
+                    way = proxy or origin
+                    connection = connect_tcp(way.host, way.port, CONNECT_SECONDS)
+                    if context is not None:
+                        if proxy is not None:
+                            _tunnel(connection, origin, proxy)
+                        connection.secure(context, origin.host)
+                    return connection
 
                 self._pools[origin] = Pool(connect, origin.authority)
             return self._pools[origin], proxy
@@ -142,29 +148,23 @@ class UrlClient:
             return self._context
         return registry_context(origin.host, origin.port, self._environ, self._certs_dirs)
 
-    def open_connection(self, url: str) -> Connection:
-        """Return a connection to a URL's server that is not part of a pool, for what is not HTTP afterwards.
+    def upgrade(
+        self, url: str, headers: Mapping[str, str], timeout: float
+    ) -> tuple[int, dict[str, str], Connection]:
+        """Ask for another protocol than HTTP; see `Pool.upgrade`.
 
         Raises:
             BadUrlError: this is not a URL of http or https.
             ConfigError: a proxy or a certificate cannot be used.
-            OSError: the server cannot be reached.
+            OSError: there was no answer.
         """
-        origin = Origin.of(url)
-        proxy = proxy_for(origin.scheme, origin.host, origin.port, self._environ)
-        return _connect(origin, proxy, self._context_for(origin), tunnel=True)
-
-
-def _connect(
-    origin: Origin, proxy: Proxy | None, context: ssl.SSLContext | None, *, tunnel: bool
-) -> Connection:
-    way = proxy or origin
-    connection = connect_tcp(way.host, way.port, CONNECT_SECONDS)
-    if proxy is not None and tunnel:
-        _tunnel(connection, origin, proxy)
-    if context is not None:
-        connection.secure(context, origin.host)
-    return connection
+        pool, proxy = self._pool(Origin.of(url))
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if proxy is not None and parts.scheme == "http":
+            host = parts.netloc.rpartition("@")[2]
+            target, headers = f"http://{host}{target}", {"Host": host, **headers, **proxy.headers}
+        return pool.upgrade("GET", target, headers, b"", timeout)
 
 
 def _tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> None:

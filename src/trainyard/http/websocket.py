@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainyard.http.connections import Connection
+    from trainyard.http.url_client import UrlClient
 
 # RFC 6455, 1.3 and 5.2
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -29,41 +30,43 @@ class NotUpgradedError(Exception):
 
 
 class WebSocket:
-    """The reading end of a web socket.
+    """The reading end of a web socket. `open` makes one.
 
     Args:
-        connection: an open connection to the server, which is closed with this.
-        target: path and query.
-        headers: headers of the request, ``Host`` included.
-
-    Raises:
-        NotUpgradedError: the server does not speak it there.
-        OSError: there was no answer.
+        connection: one that has been upgraded; it is closed with this.
+        timeout: for how many seconds it may be silent.
     """
 
-    def __init__(self, connection: Connection, target: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, connection: Connection, timeout: float) -> None:
         self._connection = connection
-        self._buffer = bytearray()
+        self._timeout = timeout
+        self._buffer = bytearray(connection.buffered())
         self._message = bytearray()
+
+    @classmethod
+    def open(cls, urls: UrlClient, url: str, headers: Mapping[str, str], timeout: float) -> WebSocket:
+        """Open the web socket at a URL of http or https.
+
+        Args:
+            urls: what sends the request.
+            url: where it is.
+            headers: headers of the request.
+            timeout: for how many seconds it may be silent.
+
+        Raises:
+            NotUpgradedError: the server does not speak it there.
+            OSError: there was no answer.
+        """
         key = base64.b64encode(os.urandom(16)).decode()
-        asked = {
-            **headers,
-            "Upgrade": "websocket",
-            "Connection": "Upgrade",
-            "Sec-WebSocket-Key": key,
-            "Sec-WebSocket-Version": "13",
-        }
-        try:
-            connection.send("GET", target, asked)
-            status, answered = connection.read_head()
-            if status != 101:
-                raise NotUpgradedError(status)
-            accepted = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()
-            if answered.get("sec-websocket-accept", "") != accepted:
-                raise NotHttpError
-        except BaseException:
-            connection.close()
-            raise
+        asked = {"Upgrade": "websocket", "Sec-WebSocket-Key": key, "Sec-WebSocket-Version": "13"}
+        status, answered, connection = urls.upgrade(url, {**headers, **asked}, timeout)
+        accepted = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()
+        if status == 101 and answered.get("sec-websocket-accept", "") == accepted:
+            return cls(connection, timeout)
+        connection.close()
+        if status != 101:
+            raise NotUpgradedError(status)
+        raise NotHttpError
 
     def receive(self) -> bytes | None:
         """Return the next message; None when the server has closed the socket in order.
@@ -116,9 +119,10 @@ class WebSocket:
         """Send a control frame, which has less than 126 bytes."""
         mask = os.urandom(4)
         try:
-            self._connection.send_bytes(bytes([0x80 | kind, 0x80 | len(data)]) + mask + _masked(data, mask))
+            self._connection.send_now(bytes([0x80 | kind, 0x80 | len(data)]) + mask + _masked(data, mask))
         except OSError:  # the next reading shows whether the connection is broken
             pass
+        self._connection.set_timeout(self._timeout)
 
     def interrupt(self) -> None:
         """End a read that another thread waits in."""

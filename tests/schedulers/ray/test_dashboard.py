@@ -156,10 +156,7 @@ def socket_of(data: bytes) -> WebSocket:
     ours, theirs = socket.socketpair()
     theirs.sendall(data)
     theirs.close()
-    web_socket = WebSocket.__new__(WebSocket)
-    web_socket._connection = Connection(ours)
-    web_socket._buffer, web_socket._message = bytearray(), bytearray()
-    return web_socket
+    return WebSocket(Connection(ours), 10.0)
 
 
 def test_messages_of_every_size_and_in_parts():

@@ -175,10 +175,7 @@ class Dashboard:
 
         url = f"{self.address}{job_path(submission_id)}/logs/tail"
         try:
-            connection = self._urls.open_connection(url)
-            connection.set_timeout(LOG_SILENCE)
-            headers = {"Host": Origin.of(url).authority, **self.headers()}
-            return WebSocket(connection, urlsplit(url).path, headers)
+            return WebSocket.open(self._urls, url, self.headers(), LOG_SILENCE)
         except OSError as error:
             raise self.unreachable(error) from error
 
