@@ -135,9 +135,8 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
             f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}",
             hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
         )
-    if place.base:
-        if place.sees_local_paths:
-            check_channels(role.metadata)
+    if place.base and scheduler.is_local:
+        check_channels(role.metadata)
     elif scheduler.is_local:  # in a container of this machine
         _mount_local_paths(role)
     document = {"code": place.code, **role.metadata[METADATA_KEY]}

@@ -54,7 +54,6 @@ class ToolkitPlace:
         code: directory of the job's code.
         base: the base directory; "" for ``/opt/ml``.
         env: variables for it, unless the job has them.
-        sees_local_paths: whether the job sees this machine's files at the same paths, if ``base`` is given.
     """
 
     command: tuple[str, ...] = ("python3", TOOLKIT_PATH)
@@ -63,7 +62,6 @@ class ToolkitPlace:
     env: dict[str, str] = field(
         default_factory=lambda: {"TRAINYARD_PYTHON": "python", "PYTHONUNBUFFERED": "1"}
     )
-    sees_local_paths: bool = True
 
 
 def needs_toolkit(role: Role) -> bool:

@@ -227,7 +227,6 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             code=macros.img_root,
             base=base_folder(JOB_DIR, role.name, REPLICA),
             env={"TRAINYARD_INSTALLER": "none"},
-            sees_local_paths=False,  # `JobPlan` looks, which knows whether the job runs on another cluster
         )
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[HpcRequest]:
