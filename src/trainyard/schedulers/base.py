@@ -152,7 +152,7 @@ class Scheduler(ABC, Generic[T]):
         info.app = app
         info.shipment = shipment
         info.cfg = resolved
-        info.warnings = warnings
+        info.warnings[:0] = warnings
         info.scheduler = self.backend
         info.session = self.session_name
         for role in app.roles:
@@ -443,6 +443,13 @@ def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | Non
     except NotImplementedError as error:
         return BackendError(str(error))
     return None
+
+
+def not_ended(app_id: str, state: object) -> ConfigError:
+    """Return the error of a job that cannot be deleted, since it has not ended."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
 
 
 def not_running(replica: str, state: object) -> ConfigError:

@@ -112,11 +112,6 @@ class GitRules:
         """Judge a directory by the patterns that match it; None if none does."""
         return _last_decision(self._for_directories, path)
 
-    @property
-    def names_something(self) -> bool:
-        """Tell whether there is a ``!pattern`` that can bring back what other rules exclude."""
-        return bool(self._named)
-
     def may_name_below(self, directory: str) -> bool:
         """Tell whether a ``!pattern`` that starts at the root leads into this directory."""
         return any(_leads_into(pattern, directory) for pattern in self._named)

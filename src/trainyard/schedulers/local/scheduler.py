@@ -19,6 +19,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_ended,
     not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
@@ -205,9 +206,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
-            raise ConfigError(
-                f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, state["state"])
         remove_job(job)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
@@ -239,7 +238,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         check_replicas(app_id, replicas, log_dirs)
-        logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
+        logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
 
 

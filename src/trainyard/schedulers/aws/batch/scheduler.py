@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.errors import ConfigError, UnknownAppException
+from trainyard.errors import UnknownAppException
 from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.observe import JobFinder
@@ -24,10 +24,12 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_ended,
     not_running,
     poll_until_ended,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
+from trainyard.schedulers.code_in_images import CodeInImages
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -37,17 +39,16 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.reasons import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
-    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.images.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit_files import ToolkitPlace
 
     Job = dict[str, Any]
 
 
-class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
+class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
     """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
@@ -87,7 +88,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
-        self._jobs.close()
+        self._jobs.sessions.close()
         if self._made_images is not None:
             self._made_images.close()
 
@@ -118,26 +119,11 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
         if workspace.implicit and not cfg.get("image_repo"):
             workspace = Workspace()
-        return self._images().plan_shipment(app, workspace, _image_options(cfg))
+        return super().plan_shipment(app, workspace, cfg)
 
-    def build_workspaces(
-        self,
-        roles: Sequence[Role],
-        cfg: Mapping[str, Any],
-        workspace: Workspace | str = ".",
-        progress: Progress | None = None,
-    ) -> None:
-        """Make and push the images of roles now; see `DockerWorkspaceMixin`."""
-
-        self._images().build_workspaces(roles, _image_options(cfg), workspace, progress)
-
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit lies in images."""
-        return self._images().toolkit_place(role)
-
-    def has_images(self, images: Sequence[str]) -> bool:
-        """Tell whether all of these images are still in their registries."""
-        return self._images().has_images(images)
+    def _image_options(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+        # the option platform is Batch's; for making images it would be that of an image
+        return {key: value for key, value in cfg.items() if key != "platform"}
 
     # ---- submitting
 
@@ -155,7 +141,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.submission import check_queue
 
         job = info.request
-        check_queue(self._jobs.session(job.region, job.profile), job.submission["jobQueue"])
+        check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
 
     def depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
         """Let Batch start the job when others have succeeded (``dependsOn``); if one fails, it fails."""
@@ -170,7 +156,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
             parents[item.app_id] = (job_id, session.region)
         any_end = [item.app_id for item in dependencies if item.any_end]
         job = info.request
-        add_dependencies(job, parents, any_end, self._jobs.session(job.region, job.profile).region)
+        add_dependencies(job, parents, any_end, self._jobs.sessions.get(job.region, job.profile).region)
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Register the job's definition if necessary, and submit the job exactly once.
@@ -189,7 +175,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
-        session = self._jobs.session(job.region, job.profile)
+        session = self._jobs.sessions.get(job.region, job.profile)
         definition = register_definition(
             session, rename_by_content(job.job_def)
         )  # shipping may have changed its images
@@ -311,7 +297,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         session, job = found
         state, _ = observe.app_state(job)
         if not is_terminal(state):
-            raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+            raise not_ended(app_id, state)
         delete(session, job)
 
     # ---- housekeeping
@@ -383,11 +369,6 @@ def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     alone = observe.kind_of(job) == CONTAINER
     replicas = [(observe.replicas_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
-
-
-def _image_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for making images, where ``platform`` would be that of an image."""
-    return {key: value for key, value in cfg.items() if key != "platform"}
 
 
 def _cancelled_by() -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from trainyard import system
-from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec import reasons
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
@@ -345,7 +345,8 @@ class Supervisor:
     def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
         if self.stopping is not None:
             return
-        self.stopping = (reason, reasons.describe(reason, signum=signum, detail=detail))
+        name = processes.signal_name(signum) if signum else ""
+        self.stopping = (reason, reasons.describe(reason, signal=name, detail=detail))
         self._restarting.clear()
         for replica in self.replicas:
             if replica.pid == 0 and not is_terminal(replica.state):
