@@ -83,7 +83,7 @@ class Launch:
     def relays(self) -> dict[int, Relay]:
         """The streams that have to pass through us.
 
-        stdout only if somebody observes it. stderr for its last lines, which the failure report needs; but
+        stdout only if metrics are read from it. stderr for its last lines, which the failure report needs; but
         where it is a plain file they are read back from there, and the stream goes straight through.
         """
         if self.observers:
