@@ -54,7 +54,7 @@ class Part(namedtuple("Part", "time_ns data")):
     data: bytes
 
 
-class LogFile(Protocol):
+class OutputFile(Protocol):
     """A file that grows, wherever it is."""
 
     def size(self) -> int:
@@ -104,7 +104,7 @@ class LogWatch(Protocol):
         """Block until some have, or ``timeout`` seconds have passed."""
 
 
-class GrowingFile(LogFile):
+class GrowingFile(OutputFile):
     """A file of this machine that may not exist yet, and grows.
 
     Args:
@@ -149,7 +149,7 @@ class ReplicaLog:
     """
 
     def __init__(
-        self, files: tuple[LogFile, LogFile], index: LogIndex, stream: Stream, index_path: str = ""
+        self, files: tuple[OutputFile, OutputFile], index: LogIndex, stream: Stream, index_path: str = ""
     ) -> None:
         self.index_path = index_path
         self._wanted = {Stream.STDOUT: (0,), Stream.STDERR: (1,), Stream.COMBINED: (0, 1)}[stream]
