@@ -63,7 +63,7 @@ class IgnoreDecision(Enum):
     """What the last pattern that matches a path says."""
 
     OUT = "out"
-    #: A ``!pattern`` of wildcards only: it undoes patterns of its own file.
+    #: A ``!pattern`` of wildcards only: it undoes only patterns of the same file.
     BACK = "back"
     #: A ``!pattern`` that has something of the name in it.
     NAMED = "named"

@@ -61,7 +61,7 @@ class OutputFile(Protocol):
         """Return its size; 0 if it does not exist."""
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return at most so many bytes of it, from an offset."""
+        """Return at most this many bytes, from an offset."""
 
     def close(self) -> None:
         """Close it."""
@@ -120,7 +120,7 @@ class GrowingFile(OutputFile):
         return os.fstat(self._fd).st_size if self._is_open() else 0
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return at most so many bytes of it, from an offset."""
+        """Return at most this many bytes, from an offset."""
         return os.pread(self._fd, count, offset) if self._is_open() else b""
 
     def close(self) -> None:
