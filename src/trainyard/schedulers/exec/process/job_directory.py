@@ -50,6 +50,8 @@ class JobDirectory:
     #: The document of what was asked for. One that lacks any of these keys is damaged.
     REQUEST, REQUEST_KEYS = "job.json", frozenset({"created_at", "submitter", "submitted_from"})
     STATE_KEYS = frozenset({"host", "boot_id"})
+    #: Whether `has_ended` begins to hold only when the supervisor ends.
+    ENDS_WITH_SUPERVISOR = False
     #: How the request to stop is called, and the signal that stands for it where it cannot be written.
     STOP, STOP_SIGNAL = "stop", signal.SIGTERM
 
@@ -177,6 +179,7 @@ class ProcessJob(JobDirectory):
 
     REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"app", "layout"}
     STATE_KEYS = JobDirectory.STATE_KEYS | {"state", "roles"}
+    ENDS_WITH_SUPERVISOR = True
     STOP, STOP_SIGNAL = "cancel", signal.SIGUSR1  # SIGTERM alone is a shutdown of the machine
 
     @staticmethod
