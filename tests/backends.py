@@ -109,6 +109,12 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
+def _sge() -> str:
+    if not os.path.exists("/usr/lib/gridengine/sge_qmaster"):
+        return "gridengine-master, gridengine-exec and gridengine-client are not installed"
+    return _program("nsenter", "ip")() or ("" if os.geteuid() == 0 else "only root can start it")
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
@@ -122,6 +128,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "registry": _registry,
     "sagemaker_sdk": _sagemaker_sdk,
+    "sge": _sge,
     "serve": _module("gunicorn"),
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),

@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "run": "start a job",
     "status": "show the state of a job and its replicas",
     "log": "print or follow the logs of a job",
+    "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
     "list": "list jobs",
     "describe": "show the definition of a job",

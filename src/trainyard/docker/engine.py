@@ -15,6 +15,7 @@ from trainyard.http.connections import (
     Connection,
     ConnectionLost,
     Pool,
+    Response,
     connect_program,
     connect_tcp,
     connect_unix,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.docker.daemon_address import DaemonAddress
-    from trainyard.http.connections import Body, Response
+    from trainyard.http.connections import Body
 
 #: The newest version of the API that is used. Older daemons are spoken to in theirs.
 NEWEST_API = (1, 47)
@@ -258,6 +259,28 @@ class Engine:
             with answer:
                 _raise_for_status(answer.status, answer.read())
         return answer
+
+    def upgrade(self, path: str, json: Any) -> Connection:
+        """Post a request whose connection then carries bytes both ways (``hijacking``); the caller closes it.
+
+        Raises:
+            EngineError: the daemon refused.
+            EngineUnavailableError: no daemon answers.
+        """
+        target, body = f"/v{self.api_version}{path}", json_module.dumps(json).encode()
+        headers = {"Content-Type": "application/json"}
+        pool = self._connections
+        if not isinstance(pool, Pool):  # those of another client are its own
+            pool = Pool(lambda: _connect(find_daemon(self._environ or None)), "docker")
+        try:
+            status, answer, connection = pool.upgrade("POST", target, headers, body, REQUEST_SECONDS)
+            if status >= 400:
+                with Response(pool, connection, "POST", status, answer) as refused:
+                    parts = list(iter(refused.read1, b""))
+                _raise_for_status(status, b"".join(parts))
+        except OSError as error:
+            raise _lost(self.endpoint, error) from error
+        return connection
 
     def close(self) -> None:
         """Close the connections that are kept. May be called more than once."""

@@ -130,8 +130,8 @@ class Connection:
             if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
                 raise NotHttpError
             del self._buffer[: end + 4]
-            if not words[1].startswith("1"):  # "100 Continue" and the like come before the answer
-                break
+            if not words[1].startswith("1") or words[1] == "101":
+                break  # "100 Continue" and the like come before the answer
         headers: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(":")
@@ -161,6 +161,50 @@ class Connection:
         line = bytes(self._buffer[:end]).rstrip(b"\r")
         del self._buffer[: end + 1]
         return line
+
+    # ---- when it has been upgraded: bytes both ways
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll for input, once `buffered` is empty."""
+        return self._socket.fileno()
+
+    def buffered(self) -> bytes:
+        """Take what was read beyond the head of the answer."""
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return data
+
+    def receive_now(self) -> bytes | None:
+        """Return what has come, None if nothing has; b"" at the end."""
+        self._socket.settimeout(0)
+        try:
+            return self._socket.recv(BUFFER)
+        except (BlockingIOError, TimeoutError):
+            return None
+        except OSError as error:
+            if type(error).__name__ == "SSLWantReadError":
+                return None
+            raise
+
+    def send_now(self, data: bytes) -> int:
+        """Send as much as can be sent now; returns how much."""
+        self._socket.settimeout(0)
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, TimeoutError):
+            return 0
+        except OSError as error:
+            if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
+                return 0
+            raise
+
+    def end_sending(self) -> None:
+        """Tell the other side that nothing more comes. TLS cannot, without ending the other way too."""
+        if type(self._socket) is socket.socket:
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
 
     # ---- the connection itself
 
@@ -327,6 +371,29 @@ class Pool:
                 self.give_back(connection, reusable=False)
                 raise
             return Response(self, connection, method, status, answer, prober, probe)
+
+    def upgrade(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes, timeout: float
+    ) -> tuple[int, dict[str, str], Connection]:
+        """Send a request that makes its connection one for bytes both ways.
+
+        Returns:
+            status and headers of the answer, and the connection, which the caller has to close. If the
+            status is an error, its body is read from there.
+
+        Raises:
+            OSError: no connection, or no answer.
+        """
+        connection = self._connect()
+        try:
+            connection.set_timeout(timeout)
+            sent = {"Host": self._host, "Connection": "Upgrade", "Upgrade": "tcp", **headers}
+            connection.send(method, target, sent, body)
+            status, answer = connection.read_head()
+        except BaseException:
+            connection.close()
+            raise
+        return status, answer, connection
 
     def _kept(self) -> Connection | None:
         while True:

@@ -478,6 +478,14 @@ class Runner:
 
         return resolve(text, self._reconciled_history)
 
+    def execute(
+        self, app_handle: AppHandle, role_name: str, k: int, command: Sequence[str] = (), *, tty: bool = False
+    ) -> int:
+        """Run a command where a replica runs, joined to this process's streams; see `Scheduler.execute`."""
+        scheduler, app_id = self._locate(app_handle)
+        with log_event("execute", scheduler.backend, self._name, app_id=app_id):
+            return scheduler.execute(app_id, role_name, k, command, tty=tty)
+
     # ---- ending
 
     def cancel(self, app_handle: AppHandle) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, TypeVar
 
-    from trainyard.errors import TrainyardError
+    from trainyard.errors import ConfigError, TrainyardError
     from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
@@ -60,6 +60,8 @@ __all__ = [
     "Scheduler",
     "Stream",
     "filter_regex",
+    "not_running",
+    "poll_until_ended",
 ]
 
 
@@ -441,6 +443,16 @@ def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | Non
     except NotImplementedError as error:
         return BackendError(str(error))
     return None
+
+
+def not_running(replica: str, state: object) -> ConfigError:
+    """Return the error for a replica in which nothing can be started; ``replica`` names it in messages."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(
+        f"{replica} does not run, so nothing can be started in it: it is {state}",
+        hint="`trainyard status` shows which replicas run.",
+    )
 
 
 def poll_until_ended(

@@ -33,6 +33,16 @@ class ProcessFacts(namedtuple("ProcessFacts", "pid parent group session start st
     status: str
 
 
+class ProcessPlace(namedtuple("ProcessPlace", "pid cwd environ namespaces")):
+    """Where a process runs: directory, environment, and the kinds of its namespaces that we do not share."""
+
+    __slots__ = ()
+    pid: int
+    cwd: str
+    environ: dict[bytes, bytes]
+    namespaces: list[str]
+
+
 class FileEvents(Protocol):
     """A queue of events in watched files and directories."""
 

@@ -11,7 +11,7 @@ import signal
 import struct
 import sys
 
-from trainyard.system.interface import MODIFIED, FileChanges, FileEvents, ProcessFacts
+from trainyard.system.interface import MODIFIED, FileChanges, FileEvents, ProcessFacts, ProcessPlace
 
 assert sys.platform == "linux"  # type checkers stop here for other systems
 
@@ -115,6 +115,24 @@ def _environment_of(pid: int) -> bytes:
             return file.read() + b"\0"
     except OSError:
         return b""
+
+
+def process_place(pid: int) -> ProcessPlace | None:
+    """Return where a process runs; None if it has ended, or this user may not know."""
+    try:
+        cwd = os.readlink(f"/proc/{pid}/cwd")
+        ours, theirs = _namespaces_of("self"), _namespaces_of(str(pid))
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            lines = file.read().split(b"\0")
+    except OSError:
+        return None
+    environ = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+    return ProcessPlace(pid, cwd, environ, [name for name in theirs if theirs[name] != ours.get(name)])
+
+
+def _namespaces_of(pid: str) -> dict[str, str]:
+    directory = f"/proc/{pid}/ns"
+    return {name: os.readlink(f"{directory}/{name}") for name in os.listdir(directory)}
 
 
 def _writes_below(pid: int, directory: str) -> bool:

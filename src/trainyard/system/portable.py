@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from trainyard.system.interface import FileEvents, ProcessFacts
+from trainyard.system.interface import FileEvents, ProcessFacts, ProcessPlace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ def has_mark(pids: Sequence[int], variable: str, directory: str) -> set[int]:
         if pid.isdigit() and int(pid) in wanted and f" {variable} " in f"{text} ":
             found.add(int(pid))
     return found
+
+
+def process_place(pid: int) -> ProcessPlace | None:
+    """Return where a process runs: None, since that is not known."""
+    return None
 
 
 def handles_sigterm(pid: int) -> bool:

@@ -18,6 +18,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_running,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.container import inventory, labels
@@ -210,6 +211,24 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         if response is not None and not is_terminal(response.state):
             wait_until(self.engine, app_id, is_done, timeout)
         return response
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command in a replica's container, by the daemon's exec API."""
+        from trainyard.schedulers.exec.container.container_command import run_in_container
+        from trainyard.schedulers.lines import check_replicas
+
+        job = inventory.load_job(self.engine, app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no job {app_id!r} on the Docker daemon")
+        known = [(role, index) for role, count in job.layout for index in range(count)]
+        check_replicas(app_id, [(role_name, k)], known)
+        container = job.by_replica().get((role_name, k))
+        name = f"{app_id} {role_name}/{k}"
+        if container is None or container.state != "running":
+            raise not_running(name, "not there" if container is None else container.state)
+        return run_in_container(self.engine, container.id, name, command, tty=tty)
 
     # ---- ending
 

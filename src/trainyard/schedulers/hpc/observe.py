@@ -60,7 +60,7 @@ def job_state(
     ended = state_by_records(job) if job is not None else None
     if problem:
         return ended or (AppState.UNREACHABLE, problem)
-    if job is not None and job.cancelled_by and (native or ended is not None):
+    if job is not None and job.cancelled_by:  # and the queue, which answered, has nothing of it that lives
         return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
     if native:
         return _native_end(native, job, ended)

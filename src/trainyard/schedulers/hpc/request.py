@@ -13,6 +13,7 @@ from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, job_folder
+from trainyard.schedulers.hpc.spread import SPREAD_SCRIPT, spread_script
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables
 
@@ -262,6 +263,7 @@ def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[b
         "script": (request.script.encode(), 0o600),
         "layout": (layout.encode(), 0o600),
         RUN_SCRIPT: (shared_folder.run_script(), 0o700),
+        SPREAD_SCRIPT: (spread_script(), 0o700),
         **{
             f"roles/{name}.sh": (text.encode("utf-8", "surrogateescape"), 0o600)
             for name, text in request.roles.items()

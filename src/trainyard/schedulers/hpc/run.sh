@@ -7,6 +7,9 @@
 #       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
 #       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
 #       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
+#   sh run.sh require FOLDER...
+#       for queues that let a job wait for the end of others, but not for their success: whether the jobs in these
+#       folders succeeded; the job counts as cancelled otherwise
 #   sh run.sh warn    asks all replicas of the job to stop, as the warning of the time limit does
 #
 # What it leaves behind, each file written whole or not at all:
@@ -90,7 +93,7 @@ send() { # send SIGNAL: to the program with all that it started
 }
 
 watch_signals() {
-    trap 'stop stopped' TERM INT HUP
+    trap 'stop stopped' TERM INT HUP USR1 USR2 XCPU
     for signal in USR1 ${TRAINYARD_WARNING_SIGNALS:-USR2 XCPU}; do
         # shellcheck disable=SC2064
         trap 'stop time-limit' "$signal"
@@ -249,7 +252,40 @@ keep_index() { # keep_index WRAPPER PROGRAM: until the wrapper ends; also brings
     done
 }
 
+# ---- what must have succeeded before
+
+has_succeeded() { # has_succeeded FOLDER
+    [ ! -e "$1/cancelled" ] || return 1
+    ls "$1/state" >/dev/null 2>&1 # asks the server, so that new files are seen
+    if [ -e "$1/state/job.0.start" ]; then
+        ended_well "$1/state/job"
+        return
+    fi
+    while read -r role count; do
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            ended_well "$1/state/$role-$count" || return 1
+        done
+    done <"$1/layout"
+}
+
+ended_well() { # ended_well PREFIX: whether the last attempt ended with 0
+    number=0
+    while [ -e "$1.$((number + 1)).start" ]; do number=$((number + 1)); done
+    [ "$(value "$1.$number.exit" code)" = 0 ]
+}
+
+require() {
+    for other; do
+        has_succeeded "$other" && continue
+        printf 'the queue: %s, which it waits for, did not succeed' "${other##*/}" >"$job/.cancelled.$$" &&
+            mv -f "$job/.cancelled.$$" "$job/cancelled"
+        exit 1
+    done
+}
+
 case $mode in
+require) require "$@" ;;
 job) run_job "$@" ;;
 replica) run_replica "$@" ;;
 warn)

@@ -25,7 +25,7 @@ from trainyard.schedulers.base import (
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.commands import Commands
-from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
+from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob, NativeReplica
 from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
 from trainyard.schedulers.hpc.ssh import commands_on
 from trainyard.schedulers.hpc.storage import Storage, storage_of
@@ -448,6 +448,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 f"{app_id} does not run", hint="A command can be run in a running replica only."
             )
         number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
+        record = job.replicas.get((role_name, k)) if job is not None else None
+        if record is not None and record.host:
+            running.replicas.setdefault(number, NativeReplica()).host = record.host
         commands = self.commands(place.host)
         return commands.join(self.enter_command(running, number, command, tty=tty), tty=tty)
 
@@ -470,7 +473,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 results[app_id] = UnreachableError(f"cannot cancel {app_id}: {look.problem}")
                 continue
             live = [item.native_id for item in look.native if not is_terminal(item.state)]
-            if not look.native and look.job is not None:
+            if not look.native and look.job is not None and not _has_ended_by_records(look.job):
                 live = look.job.native_ids
             if not live:
                 continue
@@ -538,6 +541,12 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
         return found is None or is_terminal(found.state)
+
+
+def _has_ended_by_records(job: SharedJob) -> bool:
+    from trainyard.schedulers.hpc.observe import state_by_records
+
+    return state_by_records(job) is not None
 
 
 @dataclass

@@ -18,6 +18,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.process import recovery
@@ -159,6 +160,24 @@ class LocalScheduler(Scheduler["LocalOpts"]):
             return None
         wait_for_end(job, timeout)
         return self.describe(app_id)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command beside a replica: with its directory and environment, in its namespaces."""
+        from trainyard.schedulers.exec.process.process_command import run_beside
+        from trainyard.schedulers.lines import check_replicas
+
+        job = ProcessJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no local job {app_id!r}")
+        check_replicas(app_id, [(role_name, k)], {(role, index) for role, index, _ in job.layout()})
+        replicas = {(role["role"], item["id"]): item for role in state["roles"] for item in role["replicas"]}
+        replica = replicas.get((role_name, k), {"state": state["state"], "pid": 0})
+        if replica["state"] != AppState.RUNNING.name or not replica["pid"]:
+            raise not_running(f"{app_id} {role_name}/{k}", replica["state"])
+        return run_beside(replica["pid"], f"{app_id} {role_name}/{k}", command)
 
     # ---- ending
 

@@ -15,6 +15,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_running,
 )
 from trainyard.schedulers.capabilities import Capabilities
 from trainyard.schedulers.exec.process import recovery
@@ -143,6 +144,25 @@ class SageMakerLocalScheduler(Scheduler["SageMakerLocalOpts"]):
             return None
         wait_for_end(job, timeout)
         return self.describe(app_id)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command on a host: in its container, or beside its processes, as those see things."""
+        from trainyard.schedulers.aws.sagemaker_local import observe
+        from trainyard.schedulers.aws.sagemaker_local.host_command import run_on_host
+        from trainyard.schedulers.lines import check_replicas
+
+        job = TrainingJob.find(app_id)
+        state = None if job is None else recovery.current_state(job)
+        if job is None or state is None:
+            raise UnknownAppException(f"there is no training job {app_id!r} on this machine")
+        names = {(role, index): host for role, index, host in observe.layout(job)}
+        check_replicas(app_id, [(role_name, k)], names)
+        host = next(host for host in state["hosts"] if host["name"] == names[role_name, k])
+        if host["state"] != "running":
+            raise not_running(f"{app_id} {role_name}/{k}", host["state"])
+        return run_on_host(job, host["name"], command, tty=tty)
 
     # ---- ending
 

@@ -26,8 +26,8 @@ from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
 from trainyard.schedulers.aws.sagemaker_local.training_platform import Platform
 from trainyard.schedulers.exec.process.documents import is_full_disk
 from trainyard.schedulers.exec.process.job_directory import log_exception
-from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.system.identity import Process
+from trainyard.system.wakeup import Wakeup
 from trainyard.toolkit_import import store
 
 T = TypeVar("T")

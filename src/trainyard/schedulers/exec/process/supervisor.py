@@ -20,10 +20,10 @@ from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
 from trainyard.schedulers.exec.process.replica import Replica
-from trainyard.schedulers.exec.process.wakeup import Wakeup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine, myself
+from trainyard.system.wakeup import Wakeup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -275,6 +275,16 @@ def reclaim(engine: Engine, image: str, job_dir: str, folder: str) -> None:
             inventory.remove_container(engine, created)
 
 
+def container_of(engine: Engine, job_dir: str, host: str) -> str | None:
+    """Return the id of the container that is a host and runs, if there is one."""
+    for item in inventory.containers_with(engine, LABEL, job_dir):
+        if item["State"] == "running":
+            details = engine.request("GET", f"/containers/{item['Id']}/json")
+            if details["Config"]["Hostname"] == host:
+                return str(item["Id"])
+    return None
+
+
 def remove_all(engine: Engine, job_dir: str) -> None:
     """Remove all containers and networks of a job.
 

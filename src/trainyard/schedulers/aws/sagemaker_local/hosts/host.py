@@ -22,6 +22,8 @@ from trainyard.schedulers.aws.sagemaker_local.hosts.namespaces import View
 from trainyard.schedulers.exec.process.process_group import ProcessGroup
 from trainyard.system.processes import JOB_VARIABLE, exit_code_of, find_program, group_lives, signal_name
 
+#: In the environment of a process host: its name.
+CURRENT_HOST = "TRAINYARD_CURRENT_HOST"
 #: Poll interval while processes of a stopped program still run.
 LEFTOVER_PAUSE = 0.05
 #: $1: a directory; then the command that runs in it.
@@ -128,7 +130,7 @@ class ProcessHost(ProcessGroup):
         self._environ = {
             **environ,
             "SAGEMAKER_BASE_DIR": tree.path,
-            "TRAINYARD_CURRENT_HOST": plan.name,
+            CURRENT_HOST: plan.name,
             JOB_VARIABLE: job_dir,
         }
         self._has_ended = False

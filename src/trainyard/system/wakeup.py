@@ -22,8 +22,8 @@ class Wakeup:
         for fd in (self._in, self._out):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._out, warn_on_full_buffer=False)
-        for signum in signums:
-            signal.signal(signum, lambda *_: None)  # not SIG_IGN, which programs would inherit
+        # not SIG_IGN, which programs would inherit
+        self._before = {signum: signal.signal(signum, lambda *_: None) for signum in signums}
 
     def fileno(self) -> int:
         """Return the file descriptor to poll for input."""
@@ -42,3 +42,11 @@ class Wakeup:
             return os.read(self._in, 4096)
         except BlockingIOError:
             return b""
+
+    def close(self) -> None:
+        """Give the signals their former handlers back."""
+        signal.set_wakeup_fd(-1)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        for fd in (self._in, self._out):
+            os.close(fd)

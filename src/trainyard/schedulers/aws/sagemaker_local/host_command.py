@@ -1,0 +1,53 @@
+"""Running a command on a host of a training job, be it a container or processes of this machine."""
+
+from __future__ import annotations
+
+import os
+
+from trainyard import system
+from trainyard.errors import ConfigError
+from trainyard.schedulers.aws.sagemaker_local.hosts.host import CURRENT_HOST
+from trainyard.system.processes import members_of_job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+
+
+def run_on_host(job: TrainingJob, host: str, command: Sequence[str], *, tty: bool) -> int:
+    """Run a command on a host that runs; returns its exit code.
+
+    Args:
+        job: the job.
+        host: the host's name, such as ``algo-1``.
+        command: program and arguments; empty for a shell.
+        tty: whether the command gets a terminal.
+
+    Raises:
+        ConfigError: nothing of the host is found, or there is no such program.
+        EngineUnavailableError: no daemon answers.
+    """
+    name = f"{job.name} {host}"
+    if os.path.exists(job.file("work", ".docker")):
+        from trainyard.docker.engine import Engine
+        from trainyard.schedulers.aws.sagemaker_local.hosts.container_host import container_of
+        from trainyard.schedulers.exec.container.container_command import run_in_container
+
+        engine = Engine.from_env()
+        try:
+            container = container_of(engine, job.path, host)
+            if container is not None:
+                return run_in_container(engine, container, name, command, tty=tty)
+        finally:
+            engine.close()
+        raise ConfigError(f"no container of {name} runs on the Docker daemon")
+    from trainyard.schedulers.exec.process.process_command import run_beside
+
+    mark = os.fsencode(CURRENT_HOST), os.fsencode(host)
+    for process in sorted(members_of_job(job.path), key=lambda process: process.start):
+        place = system.process_place(process.pid)
+        if place is not None and place.environ.get(mark[0]) == mark[1]:
+            return run_beside(process.pid, name, command)
+    raise ConfigError(f"no process of {name} is found on this machine")

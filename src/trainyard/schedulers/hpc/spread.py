@@ -1,0 +1,35 @@
+"""Starting replicas on several hosts where the cluster has no program for it."""
+
+from __future__ import annotations
+
+import posixpath
+from importlib.resources import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainyard.schedulers.hpc.request import JobPlan
+
+SPREAD_SCRIPT = "spread.sh"
+#: The variable with the hosts of a submission, in lines "HOST SLOTS".
+HOSTS = "TRAINYARD_HOSTS"
+
+
+def spread_script() -> bytes:
+    """Return what places replicas on hosts and starts them there."""
+    return files(__package__).joinpath(SPREAD_SCRIPT).read_bytes()
+
+
+def spread_command(plan: JobPlan, start: Sequence[str], *, retries: int = 0) -> list[str]:
+    """Return the command that starts all replicas of a submission.
+
+    Args:
+        plan: the job; a replica needs as many slots as cpus.
+        start: begins the command that runs a line of shell on another host; the host and the line follow.
+        retries: how often all are started again after a failure.
+    """
+    needs = ",".join(f"{role.name}={max(role.resource.cpu, 1)}" for role in plan.app.roles)
+    script = posixpath.join(plan.folder, SPREAD_SCRIPT)
+    grace = f"{max(plan.opts.grace_period, 1):.0f}"
+    return plan.around_job("sh", script, "--needs", needs, "--grace", grace, "--", *start, retries=retries)

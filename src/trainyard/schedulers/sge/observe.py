@@ -1,0 +1,338 @@
+"""What Grid Engine says of jobs: `qstat -xml`, `qstat -xml -j` and `qacct -j` as values.
+
+Pure functions of text. The formats are those of qstat(1), qstat.xsd, detailed_job_info.xsd, qacct(1) and
+accounting(5) of 8.1.9, recorded there; elements that are not known are left alone. A state with a letter
+that is not known counts as open.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+#: Letters of a state, qstat(1).
+_LETTERS = frozenset("dEhrRsSTtwqPNzcm")
+#: The jobs that `qstat -s z` still lists have ended, but it does not say how.
+ZOMBIE = "z"
+#: Of accounting(5): how Grid Engine itself saw the end.
+RAN = "0"
+RESCHEDULED = ("24", "25")  # migrating, rescheduling
+LIMIT = "37"
+KILLED = "100"
+#: So many different messages of the scheduler are shown.
+_MOST_MESSAGES = 3
+_HOST = re.compile(r' (?:at host|in queue|on host|queue instance) "[^"]*"')
+_STAMP = re.compile(r"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d \[\d+:\d+\]: (?:error: )?")
+
+
+class QueueRow(NamedTuple):
+    """A job, or some tasks of an array, in one state."""
+
+    native_id: str
+    name: str
+    letters: str
+    host: str
+    tasks: tuple[int, ...]
+    time: float | None
+
+
+class Details(NamedTuple):
+    """What `qstat -j` adds: when it was submitted and started, why it waits, and what went wrong."""
+
+    submitted_at: float | None
+    started_at: float | None
+    messages: list[str]
+    errors: list[str]
+
+
+class Ending(NamedTuple):
+    """One run of a job or task, from the accounting."""
+
+    native_id: str
+    name: str
+    task: int | None
+    host: str
+    failed: str
+    words: str
+    exit_code: int
+    deleted_by: str
+    submitted_at: float | None
+    started_at: float | None
+    ended_at: float | None
+
+
+# ---- qstat
+
+
+def parse_queue(text: str) -> list[QueueRow]:
+    """Read `qstat -xml`.
+
+    Raises:
+        ValueError: it is not such a document.
+    """
+    rows = []
+    for item in _document(text).iter("job_list"):
+        fields = {child.tag: (child.text or "").strip() for child in item}
+        number = fields.get("JB_job_number", "")
+        if not number:
+            continue
+        rows.append(
+            QueueRow(
+                number,
+                fields.get("full_job_name") or fields.get("JB_name", ""),
+                fields.get("state", ""),
+                fields.get("queue_name", "").partition("@")[2],
+                tuple(task_numbers(fields.get("tasks", ""))),
+                _iso(fields.get("JAT_start_time") or fields.get("JB_submission_time") or ""),
+            )
+        )
+    return rows
+
+
+def parse_details(text: str) -> dict[str, Details]:
+    """Read `qstat -xml -j ID,...`. Jobs that have left the queue are missing in it.
+
+    Raises:
+        ValueError: it is not such a document.
+    """
+    document = _document(text)
+    messages: dict[str, list[str]] = {}
+    for item in document.iterfind("./messages/element/SME_message_list/element"):
+        said = (item.findtext("MES_message") or "").strip()
+        for number in item.iter("ULNG_value"):
+            messages.setdefault((number.text or "").strip(), []).append(said)
+    found = {}
+    for job in document.iterfind("./djob_info/element"):
+        key = (job.findtext("JB_job_number") or "").strip()
+        starts = [_number(each.text) for each in job.iter("JAT_start_time")]
+        errors = [_STAMP.sub("", (each.text or "").strip()) for each in job.iter("QIM_message")]
+        found[key] = Details(
+            _number(job.findtext("JB_submission_time")),
+            min(filter(None, starts), default=None),
+            messages.get(key, []),
+            list(dict.fromkeys(errors)),
+        )
+    return found
+
+
+def task_numbers(text: str) -> Iterator[int]:
+    """Yield the tasks of an array as qstat writes them: ``1``, ``3,4``, ``3-10:1``, and mixtures."""
+    for part in filter(None, text.replace(" ", "").split(",")):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match is not None:
+            first, last, step = match.groups()
+            yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def native_jobs(rows: Iterable[QueueRow], details: Mapping[str, Details]) -> dict[str, NativeJob]:
+    """Return the jobs that the queue lists, by native id; without those that have ended."""
+    grouped: dict[str, list[QueueRow]] = {}
+    for row in rows:
+        if row.letters != ZOMBIE:
+            grouped.setdefault(row.native_id, []).append(row)
+    return {number: _native_job(number, found, details.get(number)) for number, found in grouped.items()}
+
+
+def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> NativeJob:
+    states = [state_of(row.letters) for row in rows]
+    leading = next((wanted for wanted in _ORDER if wanted in states), AppState.UNKNOWN)
+    main = rows[states.index(leading)]
+    letters = ",".join(dict.fromkeys(row.letters for row in rows))
+    running = [row for row, state in zip(rows, states, strict=True) if state == AppState.RUNNING]
+    reasons = [_why(row, details, number) for row in rows]
+    replicas = {
+        task - 1: NativeReplica(state, row.letters, None, row.host, reason)
+        for row, state, reason in zip(rows, states, reasons, strict=True)
+        for task in row.tasks
+    }
+    return NativeJob(
+        native_id=number,
+        app_id=main.name,
+        state=leading,
+        native_state=letters,
+        reason=reasons[rows.index(main)] or next(filter(None, reasons), ""),
+        hosts=list(dict.fromkeys(row.host for row in running if row.host)),
+        submitted_at=details.submitted_at if details else None if running else main.time,
+        started_at=(details.started_at if details else None) or (running[0].time if running else None),
+        replicas=replicas,
+    )
+
+
+_ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING)
+
+
+def state_of(letters: str) -> AppState:
+    """Return the state that qstat's letters stand for."""
+    if not letters or not set(letters) <= _LETTERS:
+        return AppState.UNKNOWN
+    if any(letter in letters for letter in "EhwqsSTPN"):
+        return AppState.PENDING
+    return AppState.RUNNING
+
+
+def _why(row: QueueRow, details: Details | None, number: str) -> str:
+    if "E" in row.letters:
+        said = "; ".join(details.errors) if details and details.errors else "Grid Engine does not say why"
+        return f"{row.letters}: it could not be started: {said} (once that is repaired: qmod -cj {number})"
+    if any(letter in row.letters for letter in "sST"):
+        return f"suspended ({row.letters})"
+    if "d" in row.letters:
+        return "being deleted"
+    if state_of(row.letters) != AppState.PENDING:
+        return ""
+    said = "; ".join(summary(details.messages)) if details else ""
+    if "h" in row.letters:
+        return f"held: {said}" if said else "held, for other jobs or by somebody"
+    return said or "waiting for free slots"
+
+
+def summary(messages: Iterable[str]) -> list[str]:
+    """Shorten what the scheduler says: one line for all hosts and queues of which it says the same."""
+    counts: dict[str, int] = {}
+    for message in messages:
+        text = _HOST.sub("", message)
+        counts[text] = counts.get(text, 0) + 1
+    lines = [text if count == 1 else f"{text} ({count} times)" for text, count in counts.items()]
+    rest = len(lines) - _MOST_MESSAGES
+    return lines if rest <= 0 else [*lines[:_MOST_MESSAGES], f"{rest} more reasons: qstat -j"]
+
+
+# ---- qacct
+
+
+def parse_accounting(text: str) -> list[Ending]:
+    """Read `qacct -j`, oldest first. Tasks that a parallel job started on its other hosts are left out."""
+    endings = []
+    for block in re.split(r"^=+\s*$", text, flags=re.M):
+        fields = {
+            parts[0]: parts[1].strip() if len(parts) == 2 else ""
+            for line in block.splitlines()
+            if (parts := line.split(None, 1))
+        }
+        if "jobnumber" not in fields or fields.get("pe_taskid", "NONE") not in ("NONE", "undefined", ""):
+            continue
+        failed, _, words = fields.get("failed", "0").partition(":")
+        deleted_by = fields.get("deleted_by", "NONE")
+        endings.append(
+            Ending(
+                fields["jobnumber"],
+                fields.get("jobname", ""),
+                int(fields["taskid"]) if fields.get("taskid", "").isdigit() else None,
+                fields.get("hostname", ""),
+                failed.strip(),
+                words.strip(),
+                int(_number(fields.get("exit_status", "").partition(" ")[0]) or 0),
+                "" if deleted_by in ("NONE", "undefined") else deleted_by,
+                _clock(fields.get("qsub_time", "")),
+                _clock(fields.get("start_time", "")),
+                _clock(fields.get("end_time", "")),
+            )
+        )
+    return endings
+
+
+def ended_jobs(endings: Iterable[Ending]) -> dict[str, NativeJob]:
+    """Return the jobs whose accounting says how they ended, by native id.
+
+    Runs that were followed by another one, after exit code 99 for example, count as restarts. A job of which
+    nothing else is there has not ended.
+    """
+    grouped: dict[str, dict[int | None, list[Ending]]] = {}
+    for ending in endings:
+        grouped.setdefault(ending.native_id, {}).setdefault(ending.task, []).append(ending)
+    found = {}
+    for number, tasks in grouped.items():
+        last = {task: runs[-1] for task, runs in tasks.items() if runs[-1].failed not in RESCHEDULED}
+        if len(last) < len(tasks):
+            continue
+        verdicts = {task: verdict(run) for task, run in last.items()}
+        worst = next(
+            (task for task, (state, _, _) in verdicts.items() if state == AppState.FAILED),
+            next(
+                (task for task, (state, _, _) in verdicts.items() if state != AppState.SUCCEEDED),
+                next(iter(last)),
+            ),
+        )
+        state, reason, by_limit = verdicts[worst]
+        runs = list(last.values())
+        found[number] = NativeJob(
+            native_id=number,
+            app_id=runs[0].name,
+            state=state,
+            native_state=f"failed {last[worst].failed}" if last[worst].failed != RAN else "done",
+            reason=reason,
+            exit_code=last[worst].exit_code,
+            hosts=list(dict.fromkeys(run.host for run in runs)),
+            submitted_at=runs[0].submitted_at,
+            started_at=min(filter(None, (run.started_at for run in runs)), default=None),
+            ended_at=max(filter(None, (run.ended_at for run in runs)), default=None),
+            restarts=max(len(each) for each in tasks.values()) - 1,
+            by_time_limit=by_limit,
+            replicas={
+                task - 1: NativeReplica(verdicts[task][0], "", run.exit_code, run.host, verdicts[task][1])
+                for task, run in last.items()
+                if task is not None
+            },
+        )
+    return found
+
+
+def verdict(ending: Ending) -> tuple[AppState, str, bool]:
+    """Return the state of a run that has ended, why, and whether a limit ended it."""
+    if ending.deleted_by:
+        return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
+    if ending.failed == LIMIT:
+        return AppState.FAILED, f"stopped at its limit: {ending.words}", True
+    if ending.failed not in (RAN, KILLED):
+        return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}", False
+    if ending.exit_code == 0:
+        return AppState.SUCCEEDED, "", False
+    if ending.exit_code > 128:
+        from trainyard.system.processes import signal_name
+
+        return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
+    return AppState.FAILED, f"exit code {ending.exit_code}", False
+
+
+# ---- texts
+
+
+def _document(text: str) -> Element:
+    from xml.etree import ElementTree as ET
+
+    try:
+        return ET.fromstring(text)
+    except ET.ParseError as error:
+        raise ValueError(f"qstat's answer is not XML: {error}") from None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "") or None
+    except ValueError:
+        return None
+
+
+def _iso(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _clock(text: str) -> float | None:
+    for layout in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S"):
+        try:
+            return time.mktime(time.strptime(text.partition(".")[0], layout))
+        except (ValueError, OverflowError):
+            continue
+    return None

@@ -1,0 +1,218 @@
+"""From a job to Grid Engine's script; pure. qsub(1), complex(5), sge_pe(5)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.hpc.directives import Directives
+from trainyard.schedulers.hpc.request import JobPlan
+from trainyard.schedulers.hpc.spread import HOSTS, spread_command
+from trainyard.schedulers.sge.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
+from trainyard.specs.app import Role
+
+_TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
+#: The hosts of a parallel job and their slots: the first two columns of sge_pe(5)'s file.
+_HOSTS = "awk '{ print $1, $2 }' \"$PE_HOSTFILE\""
+#: Runs a command on another host of the job, within its limits and its accounting.
+_START = ("qrsh", "-inherit", "-nostdin")
+_MOST_PRIORITY = 1024
+
+
+def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
+    """Return the submit command, and the script that goes to its standard input.
+
+    Raises:
+        ConfigError: Grid Engine, or this site's, cannot run such a job.
+    """
+    roles = plan.app.roles
+    _check(roles, opts)
+    directives = Directives("#$", opts.omit)
+    directives.add("-N", job_name(plan.app_id))
+    directives.add("-S", "/bin/sh")
+    directives.add("-o", _word(f":{plan.log_path('script.out')}"))
+    directives.add("-j", "y")
+    directives.add("-r", "y" if any(role.max_retries for role in roles) else "n")
+    directives.add("-notify", "")
+    for flag, value in (
+        ("-q", opts.queue),
+        ("-P", opts.project),
+        ("-A", opts.account),
+        ("-p", opts.priority),
+    ):
+        directives.add(flag, value if not isinstance(value, str) else _word(value))
+    directives.add("-R", "y" if opts.reserve else None)
+    directives.add("-M", opts.mail)
+    directives.add("-m", opts.mail_on)
+    seconds = limit_seconds(opts.time)
+    if seconds is not None:
+        directives.add("-l", f"h_rt={seconds}")
+        warning = seconds - int(opts.grace_period)
+        if warning > 0:
+            directives.add("-l", f"s_rt={warning}")
+    is_array = opts.array and plan.replicas > 1
+    is_gang = plan.replicas > 1 and not is_array
+    slots = sum(
+        _cpus(role) * (role.num_replicas if is_gang else 1) for role in (roles if is_gang else roles[:1])
+    )
+    _add_slots(directives, plan, opts, slots, is_gang=is_gang)
+    for name, amount in _resources(roles, opts, slots, is_gang=is_gang):
+        directives.add("-l", f"{name}={amount}")
+    if is_array:
+        directives.add("-t", f"1-{plan.replicas}")
+        directives.add("-tc", opts.max_running)
+    directives.add_native(opts.native)
+    plan.warnings += directives.warnings()
+    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan, opts, is_array=is_array, is_gang=is_gang)]
+    return ["qsub", "-terse"], "\n".join(script) + "\n"
+
+
+def job_name(app_id: str) -> str:
+    """Return the name that a job has in Grid Engine: names do not begin with a digit there."""
+    return f"_{app_id}" if app_id[:1].isdigit() else app_id
+
+
+def app_id_of(name: str) -> str:
+    """Return the id of the job that has this name."""
+    return name[1:] if name[:1] == "_" and name[1:2].isdigit() else name
+
+
+def limit_seconds(text: str | None) -> int | None:
+    """Return a time limit in seconds.
+
+    Raises:
+        ConfigError: it is not SECONDS or [HOURS:]MINUTES:SECONDS.
+    """
+    if text is None or not text.strip():
+        return None
+    match = _TIME.fullmatch(text.strip())
+    seconds = (
+        sum(int(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
+        if match
+        else 0
+    )
+    if seconds <= 0:
+        raise ConfigError(
+            f"time={text!r} is not a time limit",
+            hint="Write it as HOURS:MINUTES:SECONDS or in seconds: 12:00:00.",
+        )
+    return seconds
+
+
+def _check(roles: list[Role], opts: SgeOpts) -> None:
+    problems = [
+        f"{name}={value!r} is none of {', '.join(COUNTED)}"
+        for name, value in (("mem_per", opts.mem_per), ("gpu_per", opts.gpu_per))
+        if value not in COUNTED
+    ]
+    if opts.priority is not None and not -_MOST_PRIORITY < opts.priority <= _MOST_PRIORITY:
+        problems.append(f"priority={opts.priority} is not between -1023 and 1024")
+    if opts.max_running is not None and opts.max_running < 1:
+        problems.append(f"max_running={opts.max_running} must be at least 1")
+    if opts.max_running is not None and not opts.array:
+        problems.append("max_running is for arrays: set array=True, too")
+    shapes = {(_cpus(role), role.resource.memMB, role.resource.gpu) for role in roles}
+    if opts.array and len(shapes) > 1:
+        problems.append("the tasks of an array are alike, and the roles of this job need different resources")
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _cpus(role: Role) -> int:
+    return max(role.resource.cpu, 1)
+
+
+def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts, slots: int, *, is_gang: bool) -> None:
+    if is_gang:
+        if not opts.pe:
+            raise ConfigError(
+                f"{plan.replicas} replicas that run together need a parallel environment",
+                hint="Name one that the site has for jobs on several hosts: -cfg pe=NAME (`trainyard "
+                "doctor -s sge` lists them). Replicas that need not run together: -cfg array=True.",
+            )
+        directives.add("-pe", f"{opts.pe} {slots}")
+    elif slots > 1:
+        if not opts.smp_pe:
+            raise ConfigError(
+                f"a replica with {slots} cpus needs a parallel environment of one host",
+                hint="Name one: -cfg smp_pe=NAME (`qconf -spl` lists them).",
+            )
+        directives.add("-pe", f"{opts.smp_pe} {slots}")
+
+
+def _resources(roles: list[Role], opts: SgeOpts, slots: int, *, is_gang: bool) -> list[tuple[str, str]]:
+    """Return the requests for memory and gpus, as the site counts them."""
+    found = []
+    for name, per, unit, needs in (
+        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role in roles]),
+        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role in roles]),
+    ):
+        if not any(needs):
+            continue
+        what = "memory" if unit else "gpus"
+        if not name:
+            continue
+        if per == PER_JOB:
+            amount = sum(
+                need * (role.num_replicas if is_gang else 1) for need, role in zip(needs, roles, strict=True)
+            )
+            amount = amount if is_gang else max(needs)
+        elif per == PER_SLOT:
+            shares = [need / _cpus(role) for need, role in zip(needs, roles, strict=True)]
+            amount = -int(-max(shares) // 1)
+            if not unit and any(share != amount for share in shares):
+                raise ConfigError(
+                    f"gpu_per=slot: the {what} of a replica must be a multiple of its cpus",
+                    hint="Sites that count gpus for each host or job: -cfg gpu_per=host or gpu_per=job.",
+                )
+        else:
+            assert per == PER_HOST
+            amount = max(needs)
+        found.append((name, f"{amount}{unit}"))
+    return found
+
+
+def _body(plan: JobPlan, opts: SgeOpts, *, is_array: bool, is_gang: bool) -> list[str]:
+    retries = max(role.max_retries for role in plan.app.roles)
+    run = "export TRAINYARD_WARNING_SIGNALS='USR1 XCPU'  # s_rt, s_cpu; USR2 (-notify) is the end"
+    if is_array:
+        command = plan.replica("-", "SGE_TASK_ID-1", alone=True, retries=retries)
+        lines = [shlex.join(command)]
+    elif is_gang:
+        lines = [
+            f"{HOSTS}=$({_HOSTS})",
+            f"export {HOSTS}",
+            shlex.join(spread_command(plan, _START, retries=retries)),
+        ]
+    else:
+        role = plan.app.roles[0]
+        command = plan.around_job(*plan.replica(role.name, "0"), retries=retries)
+        lines = [shlex.join(command)]
+    return [
+        run,
+        "trap : TERM USR1 USR2 XCPU  # the queue signals this shell, too; it waits for what it started",
+        *lines,
+        "code=$?",
+        'case $code in 99 | 100) code=1 ;; esac  # to Grid Engine: "run it again", "repair the job"',
+        'exit "$code"',
+    ]
+
+
+def _word(text: str) -> str:
+    """Quote a value of a line: qsub splits lines at blanks, and knows double quotes."""
+    if '"' in text:
+        raise ConfigError(f"Grid Engine's options cannot have a quotation mark: {text!r}")
+    return f'"{text}"' if re.search(r"\s", text) else text
+
+
+def with_check(script: str, folder: str, others: list[str]) -> str:
+    """Return a script that first looks whether the jobs in these folders succeeded, and gives up otherwise.
+
+    ``-hold_jid`` waits for an end, whatever it is.
+    """
+    if not others:
+        return script
+    check = f"sh {shlex.quote(f'{folder}/run.sh')} require {shlex.join(others)} || exit 0\n"
+    head, mark, rest = script.partition("\nexport TRAINYARD_WARNING_SIGNALS")
+    return f"{head}\n{check}{mark.lstrip()}{rest}"

@@ -1,0 +1,228 @@
+"""`sge`: jobs on Grid Engine, by its command line."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from trainyard.errors import BackendError, ConfigError, UnknownAppException
+from trainyard.schedulers.base import Check, Dependency
+from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
+from trainyard.schedulers.hpc.commands import Commands
+from trainyard.schedulers.hpc.queries import JobIds, NativeJob
+from trainyard.schedulers.hpc.scheduler import HpcScheduler
+from trainyard.schedulers.sge.options import SgeOpts
+from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.specs.dryrun_info import AppDryRunInfo
+
+#: `list` looks so far back into the accounting, unless it is asked for more.
+LISTED_DAYS = 30
+_NOT_THERE = re.compile(r"does not exist|not found", re.IGNORECASE)
+_ENVIRONMENT_HINT = (
+    "Source the site's settings.sh first (it sets SGE_ROOT and SGE_CELL), or name a login node: host=."
+)
+
+
+class SgeScheduler(HpcScheduler):
+    """Runs jobs on Grid Engine: Son of Grid Engine, Open Cluster Scheduler and their relatives."""
+
+    opts_class = SgeOpts
+    capabilities = Capabilities(
+        streams=SEPARATE_STREAMS,
+        arrays=True,
+        retries=("application",),
+        notes={
+            "exec": "qrsh, in a slot beside the job",
+            "after": "-hold_jid, success is checked on the node",
+        },
+    )
+    unreachable_words = (
+        r"unable to (send message to|contact) qmaster|commlib error|got select error|can't resolve host name"
+        r"|failed receiving gdi request|got (send|read) error|timed out|timeout"
+    )
+
+    def __init__(self, backend: str, session_name: str) -> None:
+        super().__init__(backend, session_name)
+        #: Endings from the accounting, which are final, by native id.
+        self._endings: dict[str, NativeJob] = {}
+        #: The user's name, by login node.
+        self._users: dict[str, str] = {}
+
+    # ---- submitting
+
+    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
+        """Return qsub's command and script."""
+        from trainyard.schedulers.sge.request import make_script
+
+        return make_script(plan, opts)
+
+    def parse_submitted(self, text: str) -> str:
+        """Return the id that ``qsub -terse`` printed: ``12``, or ``12.1-5:1`` of an array."""
+        match = re.search(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", text, re.M)
+        if match is None:
+            raise ValueError(text)
+        return match[1]
+
+    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
+        """Return ``-hold_jid``, which waits for any end; `depend_on` adds what checks for success."""
+        return ["-hold_jid", ",".join(after)]
+
+    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
+        """Let the job wait for others; on the node its script looks whether they succeeded."""
+        from trainyard.schedulers.sge.request import with_check
+
+        super().depend_on(info, dependencies)
+        folders = []
+        for item in dependencies:
+            if item.any_end:
+                continue
+            place, _, job = self._look(item.app_id)
+            if job is None:
+                raise ConfigError(
+                    f"nobody knows whether {item.app_id} succeeds: it has no folder in {place.shared}/jobs",
+                    hint=f"Wait for any end of it: --after {item.app_id}:any.",
+                )
+            folders.append(f"{place.shared}/jobs/{item.app_id}")
+        info.request.script = with_check(info.request.script, info.request.folder, folders)
+
+    def hint_for(self, words: str) -> str:
+        """Return what to do about a refusal."""
+        from trainyard.schedulers.sge.reasons import hint_for
+
+        return hint_for(words)
+
+    # ---- observing
+
+    def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
+        """Ask qstat, and the accounting for what has left the queue."""
+        from trainyard.schedulers.sge.request import job_name
+
+        listed = self._listed(commands, {number for ref in refs for number in ref.native_ids})
+        names: dict[str, builtins.list[str]] = {}
+        for number, item in listed.items():
+            names.setdefault(item.app_id, []).append(number)
+        asked = {ref.app_id: ref.native_ids or names.get(job_name(ref.app_id), []) for ref in refs}
+        missing = [n for numbers in asked.values() for n in numbers if n not in listed]
+        nameless = [job_name(app_id) for app_id, numbers in asked.items() if not numbers]
+        ended = self._ended(commands, missing, nameless)
+        for ending in ended.values():
+            names.setdefault(ending.app_id, []).append(ending.native_id)
+        found = {}
+        for app_id, numbers in asked.items():
+            numbers = numbers or names.get(job_name(app_id), [])
+            items = [listed.get(n) or ended[n] for n in numbers if n in listed or n in ended]
+            if items:
+                found[app_id] = items
+        return found
+
+    def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
+        """Return this user's jobs: those of qstat, and those that ended lately."""
+        from trainyard.schedulers.sge.observe import ended_jobs, parse_accounting
+        from trainyard.schedulers.sge.request import app_id_of
+
+        days = LISTED_DAYS if since is None else max(1, int((time.time() - since) // 86400) + 1)
+        jobs = self._listed(commands, None)
+        answer = commands.run(["qacct", "-o", self._user(commands), "-d", str(days), "-j"])
+        if answer.code == 0:
+            for number, item in ended_jobs(parse_accounting(answer.text)).items():
+                jobs.setdefault(number, item)
+        for item in jobs.values():
+            item.app_id = app_id_of(item.app_id)
+        return list(jobs.values())
+
+    def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
+        """Return what the queue lists; with details of those of ``wanted`` (or all) that wait."""
+        from trainyard.schedulers.sge import observe
+
+        command = ["qstat", "-xml", "-s", "prs", "-u", self._user(commands)]
+        rows = self._parsed(observe.parse_queue, self._ask(commands, command))
+        waiting = {
+            row.native_id
+            for row in rows
+            if (wanted is None or row.native_id in wanted)
+            and observe.state_of(row.letters) != AppState.RUNNING
+        }
+        details = {}
+        if waiting:
+            command = ["qstat", "-xml", "-j", ",".join(sorted(waiting, key=int))]
+            details = self._parsed(observe.parse_details, self._ask(commands, command))
+        return observe.native_jobs(rows, details)
+
+    def _ended(
+        self, commands: Commands, numbers: Iterable[str], names: Sequence[str]
+    ) -> dict[str, NativeJob]:
+        """Return what the accounting has of jobs; what it lacks, or cannot be read, is missing."""
+        from trainyard.schedulers.sge.observe import ended_jobs, parse_accounting
+
+        missing = [number for number in numbers if number not in self._endings]
+        if missing or names:
+            one = [*missing, *names]
+            which = ["-j", one[0]] if len(one) == 1 else ["-o", self._user(commands), "-j"]
+            answer = commands.run(["qacct", *which])
+            if answer.code == 0:
+                self._endings.update(ended_jobs(parse_accounting(answer.text)))
+        return {number: item for number, item in self._endings.items() if is_terminal(item.state)}
+
+    def _ask(self, commands: Commands, command: Sequence[str]) -> str:
+        return self.ask(commands, command, "ask Grid Engine for jobs", hint=_ENVIRONMENT_HINT)
+
+    def _parsed(self, parse: Any, text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise BackendError(f"cannot read what Grid Engine says: {error}") from None
+
+    def _user(self, commands: Commands) -> str:
+        """Return the user's name where commands run."""
+        if commands.host not in self._users:
+            self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").text.strip()
+        return self._users[commands.host]
+
+    # ---- ending
+
+    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
+        """Call qdel once."""
+        answer = commands.run(["qdel", *native_ids])
+        words = [line for line in answer.words.splitlines() if line.strip() and not _NOT_THERE.search(line)]
+        refused = [line for line in words if not re.search(r"has (deleted|registered)", line)]
+        if answer.code != 0 and refused:
+            raise self.refusal(commands, "delete the job", "\n".join(refused))
+
+    # ---- entering
+
+    def enter_command(
+        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+    ) -> builtins.list[str]:
+        """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
+        replica = native.replicas.get(number)
+        host = replica.host if replica is not None and replica.host else ""
+        host = host or (native.hosts[number] if number < len(native.hosts) else "")
+        if not host:
+            raise UnknownAppException(
+                f"Grid Engine does not say on which host replica {number} of {native.app_id} runs"
+            )
+        words = shlex.join(command) if command else "exec ${SHELL:-/bin/sh} -i"
+        pty = ["-pty", "y"] if tty else ["-pty", "n"]
+        return ["qrsh", "-now", "y", *pty, "-N", "trainyard-exec", "-l", f"hostname={host}", words]
+
+    # ---- doctor
+
+    def doctor(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
+        """Check whether jobs with these options could run."""
+        from trainyard.schedulers.sge.doctor import checks
+
+        return checks(self.commands(str(cfg.get("host") or "")), cfg)
+
+
+def create_scheduler(session_name: str, **kwargs: object) -> SgeScheduler:
+    """Make the scheduler for a session."""
+    return SgeScheduler("sge", session_name)

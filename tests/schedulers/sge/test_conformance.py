@@ -1,0 +1,30 @@
+"""The conformance suite on a real Grid Engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.grid_engine import GridEngine
+from trainyard.schedulers.base import Scheduler
+from trainyard.schedulers.sge.scheduler import create_scheduler
+from trainyard.specs import Resource
+from trainyard.testing import SchedulerConformance
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class TestSge(SchedulerConformance):
+    cfg: ClassVar[dict[str, Any]] = {"pe": "mpi", "memory": ""}
+    image = "none"
+    resource = Resource(cpu=1, gpu=0, memMB=64)
+    combined_is_exact = False
+    time_resolution = 3.0
+
+    @pytest.fixture
+    def scheduler(self, engine: GridEngine, home: Any) -> Iterator[Scheduler[Any]]:
+        with closing(create_scheduler("conformance")) as scheduler:
+            yield scheduler
