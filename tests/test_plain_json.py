@@ -20,7 +20,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(KEYS, inner),
     max_leaves=20,
 )
-WRONG = ["", " ", "{", "[1] 2", "nan", "{'a': 1}", '"\0"', "[1,]", "{1: 2}", "01", "tru"]
+WRONG = ["", " ", "{", "[1] 2", "nan", "{'a': 1}", '"\n"', "[1,]", "{1: 2}", "01", "tru"]
 
 
 @given(VALUES)
@@ -35,12 +35,21 @@ def test_values_are_those_of_the_module(value, around):
     assert plain_json.loads(text) == json.loads(text)
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_what_is_not_json_is_refused(text):
-    with pytest.raises(ValueError):
-        json.loads(text)
-    with pytest.raises(ValueError):
+def test_what_is_not_json_is_refused():
+    program = """
+import sys
+from trainyard import plain_json
+for text in sys.argv[1:]:
+    sys.modules.pop("json", None)
+    sys.modules.pop("json.decoder", None)  # the C functions look for it there
+    try:
         plain_json.loads(text)
+    except ValueError:
+        print("refused")
+"""
+    command = [sys.executable, "-c", program, *WRONG]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["refused"] * len(WRONG)
 
 
 def test_numbers_that_json_lacks():

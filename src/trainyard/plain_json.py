@@ -11,45 +11,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+functions: Any
 try:
-    from _json import encode_basestring_ascii, make_encoder, make_scanner
-except ImportError:  # an interpreter that has no such functions
-    from json import dumps as _dumps
-    from json import loads
-else:
-    _SPACE = " \t\n\r"
+    import _json
 
-    class _Strict:
-        """What `make_scanner` wants to know: how JSON's values become Python's."""
+    functions = _json
+except ImportError:  # an interpreter without them
+    functions = None
 
-        strict = True
-        object_hook = object_pairs_hook = None
-        parse_float, parse_int, parse_constant = float, int, float
-        memo: dict[str, str] = {}  # noqa: RUF012 - read by the scanner, never shared
 
-    _scan = make_scanner(_Strict)
+class _Strict:
+    """What the scanner wants to know: how JSON's values become Python's."""
 
-    def loads(text: str) -> Any:
-        """Return the value that a JSON text stands for.
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+    memo: dict[str, str] = {}
 
-        Raises:
-            ValueError: it is not JSON.
-        """
-        stripped = text.strip(_SPACE)
-        try:
+
+_scan: Any = None if functions is None else functions.make_scanner(_Strict)
+
+
+def loads(text: str) -> Any:
+    """Return the value that a JSON text stands for.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    stripped = text.strip(" \t\n\r")
+    try:
+        if _scan is not None:
             value, end = _scan(stripped, 0)
-        except StopIteration as stop:
-            raise ValueError(f"no JSON value at character {stop.value}") from None
-        if end != len(stripped):
-            raise ValueError(f"more than one JSON value: character {end}")
-        return value
+            if end == len(stripped):
+                return value
+    except (StopIteration, SystemError):  # it is wrong; how, the scanner alone cannot say
+        pass
+    import json
 
-    def _dumps(value: Any, default: Any = None) -> str:
-        encode = make_encoder({}, default or _refuse, encode_basestring_ascii, None, ": ", ", ", False, False, True)
-        return "".join(encode(value, 0))
-
-    def _refuse(value: object) -> NoReturn:
-        raise TypeError(f"JSON has nothing for a {type(value).__name__}")
+    return json.loads(text)
 
 
 def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> str:
@@ -58,7 +57,17 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     Raises:
         TypeError: JSON has no such value.
     """
-    return _dumps(value, default=default)
+    if functions is None:
+        import json
+
+        return json.dumps(value, default=default)
+    quote = functions.encode_basestring_ascii
+    encode = functions.make_encoder({}, default or _refuse, quote, None, ": ", ", ", False, False, True)
+    return "".join(encode(value, 0))
+
+
+def _refuse(value: object) -> NoReturn:
+    raise TypeError(f"JSON has nothing for a {type(value).__name__}")
 
 
 def pretty(value: Any, default: Callable[[Any], Any] | None = None, margin: str = "\n") -> str:

@@ -9,7 +9,8 @@ import sys
 #: If this variable is 1, `portable` is used on Linux too, to test it.
 SWITCH = "TRAINYARD_PORTABLE"
 
-if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from trainyard.system.linux import (
         HAS_NAMESPACES,
         HAS_SUBREAPER,
@@ -46,41 +47,17 @@ if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
         wait_without_reaping,
     )
 else:
-    from trainyard.system.portable import (
-        HAS_NAMESPACES,
-        HAS_SUBREAPER,
-        SEES_CONTAINER_PROCESSES,
-        all_processes,
-        become_subreaper,
-        boot_id,
-        children_of,
-        claim_name,
-        connect_to_name,
-        data_ranges,
-        handles_sigterm,
-        has_mark,
-        has_writer,
-        is_pipe_path,
-        kernel_log_has,
-        memory_directory,
-        open_file_events,
-        open_process,
-        out_of_memory_counters,
-        path_of_open_file,
-        pid_of_name,
-        process_facts,
-        process_place,
-        reserve_space,
-        routes,
-        send_file,
-        set_title,
-        share_blocks,
-        signal_process,
-        start_of,
-        unnamed_file,
-        user_of_peer,
-        wait_without_reaping,
-    )
+
+    def __getattr__(name):
+        """Load the functions of this system when one is first needed: a dry run needs none."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
+            from trainyard.system import linux as functions
+        else:
+            from trainyard.system import portable as functions
+        return globals().setdefault(name, getattr(functions, name))
+
 
 __all__ = [
     "HAS_NAMESPACES",

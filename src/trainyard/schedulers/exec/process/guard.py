@@ -4,8 +4,8 @@
 job is being prepared. The supervisor then reads a plan from standard input (without one it ends), and writes
 READY to standard error as soon as it runs the job, or else why it does not. The plan comes through standard
 input, with all secrets in it, and is never written to a disk. The class has the class of its jobs as
-``job_class``; it is made with the job, its plan, its guard and what ``open_shared`` returned in the guard, and
-has a method ``run``.
+``job_class``; it is made with the job, its plan, its guard and what ``open_shared`` returned in the guard,
+and has a method ``run``.
 
 The guard does nothing but wait. Should the supervisor be killed, the kernel hands all of its descendants to
 the guard (a child subreaper), which kills them and ends the job. Should both be killed at once, the sentinel
