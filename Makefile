@@ -25,8 +25,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.demo lint types
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
 
+# The slow tests wait for containers, clusters and time limits most of the time: two a core.
 test-all: $(VENV)/.demo lint types
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 4 tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -109,6 +109,15 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
+def _slurm() -> str:
+    problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
+    return problem or ("" if os.geteuid() == 0 else "only root can start one")
+
+
+def _slurm_accounting() -> str:
+    return _slurm() or _program("slurmdbd", "mariadbd")()
+
+
 def _sge() -> str:
     if not os.path.exists("/usr/lib/gridengine/sge_qmaster"):
         return "gridengine-master, gridengine-exec and gridengine-client are not installed"
@@ -130,6 +139,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "sagemaker_sdk": _sagemaker_sdk,
     "sge": _sge,
     "serve": _module("gunicorn"),
+    "slurm": _slurm,
+    "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),

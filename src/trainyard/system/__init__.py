@@ -11,41 +11,7 @@ SWITCH = "TRAINYARD_PORTABLE"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard.system.linux import (
-        HAS_NAMESPACES,
-        HAS_SUBREAPER,
-        SEES_CONTAINER_PROCESSES,
-        all_processes,
-        become_subreaper,
-        boot_id,
-        children_of,
-        claim_name,
-        connect_to_name,
-        data_ranges,
-        handles_sigterm,
-        has_mark,
-        has_writer,
-        is_pipe_path,
-        kernel_log_has,
-        memory_directory,
-        open_file_events,
-        open_process,
-        out_of_memory_counters,
-        path_of_open_file,
-        pid_of_name,
-        process_facts,
-        process_place,
-        reserve_space,
-        routes,
-        send_file,
-        set_title,
-        share_blocks,
-        signal_process,
-        start_of,
-        unnamed_file,
-        user_of_peer,
-        wait_without_reaping,
-    )
+    from trainyard.system.linux import *
 else:
 
     def __getattr__(name):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -18,6 +19,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_ended,
     not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
@@ -107,6 +109,12 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         info = AppDryRunInfo(make_request(app, self.opts_class(**cfg), app_id, manifest), str)
         info.app_id = app_id
         return info
+
+    def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
+        """Have the job's supervisor wait for others' ends before it starts the replicas."""
+        info.request.after = [
+            {**vars(item), "job_dir": ProcessJob.of(item.app_id).path} for item in dependencies
+        ]
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Start the job's supervisor; the job runs when this returns.
@@ -203,9 +211,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
-            raise ConfigError(
-                f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, state["state"])
         remove_job(job)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
@@ -237,7 +243,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         check_replicas(app_id, replicas, log_dirs)
-        logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
+        logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
 
 
