@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from trainyard.cli.parser import terminal_columns
 from trainyard.errors import UsageError
 
 TYPE_CHECKING = False
@@ -71,3 +71,14 @@ class FullParser(argparse.ArgumentParser):
             f"{self.prog}: unknown option {name}",
             hint=f"{suggestion}`{self.prog} --help` shows them all.",
         )
+
+
+def terminal_columns() -> int:
+    """Return the width of help texts."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and len(columns) < 6:
+        return max(int(columns), 40)
+    try:
+        return max(os.get_terminal_size(1).columns, 40)
+    except OSError:
+        return 100

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import os
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -191,17 +189,6 @@ class Parser:
             return None if action is None else action.nargs != 0
         argument = self._options.get(option)
         return None if argument is None else argument.takes_value
-
-
-def terminal_columns() -> int:
-    """Return the width of help texts."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 6:
-        return max(int(columns), 40)
-    try:
-        return max(os.get_terminal_size(1).columns, 40)
-    except OSError:
-        return 100
 
 
 def add_common_options(parser: AnyParser) -> None:
