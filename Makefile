@@ -75,6 +75,15 @@ $(FRAMEWORKS)/bin/python:
 .PHONY: $(FRAMEWORKS)
 $(FRAMEWORKS): $(FRAMEWORKS)/bin/python
 
+# Ray, for a real cluster of two nodes. Our own environment has no Ray: the scheduler does without.
+RAY := .venv-ray
+$(RAY)/bin/ray:
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray[default]==2.60.0' || \
+	  { rm -rf $(RAY); exit 1; }
+.PHONY: $(RAY)
+$(RAY): $(RAY)/bin/ray
+
 bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/toolkit.py --oracle $(ORACLE)
