@@ -7,17 +7,17 @@ read the metadata instead.
 
 from __future__ import annotations
 
-import copy
 import functools
-import json
 import os
 
+from trainyard import plain_json
 from trainyard.errors import ConfigError
 from trainyard.specs.app import validate_app
+from trainyard.specs.copying import deep_copy
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import DOCUMENT, METADATA_KEY, local_path
+from trainyard.specs.training import DOCUMENT, METADATA_KEY, channel_uri, check_channels, local_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def prepare(
     validate_app(app)
     if not isinstance(workspace, Workspace):
         workspace = Workspace.from_str(workspace)
-    own = copy.deepcopy(app)
+    own = deep_copy(app)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
     start_toolkits(own, scheduler)
@@ -135,16 +135,16 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
             f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}",
             hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
         )
-    if place.base:
-        _check_channels(role)
+    if place.base and scheduler.is_local:
+        check_channels(role.metadata)
     elif scheduler.is_local:  # in a container of this machine
         _mount_local_paths(role)
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.command[0]
     role.args = [*place.command[1:], "train"]
-    if len(json.dumps(document)) > LONGEST_DOCUMENT:
+    if len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
         role.args += ["--", *document.pop("arguments", [])]
-    role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
+    role.env[DOCUMENT] = plain_json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
         if scheduler.is_local:  # its replicas are processes of one machine
@@ -153,22 +153,14 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
         role.env.setdefault(name, value)
 
 
-def _check_channels(role: Role) -> None:
-    """Refuse channels whose path on this machine does not exist."""
-    for name, channel in role.metadata[METADATA_KEY].get("channels", {}).items():
-        path = local_path(_uri(channel))
-        if path and not os.path.exists(path):
-            raise ConfigError(
-                f"channel {name!r}: {path} does not exist", hint=f"Name existing data: --channel {name}=PATH"
-            )
-
-
 def _mount_local_paths(role: Role) -> None:
     """Show a container the directories of this machine that channels and results name, at the same paths."""
     from trainyard.specs.mounts import BindMount
 
     specification = role.metadata[METADATA_KEY]
-    wanted = {local_path(_uri(channel)): True for channel in specification.get("channels", {}).values()}
+    wanted = {
+        local_path(channel_uri(channel)): True for channel in specification.get("channels", {}).values()
+    }
     for section in ("output", "checkpoints"):
         wanted[local_path(specification.get(section, {}).get("uri", ""))] = False
     for path, read_only in wanted.items():
@@ -177,8 +169,3 @@ def _mount_local_paths(role: Role) -> None:
         )
         if path and not mounted:
             role.mounts.append(BindMount(path, path, read_only))
-
-
-def _uri(channel: Any) -> str:
-    uri: str = channel if isinstance(channel, str) else channel.get("uri", "")
-    return uri

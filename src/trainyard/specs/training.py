@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,8 +40,10 @@ def output_of(specification: Mapping[str, Any], app_id: str) -> str:
 
 def output_in(environment: Mapping[str, str]) -> str:
     """Return where the results go of a job whose document is in this environment; "" if nowhere."""
+    from trainyard.plain_json import loads
+
     try:
-        document = json.loads(environment.get(DOCUMENT) or "{}")
+        document = loads(environment.get(DOCUMENT) or "{}")
         return output_of(document, str(document.get("name", "")))
     except (ValueError, AttributeError):
         return ""
@@ -53,6 +53,30 @@ def local_path(uri: str) -> str:
     """Return the path of this machine that a URI names; "" if it names none."""
     path = uri.removeprefix("file://")
     return path if path.startswith("/") else ""
+
+
+def channel_uri(channel: Any) -> str:
+    """Return where a channel's data come from."""
+    uri: str = channel if isinstance(channel, str) else channel.get("uri", "")
+    return uri
+
+
+def check_channels(metadata: Mapping[str, Any]) -> None:
+    """Check that this machine has what a role's channels name on it.
+
+    Raises:
+        ConfigError: a path does not exist.
+    """
+    import os
+
+    for name, channel in (specification(metadata).get("channels") or {}).items():
+        path = local_path(channel_uri(channel))
+        if path and not os.path.exists(path):
+            from trainyard.errors import ConfigError
+
+            raise ConfigError(
+                f"channel {name!r}: {path} does not exist", hint=f"Name existing data: --channel {name}=PATH"
+            )
 
 
 def script_of(args: Sequence[str], metadata: Mapping[str, Any]) -> str:

@@ -205,10 +205,10 @@ def test_recorder_and_reader(tmp_path):
     paths = (str(tmp_path / "stdout.log"), str(tmp_path / "stderr.log"))
     for path in paths:
         Path(path).touch()
-    recorder = LogRecorder()
+    recorder = LogRecorder(system.open_file_events())
     replica = ReplicaRecorder(paths, str(tmp_path / "index"))
     recorder.add(replica)
-    log = ReplicaLog(str(tmp_path), str(tmp_path / "index"), Stream.COMBINED)
+    log = ReplicaLog.at(str(tmp_path), str(tmp_path / "index"), Stream.COMBINED)
     files = [os.open(path, os.O_WRONLY | os.O_APPEND) for path in paths]
     expected, got = [], b""
     for i in itertools.count():

@@ -133,7 +133,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Args:
             native: the running submission.
             number: the replica's index in the whole job, role after role.
-            command: the command; empty for a shell.
+            command: the command.
             tty: whether it gets a terminal.
         """
         raise ConfigError(f"{self.backend} cannot run a command in a job")
@@ -217,6 +217,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be on shared storage; each replica gets a base directory."""
         from trainyard.schedulers.hpc.request import JOB_DIR, REPLICA
+        from trainyard.schedulers.hpc.shared_folder import base_folder
         from trainyard.schedulers.hpc.submission import TOOLKIT
         from trainyard.specs.substitution import macros
         from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -224,7 +225,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         return ToolkitPlace(
             ("python", "-S", TOOLKIT),
             code=macros.img_root,
-            base=f"{JOB_DIR}/ml/{role.name}-{REPLICA}",
+            base=base_folder(JOB_DIR, role.name, REPLICA),
             env={"TRAINYARD_INSTALLER": "none"},
         )
 
@@ -349,6 +350,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             storage_problem = ""
             try:
                 jobs = shared_folder.read_jobs(self.storage(host), shared, ids)
+                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
             except (BackendError, ConfigError) as error:
                 storage_problem = error.message
             refs = []
@@ -367,8 +369,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 continue
             for app_id in ids:
                 looks[app_id].native = answers.get(app_id, [])
-                if storage_problem and not looks[app_id].native:
-                    looks[app_id].problem = storage_problem
+                looks[app_id].problem = storage_problem
+            # a job that ended between the two looks has left its records by now
+            late = [app_id for app_id in ids if app_id in jobs and looks[app_id].is_behind()]
+            if late:
+                jobs = shared_folder.read_jobs(self.storage(host), shared, late)
+                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
+                for app_id, job in jobs.items():
+                    looks[app_id].job = job
         return looks
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -449,12 +457,18 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise ConfigError(
                 f"{app_id} does not run", hint="A command can be run in a running replica only."
             )
+        from trainyard.schedulers.joined_terminal import SHELL
+
         number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
-        record = job.replicas.get((role_name, k)) if job is not None else None
-        if record is not None and record.host:
-            running.replicas.setdefault(number, NativeReplica()).host = record.host
+        words = [*(command or SHELL)]
+        if job is not None:  # in the directory and with the variables of the program
+            script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
+            words = ["sh", script, "enter", role_name, str(k), *words]
+            record = job.replicas.get((role_name, k))
+            if record is not None and record.host:
+                running.replicas.setdefault(number, NativeReplica()).host = record.host
         commands = self.commands(place.host)
-        return commands.join(self.enter_command(running, number, command, tty=tty), tty=tty)
+        return commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
 
     # ---- ending
 
@@ -492,25 +506,39 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         return results
 
     def _delete_existing(self, app_id: str) -> None:
-        place = self.place_of(app_id)
-        found = self.describe(app_id)
-        if found is not None and not is_terminal(found.state):
-            raise ConfigError(f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first.")
-        self.storage(place.host).remove([job_folder(place.shared, app_id)])
+        error = self.delete_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    def delete_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
+        """Remove the folders of jobs that have ended: one query, and one removal for each cluster."""
+        from trainyard.schedulers.hpc.observe import describe
+
+        results: dict[str, TrainyardError | None] = {}
+        by_host: dict[str, builtins.list[tuple[str, str]]] = {}
+        for app_id, look in self._look_at(app_ids).items():
+            found = describe(app_id, look.native, look.job, look.problem, time.time())
+            results[app_id] = None
+            if found is not None and not is_terminal(found.state):
+                results[app_id] = ConfigError(
+                    f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first."
+                )
+            elif look.job is not None:
+                folder = job_folder(look.place.shared, app_id)
+                by_host.setdefault(look.place.host, []).append((app_id, folder))
+        for host, items in by_host.items():
+            try:
+                self.storage(host).remove([folder for _, folder in items])
+            except TrainyardError as error:
+                results.update({app_id: error for app_id, _ in items})
+        return results
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return the folders of jobs that ended long enough ago."""
+        """Return the folders of jobs that ended long enough ago, and code that no job has any more."""
+        from trainyard.schedulers.hpc.housekeeping import leftovers
+
         place = self.default_place(cfg)
-        now = time.time()
-        rows = [row for row in self.list(cfg) if is_terminal(row.state)]
-        old = [row for row in rows if now - (row.ended_at or row.submitted_at or now) >= older_than]
-        folders = [job_folder(place.shared, row.app_id) for row in old]
-        sizes = self.storage(place.host).disk_usage(folders)
-        return [
-            Leftover(folder, folder, now - (row.ended_at or row.submitted_at or now), size, row.app_id)
-            for row, folder, (size, changed) in zip(old, folders, sizes, strict=True)
-            if changed
-        ]
+        return leftovers(self.storage(place.host), place.shared, self.list(cfg), older_than, time.time())
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
@@ -523,7 +551,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts, from shared storage."""
-        from trainyard.schedulers.hpc.logs import SharedLogs, follow_blocks, read_blocks
+        from trainyard.schedulers.hpc.logs import SharedLogs, follow, read
         from trainyard.schedulers.lines import check_replicas, compile_regex
 
         if query.regex is not None:
@@ -535,10 +563,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
         check_replicas(app_id, replicas, [(role, k) for role, count in job.layout for k in range(count)])
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        logs = SharedLogs(storage, job_folder(place.shared, app_id), replicas, stream)
+        folder = job_folder(place.shared, app_id)
+        logs = SharedLogs(storage, folder, replicas, stream, is_remote=bool(place.host))
         if not query.should_tail:
-            return read_blocks(logs, query, replicas)
-        return follow_blocks(logs, query, lambda: self._has_ended(app_id))
+            return read(logs, query)
+        return follow(logs, query, lambda: self._has_ended(app_id))
 
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
@@ -559,6 +588,13 @@ class Look:
     native: builtins.list[NativeJob] = field(default_factory=list)
     job: SharedJob | None = None
     problem: str = ""
+
+    def is_behind(self) -> bool:
+        """Tell whether the queue says that the job has ended, and its folder does not say how yet."""
+        if self.job is None or not all(is_terminal(item.state) for item in self.native):
+            return False
+        ended = [record for record in self.job.replicas.values() if record.code is not None]
+        return len(ended) < sum(count for _, count in self.job.layout)
 
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
