@@ -160,8 +160,8 @@ class SlurmCluster:
         max_array_size: Slurm's ``MaxArraySize``.
         min_job_age: seconds that the controller remembers ended jobs.
         message_timeout: seconds that commands wait for the controller.
-        credential_seconds: how long the permission to start a job holds. A busy machine needs long, but so long do
-            jobs wait to be started again when a node fails.
+        credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
+            jobs wait as long to be started again when a node fails.
     """
 
     def __init__(

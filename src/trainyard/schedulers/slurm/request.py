@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trainyard.specs.app import Role
 
 #: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
-#: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the nodes run the
-#: user's login scripts first (--get-user-env), and a slow one delays or requeues the job.
+#: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the
+#: nodes run the user's login scripts first (--get-user-env), and a slow one delays or requeues the job.
 CLEAN_ENVIRONMENT = """\
 for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
     case $name in
