@@ -336,11 +336,12 @@ def group_pods(pods: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[dic
     return groups
 
 
-def _age(pod: Mapping[str, Any]) -> tuple[str, bool, str, str]:
+def _age(pod: Mapping[str, Any]) -> tuple[str, bool, str, bool, str]:
     """Return what sorts pods by their beginning, of which the cluster keeps no more than the second."""
     created = str((pod.get("metadata") or {}).get("creationTimestamp") or "")
     ended = str(last_end(pod).get("finishedAt") or "")
-    return created, not ended, ended, names.name_of(pod)
+    succeeded = (pod.get("status") or {}).get("phase") == "Succeeded"  # after which no other is made
+    return created, not ended, ended, succeeded, names.name_of(pod)
 
 
 def _replica(
