@@ -16,6 +16,7 @@ from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
+from tests.kubernetes.stub import Stub
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
 
@@ -25,7 +26,7 @@ USER = "/home/you"
 NEED_DOCKER = ("local_docker", "sagemaker_local")
 OURS = ("local_cwd", *NEED_DOCKER)
 #: What has to be there for commands that hold one of these words.
-FIXTURES = {NEED_DOCKER: "python_image", ("-s aws_batch",): "batch"}
+FIXTURES = {NEED_DOCKER: "python_image", ("-s aws_batch",): "batch", ("-s kubernetes",): "cluster"}
 IMAGE = "python:3.12"
 
 
@@ -101,6 +102,8 @@ def _lacks(step: Step) -> bool:
     """Tell whether a step has to be left out, since it needs a backend that is not there."""
     if any(name in step.text for name in ("aws_batch", "sagemaker")) and lacks("botocore"):
         return True
+    if "-s kubernetes" in step.text and lacks("lightkube"):
+        return True
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
@@ -113,6 +116,15 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         fake.batch.add_queue("gpus")
         for name, value in fake.environ().items():
             monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A cluster whose pods are processes of this machine."""
+    with Stub() as stub:
+        stub.extra["/api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
+        monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
         yield
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends import need
 from tests.kubernetes.stub import Stub, failure
 from trainyard.backoff import Clock
 from trainyard.errors import AccessError, ConfigError
@@ -20,6 +21,11 @@ from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesErro
 from trainyard.schedulers.kubernetes.kubeconfig import connect
 
 PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(autouse=True)
+def client() -> None:
+    need("lightkube")
 
 
 class Quick(Clock):

@@ -78,7 +78,7 @@ def run_in_pod(
 
 
 def _refusal(server: ApiServer, path: str, params: list[tuple[str, str]], status: int) -> KubernetesError:
-    """Return why no WebSocket was opened: in the answer to a plain request, as the other one cannot be read."""
+    """Return why no WebSocket was opened, from the answer to a plain request."""
     try:
         server.request("GET", path, attempts=1, **dict(params))
     except KubernetesError as error:
