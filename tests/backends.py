@@ -109,6 +109,22 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
+RAY = os.path.abspath(os.environ.get("TRAINYARD_RAY", ".venv-ray"))
+
+
+def ray() -> str:
+    """Return Ray's command; skips without one."""
+    need("ray")
+    return os.path.join(RAY, "bin", "ray")
+
+
+def _ray() -> str:
+    program = os.path.join(RAY, "bin", "ray")
+    if not os.path.exists(program):
+        return f"{program} is not there (make {os.path.basename(RAY)})"
+    return PROBES["netns"]() or _program("unshare", "nsenter")()
+
+
 def _slurm() -> str:
     problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
     return problem or ("" if os.geteuid() == 0 else "only root can start one")
@@ -137,6 +153,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
+    "ray": _ray,
     "registry": _registry,
     "sagemaker_sdk": _sagemaker_sdk,
     "sge": _sge,

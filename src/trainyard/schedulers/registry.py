@@ -32,6 +32,7 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "sagemaker_local": "trainyard.schedulers.aws.sagemaker_local.scheduler",
     "kubernetes": "trainyard.schedulers.kubernetes.scheduler",
     "slurm": "trainyard.schedulers.slurm.scheduler",
+    "ray": "trainyard.schedulers.ray.scheduler",
 }
 
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}
