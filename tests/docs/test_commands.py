@@ -17,6 +17,7 @@ from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
 from tests.kubernetes.stub import Stub
+from tests.slurm_cluster import shared_cluster
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
 
@@ -26,7 +27,12 @@ USER = "/home/you"
 NEED_DOCKER = ("local_docker", "sagemaker_local")
 OURS = ("local_cwd", *NEED_DOCKER)
 #: What has to be there for commands that hold one of these words.
-FIXTURES = {NEED_DOCKER: "python_image", ("-s aws_batch",): "batch", ("-s kubernetes",): "cluster"}
+FIXTURES = {
+    NEED_DOCKER: "python_image",
+    ("-s aws_batch",): "batch",
+    ("-s kubernetes",): "cluster",
+    ("-s slurm",): "slurm",
+}
 IMAGE = "python:3.12"
 
 
@@ -104,6 +110,8 @@ def _lacks(step: Step) -> bool:
         return True
     if "-s kubernetes" in step.text and lacks("lightkube"):
         return True
+    if "slurm" in step.text:
+        return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
@@ -126,6 +134,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         stub.extra["/api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
         monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
         yield
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm with the partitions that documents name."""
+    if not lacks("slurm"):
+        monkeypatch.setenv("SLURM_CONF", shared_cluster(tmp_path_factory).environment["SLURM_CONF"])
 
 
 @pytest.fixture(scope="session")
