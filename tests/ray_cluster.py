@@ -17,6 +17,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests import backends
 from tests.cluster_hosts import PATH, Host, Switch, wait_until
 
@@ -165,6 +167,12 @@ class RayCluster:
 
 
 # ---- one for all workers of a test run
+
+
+def run_directory(factory: pytest.TempPathFactory) -> Path:
+    """Return a directory that all workers of this test run share."""
+    base = factory.getbasetemp()
+    return base.parent if base.name.startswith("popen-") else base
 
 
 def shared_cluster(directory: Path, *, token: bool = False) -> RayCluster:
