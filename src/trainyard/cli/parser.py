@@ -170,7 +170,8 @@ def add_handle_argument(parser: argparse.ArgumentParser, nargs: str = "?") -> No
         nargs=nargs,
         metavar="HANDLE",
         help="a job: its handle, the beginning of its id, or - for the latest"
-        + ("" if nargs == "+" else " (the default)"),
+        + ("" if nargs == "+" else " (the default)")
+        + (", or a pattern of names or ids, in quotes: 'exp-*'" if several else ""),
     )
     complete_with(action, "job_completer")
 

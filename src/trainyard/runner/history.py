@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import MappingProxyType
 
 from trainyard.paths import has_content, history_path
 from trainyard.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
@@ -18,10 +19,12 @@ from trainyard.specs.status import AppState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from trainyard.runner.jobsearch import JobFilter
+
+    Functions = Mapping[str, tuple[int, Callable[..., bool]]]
 
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
@@ -170,13 +173,13 @@ class History:
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         source = "jobs" if settled is False else "jobs INDEXED BY jobs_list"
         found = f"SELECT seq FROM {source} WHERE {condition} ORDER BY {order}{tail}"
-        return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, matches=wanted.matches)
+        return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, functions=wanted.functions())
 
     def count(self, wanted: JobFilter, *, settled: bool | None = None) -> int:
         """Return how many jobs match a filter."""
         condition, values = wanted.condition(settled)
         statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_list WHERE {condition}"
-        rows = self._query(statement, *values, matches=wanted.matches)
+        rows = self._query(statement, *values, functions=wanted.functions())
         return int(rows[0][0]) if rows else 0
 
     def known(self, scheduler: str, app_ids: Iterable[str], *, deleted: bool = False) -> set[str]:
@@ -234,17 +237,20 @@ class History:
     # ---- connections
 
     def _read(
-        self, condition: str, *values: Any, matches: Callable[[str], bool] | None = None
+        self, condition: str, *values: Any, functions: Functions = MappingProxyType({})
     ) -> list[JobRecord]:
-        return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, matches=matches)]
+        return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, functions=functions)]
 
     def _first(self, condition: str, *values: Any) -> JobRecord | None:
         return next(iter(self._read(f"WHERE {condition} LIMIT 1", *values)), None)
 
     def _query(
-        self, statement: str, *values: Any, matches: Callable[[str], bool] | None = None
+        self, statement: str, *values: Any, functions: Functions = MappingProxyType({})
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, which may call ``matches``; an empty list without a database."""
+        """Return the rows of a statement, which may call functions; an empty list without a database.
+
+        ``functions`` has the number of arguments and the function by name.
+        """
         if self._writer is None and self._reader is None and not has_content(self.path):
             return []  # without importing sqlite3
         from trainyard.runner.database import explained, open_for_reading
@@ -257,8 +263,9 @@ class History:
                 if connection is None:
                     return []
             with explained("read the history", self.path):
-                if matches is not None and "matches(" in statement:
-                    connection.create_function("matches", 1, matches, deterministic=True)
+                for name, (count, function) in functions.items():
+                    if f"{name}(" in statement:
+                        connection.create_function(name, count, function, deterministic=True)
                 return connection.execute(statement, values).fetchall()
 
     def _write(self, statements: list[tuple[str, tuple[Any, ...]]], synchronous: str = "NORMAL") -> None:
