@@ -30,6 +30,7 @@ _ENVIRONMENT = {
     "RAY_health_check_initial_delay_ms": "1000",  # a node that was killed is found to be gone in seconds
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_raylet_start_wait_time_s": "120",
     "LANG": "C.UTF-8",
 }
 

@@ -15,8 +15,9 @@ import pytest
 from tests import backends
 from tests.cluster_hosts import wait_until
 from tests.ray_cluster import HEAD, WORKER, RayCluster, private_cluster, shared_cluster
-from trainyard.errors import AccessError
+from trainyard.errors import AccessError, ConfigError
 from trainyard.schedulers.base import Dependency, DescribeAppResponse, LogQuery
+from trainyard.schedulers.ray import remote_command
 from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
 from trainyard.schedulers.ray.scheduler import RayScheduler
 from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
@@ -135,6 +136,32 @@ def test_the_grace_period_is_the_programs(cluster: RayCluster, scheduler: RaySch
     assert list(lines) == ["saving\n", "saved\n"]
     response = end_of(scheduler, app_id)
     assert (response.state, response.msg) == (AppState.CANCELLED, "cancelled")
+
+
+def test_a_command_runs_inside_a_replica(
+    cluster: RayCluster, scheduler: RayScheduler, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    app_id = submit(scheduler, "echo secret >here.txt; echo up; sleep 600", env={"MINE": "yes"})
+    lines = iter(scheduler.log_iter(app_id, "worker", should_tail=True))
+    assert next(lines) == "up\n"
+    wait_until(lambda: place_of(scheduler, app_id), "its pid is known")
+    script = "cat here.txt; echo $MINE; echo oops >&2; exit 7"
+    assert scheduler.execute(app_id, "worker", 0, ["sh", "-c", script], tty=False) == 7
+    captured = capfdbinary.readouterr()
+    assert (captured.out, captured.err) == (b"secret\nyes\n", b"oops\n")
+    assert [row.app_id for row in scheduler.list() if row.name.startswith("exec")] == []
+    scheduler.cancel(app_id)
+    end_of(scheduler, app_id)
+    with pytest.raises(ConfigError, match="does not run"):
+        scheduler.execute(app_id, "worker", 0, ["true"], tty=False)
+
+
+def place_of(scheduler: RayScheduler, app_id: str) -> bool:
+    try:
+        remote_command.place_of(scheduler, app_id, "worker", 0)
+    except ConfigError:
+        return False
+    return True
 
 
 def test_a_time_limit_ends_the_job(cluster: RayCluster, scheduler: RayScheduler, tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ class ReplicaActor:
     """One replica, on its node: it starts the program, as often as it is asked, and hands out its output.
 
     Args:
-        plan: of the job.
+        plan: of the job. ``inside`` names a process (``node``, ``pid``) whose directory and variables the
+            program gets, for a command in a running replica.
         role: of the replica, as the plan has it.
         index: of the replica in its role.
     """
@@ -173,8 +174,10 @@ class ReplicaActor:
         return ""
 
     def _start(self, attempt: int, shared: dict[str, str]) -> None:
-        code = os.path.join(self.directory, "code")
-        self._unpack(code)
+        inside = self.plan.get("inside")
+        code = os.readlink(f"/proc/{inside['pid']}/cwd") if inside else os.path.join(self.directory, "code")
+        if not inside:
+            self._unpack(code)
         values = {
             "img_root": code,
             "app_id": self.plan["app_id"],
@@ -193,9 +196,12 @@ class ReplicaActor:
         if os.path.exists(self.error_file):
             os.remove(self.error_file)
         env = {**self._inherited(), "TORCHELASTIC_ERROR_FILE": self.error_file, **shared, **given}
+        argv = [filled(word) for word in self.role["argv"]]
+        if inside:
+            env, argv = environment_of(inside["pid"]), self.role["argv"]
         outputs, inputs = zip(*[os.pipe() for _ in range(3)])
         order = {
-            "argv": [filled(word) for word in self.role["argv"]],
+            "argv": argv,
             "env": env,
             "cwd": code,
             "grace": self.plan["grace"],
@@ -344,8 +350,8 @@ class ReplicaActor:
             self.buffered += len(text)
             self.changed.notify_all()
 
-    def read(self) -> tuple[str, dict[str, Any] | None]:
-        """Wait for output; returns some of it, and how the program ended when all has been handed out."""
+    def read(self) -> tuple[str, dict[str, Any] | None, int]:
+        """Wait for output; returns some, how the program ended when all is handed out, and its pid."""
         with self.changed:
             if not self.blocks and self.outcome is None:
                 self.changed.wait(ASKING)
@@ -353,7 +359,7 @@ class ReplicaActor:
             self.blocks.clear()
             self.buffered = 0
             self.changed.notify_all()
-            return text, self.outcome
+            return text, self.outcome, self.pid
 
     def stop(self, grace: float) -> None:
         """Ask the program to end; the end comes by `read`."""
@@ -374,6 +380,13 @@ class ReplicaActor:
             os.rmdir(self.job_dir)
         except OSError:
             pass
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        pairs = os.fsdecode(file.read()).split("\0")
+    return dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
 
 
 # ---- the driver
@@ -398,6 +411,7 @@ class ActorReplica:
         self.host: dict[str, Any] | None = None
         self.question: Any = None
         self.asked = ""
+        self.pid = 0
         self.placing_since = 0.0
         self.place_at: float | None = None
         self.stop_reason = ""
@@ -419,6 +433,8 @@ class ActorReplica:
             "ended_at": self.ended_at,
             "hostname": self.host["name"] if self.host else "",
             "address": self.host["ip"] if self.host else "",
+            "node": self.host["node"] if self.host else "",
+            "pid": self.pid,
             "structured": self.structured,
         }
 
@@ -603,6 +619,8 @@ class Driver:
         """Reserve what the replicas need, all at once; returns whether it was found."""
         import ray
 
+        if self.plan.get("inside"):
+            return True
         needed = [replica for replica in self.replicas if not replica.is_spare]
         group = reserve(needed, self.plan["strategy"])
         for bundle, replica in enumerate(needed):
@@ -645,9 +663,13 @@ class Driver:
     def make_actor(self, replica: ActorReplica) -> None:
         """Put a replica's actor into its room, and ask where it is."""
         import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        from ray.util.scheduling_strategies import (
+            NodeAffinitySchedulingStrategy,
+            PlacementGroupSchedulingStrategy,
+        )
 
-        bundle = replica.role["bundle"]
+        inside = self.plan.get("inside")
+        bundle = {} if inside else replica.role["bundle"]
         custom = {name: value for name, value in bundle.items() if name not in ("CPU", "GPU", "memory")}
         options = {
             "num_cpus": bundle.get("CPU", 0),
@@ -655,7 +677,9 @@ class Driver:
             "resources": custom or None,
             "max_concurrency": 8,
             "max_restarts": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(inside["node"], soft=False)
+            if inside
+            else PlacementGroupSchedulingStrategy(
                 placement_group=replica.group, placement_group_bundle_index=replica.bundle
             ),
         }
@@ -714,7 +738,9 @@ class Driver:
                     replica.actor.stop.remote(self.plan["grace"])
                 self.ask(replica, "read", replica.actor.read.remote())
         else:
-            text, outcome = answer
+            text, outcome, pid = answer
+            self.is_dirty = self.is_dirty or pid != replica.pid
+            replica.pid = pid
             if text:
                 sys.stdout.write(text)
                 sys.stdout.flush()
