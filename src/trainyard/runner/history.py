@@ -63,7 +63,7 @@ class History:
             durable: whether the row must survive a power failure; not needed if the job would not.
             columns: fields of `JobRecord`. Secrets must have been removed.
         """
-        import json
+        from trainyard.plain_json import dumps
 
         row: dict[str, Any] = {
             "key": os.urandom(16).hex(),
@@ -77,7 +77,7 @@ class History:
         }
         for name in JSON_COLUMNS & row.keys():
             if row[name] is not None:
-                row[name] = json.dumps(row[name])
+                row[name] = dumps(row[name])
         names = ", ".join(row)
         self._write(
             [(f"INSERT INTO jobs ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))],
@@ -105,10 +105,10 @@ class History:
 
     def amend(self, key: str, **columns: Any) -> None:
         """Change fields of a row."""
-        import json
+        from trainyard.plain_json import dumps
 
         for name in JSON_COLUMNS & columns.keys():
-            columns[name] = None if columns[name] is None else json.dumps(columns[name])
+            columns[name] = None if columns[name] is None else dumps(columns[name])
         self._write([_update(columns, "key = ?", key)])
 
     def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
