@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import ray_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
@@ -26,7 +27,12 @@ USER = "/home/you"
 NEED_DOCKER = ("local_docker", "sagemaker_local")
 OURS = ("local_cwd", *NEED_DOCKER)
 #: What has to be there for commands that hold one of these words.
-FIXTURES = {NEED_DOCKER: "python_image", ("-s aws_batch",): "batch", ("-s slurm",): "slurm"}
+FIXTURES = {
+    NEED_DOCKER: "python_image",
+    ("-s aws_batch",): "batch",
+    ("-s slurm",): "slurm",
+    ("-s ray",): "ray",
+}
 IMAGE = "python:3.12"
 
 
@@ -106,6 +112,8 @@ def _lacks(step: Step) -> bool:
         return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
+    if any(name in step.text for name in ("-s ray", "ray://")):
+        return lacks("ray")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
@@ -117,6 +125,14 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in fake.environ().items():
             monkeypatch.setenv(name, value)
         yield
+
+
+@pytest.fixture
+def ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray cluster, at the address that is set."""
+    if not lacks("ray"):
+        cluster = ray_cluster.shared_cluster(ray_cluster.run_directory(tmp_path_factory))
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
 
 @pytest.fixture
