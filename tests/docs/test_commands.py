@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import ray_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
@@ -32,6 +33,7 @@ FIXTURES = {
     ("-s aws_batch",): "batch",
     ("-s kubernetes",): "cluster",
     ("-s slurm",): "slurm",
+    ("-s ray",): "ray",
 }
 IMAGE = "python:3.12"
 
@@ -114,6 +116,8 @@ def _lacks(step: Step) -> bool:
         return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
+    if any(name in step.text for name in ("-s ray", "ray://")):
+        return lacks("ray")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
@@ -134,6 +138,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         stub.extra["/api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
         monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
         yield
+
+
+@pytest.fixture
+def ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray cluster, at the address that is set."""
+    if not lacks("ray"):
+        cluster = ray_cluster.shared_cluster(ray_cluster.run_directory(tmp_path_factory))
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
 
 @pytest.fixture
