@@ -23,10 +23,8 @@ from trainyard.schedulers.base import (
     not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.system.identity import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,6 +145,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
+        from trainyard.schedulers.exec.process import recovery
+
         rows = []
         for job in ProcessJob.all():
             document, state = job.read_request(), recovery.current_state(job)
@@ -173,6 +173,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica: with its directory and environment, in its namespaces."""
+        from trainyard.schedulers.exec.process import recovery
         from trainyard.schedulers.exec.process.process_command import run_beside
         from trainyard.schedulers.lines import check_replicas
 
@@ -190,6 +191,9 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     # ---- ending
 
     def _cancel_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.exec.process import recovery
+        from trainyard.system.identity import user_name
+
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is None or is_terminal(AppState[state["state"]]):
@@ -201,6 +205,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         recovery.stop(job, state, by=user_name())
 
     def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.exec.process import recovery
         from trainyard.schedulers.local.housekeeping import remove_job
 
         job = ProcessJob.of(app_id)
@@ -262,6 +267,7 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher
 
 
 def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
+    from trainyard.schedulers.exec.process import recovery
     from trainyard.schedulers.exec.process.job_watch import JobWatch
     from trainyard.schedulers.exec.process.log_reader import follow_logs, read_logs
 
