@@ -268,7 +268,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
             )
             if is_open:
                 open_ones[app_id] = self._jobs.session_and_id(app_id)
-        return {**wanted, **terminate_all(open_ones, _cancelled_by())}
+        return {**wanted, **terminate_all(open_ones, cancelled_by())}
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist.
