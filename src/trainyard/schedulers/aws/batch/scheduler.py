@@ -151,7 +151,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         parents = {}
         for item in dependencies:
             found = self._jobs.find(item.app_id)
-            if found is None and not self._jobs.is_fresh(item.app_id):
+            if found is None and item.app_id not in self._jobs.just_submitted:
                 raise UnknownAppException(f"AWS Batch does not know the job {item.app_id!r}")
             session, job_id = self._jobs.session_and_id(item.app_id)
             parents[item.app_id] = (job_id, session.region)
@@ -264,7 +264,9 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         open_ones = {}
         for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
             is_open = (
-                self._jobs.is_fresh(app_id) if job is None else not is_terminal(observe.app_state(job)[0])
+                app_id in self._jobs.just_submitted
+                if job is None
+                else not is_terminal(observe.app_state(job)[0])
             )
             if is_open:
                 open_ones[app_id] = self._jobs.session_and_id(app_id)
