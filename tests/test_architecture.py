@@ -17,7 +17,7 @@ LEVELS = [
     ["schedulers.aws.sagemaker_local"],
     ["schedulers.aws.sagemaker_local.hosts"],
     ["schedulers.aws.batch", "schedulers.aws.sagemaker", "schedulers.docker", "schedulers.local"],
-    ["schedulers.sge"],
+    ["schedulers.lsf", "schedulers.sge"],
     ["schedulers.hpc"],
     ["schedulers.aws", "schedulers.exec.container", "schedulers.exec.process"],
     ["schedulers.exec"],

@@ -495,6 +495,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         if found is not None and not is_terminal(found.state):
             raise ConfigError(f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first.")
         self.storage(place.host).remove([job_folder(place.shared, app_id)])
+        self._query(place.host).forget([app_id])
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return the folders of jobs that ended long enough ago."""
