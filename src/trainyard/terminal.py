@@ -1,4 +1,4 @@
-"""Making foreign text safe for a terminal.
+"""Text for a terminal: foreign text made safe, colours, durations.
 
 Everything that the command line prints, except lines of jobs' logs, passes `render`, so that foreign escape
 sequences never reach a terminal. `coloured` inserts marks that only `render` turns into escape sequences.
@@ -54,3 +54,20 @@ def render(text: str) -> str:
         else:
             shown.append(clean_lines(_BEGIN + part))
     return "".join(shown)
+
+
+def format_duration(seconds: float) -> str:
+    """Return ``0.3 s``, ``12 s``, ``4:05 min``, ``3:00:12 h`` or ``2 d 3 h``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = int(seconds + 0.5)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if whole < 60:
+        return f"{whole} s"
+    if hours == 0:
+        return f"{minutes}:{rest:02d} min"
+    if hours < 24:
+        return f"{hours}:{minutes:02d}:{rest:02d} h"
+    return f"{hours // 24} d {hours % 24} h"

@@ -7,9 +7,9 @@ import threading
 import time
 
 from trainyard.cli.console import is_tty, note, paint, paint_state, terminal_size
-from trainyard.cli.units import format_bytes, format_duration
+from trainyard.cli.units import format_bytes
 from trainyard.specs.status import NONE
-from trainyard.terminal import clean, render
+from trainyard.terminal import clean, format_duration, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

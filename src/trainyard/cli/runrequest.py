@@ -35,6 +35,7 @@ _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "log": bool,
     "workspace": (str, type(None)),
     "parent_run_id": (str, type(None)),
+    "after": list,
     "tee_logs": bool,
     "component_args": (dict, list),
     "component_args_str": (str, list),
@@ -118,6 +119,7 @@ class RunRequest:
             "cfg": {name: setting.value for name, setting in options.items()},
             "workspace": self._travelling(runner),
             "parent_run_id": self._args.parent_run_id,
+            "after": self._args.after,
         }
 
     def _check_what_travels(self, opts: runopts) -> None:
@@ -198,6 +200,7 @@ def from_stdin(args: Namespace, stream: TextIO | None) -> Namespace:
     if args.workspace is None:
         args.workspace = data.get("workspace")
     args.parent_run_id = args.parent_run_id or data.get("parent_run_id")
+    args.after = args.after or [str(handle) for handle in data.get("after", ())]
     args.component_args = _component_args(data)
     return args
 

@@ -7,7 +7,7 @@ import sys
 
 from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json, warn
 from trainyard.cli.jobstatus import check_exit_code_source, exit_code_of, job_json
-from trainyard.cli.parser import add_exit_code_option, add_json_option, add_scheduler_options
+from trainyard.cli.parser import add_exit_code_option, add_json_option, add_scheduler_options, complete_with
 from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 TYPE_CHECKING = False
@@ -44,6 +44,15 @@ def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
         action="store_true",
         help="print the job and its request, start nothing",
     )
+    after = parser.add_argument(
+        "--after",
+        action="append",
+        default=[],
+        metavar="HANDLE[:any]",
+        help="start only when this job of the same scheduler has succeeded; with :any, when it has ended;"
+        " may be given several times",
+    )
+    complete_with(after, "job_completer")
     parser.add_argument(
         "--workspace",
         metavar="DIR",

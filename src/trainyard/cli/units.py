@@ -1,4 +1,4 @@
-"""Times, durations and sizes as users type and read them."""
+"""Times, durations and sizes as users type and read them; how durations are shown is in `terminal`."""
 
 from __future__ import annotations
 
@@ -66,23 +66,6 @@ def parse_time(text: str, now: float | None = None) -> datetime:
         return datetime.fromisoformat(stripped).astimezone()
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"{cut(text)!r} is not a time", hint=EXAMPLES) from None
-
-
-def format_duration(seconds: float) -> str:
-    """Return ``0.3 s``, ``12 s``, ``4:05 min``, ``3:00:12 h`` or ``2 d 3 h``."""
-    seconds = max(seconds, 0.0)
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = int(seconds + 0.5)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    if whole < 60:
-        return f"{whole} s"
-    if hours == 0:
-        return f"{minutes}:{rest:02d} min"
-    if hours < 24:
-        return f"{hours}:{minutes:02d}:{rest:02d} h"
-    return f"{hours // 24} d {hours % 24} h"
 
 
 def format_time(stamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:

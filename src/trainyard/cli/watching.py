@@ -13,10 +13,9 @@ from trainyard.backoff import polling
 from trainyard.cli.console import is_tty, note, out, paint_state, wants_colour, warn
 from trainyard.cli.jobstatus import check_not_gone, job_json, status_of, status_text
 from trainyard.cli.liveview import Screen, StatusLines, changes
-from trainyard.cli.units import format_duration
 from trainyard.errors import BackendError
 from trainyard.specs.status import NONE, AppState
-from trainyard.terminal import clean
+from trainyard.terminal import clean, format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import ipaddress
 import os
 import random
 import re
-import time
 
 from trainyard import system
+from trainyard.backoff import Backoff
 from trainyard.docker.engine import EngineError, NoSubnetLeftError
 from trainyard.errors import ConfigError
 
@@ -105,7 +105,8 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
         "Labels": {SHARED_LABEL: "1"},
         "Options": {"com.docker.network.bridge.enable_icc": "false"},
     }
-    for _ in range(ATTEMPTS):
+    backoff = Backoff(SECONDS_BETWEEN_LOOKS, attempts=ATTEMPTS)
+    while True:
         found = _shared(engine, name)
         if found is not None:
             return found
@@ -121,8 +122,8 @@ def shared_network(engine: Engine, name: str, *, is_internal: bool = False) -> N
             if oldest.id != made.id:
                 engine.request("DELETE", f"/networks/{made.id}")
             return oldest
-        time.sleep(SECONDS_BETWEEN_LOOKS)  # it is being made, or the subnet is used in a way unknown to us
-    return _make(engine, body, SHARED_PREFIXES, choices=CHOICES)
+        if not backoff.pause():  # it is being made, or the subnet is used in a way unknown to us
+            return _make(engine, body, SHARED_PREFIXES, choices=CHOICES)
 
 
 def _shared(engine: Engine, name: str) -> Network | None:

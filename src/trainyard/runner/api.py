@@ -196,6 +196,7 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
+        after: Sequence[str] = (),
     ) -> AppHandle:
         """Make a job from a component and submit it; returns its handle.
 
@@ -206,6 +207,8 @@ class Runner:
             cfg: scheduler options, as a mapping or the scheduler's options dataclass.
             workspace: the code that travels with the job, see `Workspace.from_str`; none by default.
             parent_run_id: the run that this one belongs to.
+            after: jobs of the same scheduler that have to succeed before this one starts, as `resolve_handle`
+                takes them; with ``:any`` behind the handle, any end will do.
 
         Raises:
             ConfigError: the component, its arguments, or the options are wrong; nothing was submitted.
@@ -213,7 +216,9 @@ class Runner:
         """
         with log_event("run_component", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
             self.scheduler(scheduler or self._default_scheduler()).expect_submission()
-            info = self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id)
+            info = self.dryrun_component(
+                component, component_args, scheduler, cfg, workspace, parent_run_id, after
+            )
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -225,6 +230,7 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
+        after: Sequence[str] = (),
     ) -> AppDryRunInfo[Any]:
         """Like `run_component`, but only make the request. Touches nothing."""
         from trainyard.components.finder import get_component
@@ -234,7 +240,7 @@ class Runner:
         for name in (found.config_name, component):  # a script's own defaults win over train.script's
             defaults |= self._component_defaults.get(name, {})
         app = found.parse(component_args, defaults)
-        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
         info.record |= {"component": component, "component_args": component_args}
         return info
 
@@ -245,10 +251,11 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
+        after: Sequence[str] = (),
     ) -> AppHandle:
         """Submit a job; returns its handle. See `run_component`."""
         with log_event("run", scheduler or "", self._name, workspace=_text_of(workspace)) as event:
-            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+            info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
             event.scheduler, event.app_id = info.scheduler, info.app_id
             return self.schedule(info)
 
@@ -259,13 +266,19 @@ class Runner:
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
+        after: Sequence[str] = (),
     ) -> AppDryRunInfo[Any]:
         """Make the request for a job and check it. Touches nothing, and leaves ``app`` as it is."""
         from trainyard.runner.preparation import prepare
 
         name = scheduler or self._default_scheduler()
         with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
-            return prepare(self.scheduler(name), app, cfg, workspace, parent_run_id, self.config.trackers())
+            info = prepare(self.scheduler(name), app, cfg, workspace, parent_run_id, self.config.trackers())
+            if after:
+                from trainyard.runner.dependencies import depend_on
+
+                depend_on(self, info, after)
+            return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
         """Ship a job's code and send the request that `dryrun` made; returns the job's handle.
@@ -294,6 +307,7 @@ class Runner:
         scheduler: str | None = None,
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
+        after: Sequence[str] = (),
     ) -> AppHandle:
         """Submit a job of the history again, exactly: same definition, code, options and directory.
 
@@ -302,6 +316,7 @@ class Runner:
             scheduler: another scheduler; the old options are then left out.
             cfg: options that replace the old ones.
             workspace: other code than the job had.
+            after: jobs to wait for, see `run_component`. Those that the job waited for are not repeated.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -309,7 +324,7 @@ class Runner:
         """
         from trainyard.runner.rerun import planned_rerun
 
-        with planned_rerun(self, app_handle, scheduler, cfg, workspace) as info:
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after) as info:
             return self.schedule(info)
 
     def dryrun_rerun(
@@ -319,11 +334,12 @@ class Runner:
         scheduler: str | None = None,
         cfg: Mapping[str, Any] | None = None,
         workspace: Workspace | str | None = None,
+        after: Sequence[str] = (),
     ) -> AppDryRunInfo[Any]:
         """Like `rerun`, but only make the request. Touches nothing."""
         from trainyard.runner.rerun import planned_rerun
 
-        with planned_rerun(self, app_handle, scheduler, cfg, workspace) as info:
+        with planned_rerun(self, app_handle, scheduler, cfg, workspace, after) as info:
             return info
 
     def _record_git_facts(self, only_done: bool = False) -> None:

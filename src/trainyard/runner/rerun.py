@@ -10,7 +10,7 @@ from trainyard.runner.jobsearch import recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from trainyard.runner.api import Runner
@@ -28,6 +28,7 @@ def planned_rerun(
     scheduler: str | None,
     cfg: Mapping[str, Any] | None,
     workspace: Workspace | str | None,
+    after: Sequence[str] = (),
 ) -> Iterator[AppDryRunInfo[Any]]:
     """Make the request that repeats a job, and stay in the job's directory; see `Runner.rerun`."""
     record = recorded(runner.history, app_handle, "repeat")
@@ -35,7 +36,7 @@ def planned_rerun(
         name = scheduler or record.scheduler
         app, options = _recover(record, name, cfg)
         reused = workspace is None and _frozen_code(record, runner.scheduler(name), app)
-        info = runner.dryrun(app, name, options, reused or workspace, record.parent_run_id)
+        info = runner.dryrun(app, name, options, reused or workspace, record.parent_run_id, after)
         info.record |= {
             "component": record.component,
             "component_args": record.component_args,

@@ -12,7 +12,7 @@ import builtins
 import re
 from abc import ABC, abstractmethod
 
-from trainyard.schedulers.capabilities import Capabilities, check_needs
+from trainyard.schedulers.capabilities import UNDECLARED, Capabilities, check_needs
 from trainyard.schedulers.responses import (
     NOT_SET,
     Check,
@@ -76,7 +76,7 @@ class Scheduler(ABC, Generic[T]):
     #: The options dataclass, its fields made by `trainyard.specs.option`.
     opts_class: type[Any] | None = None
     #: What it can do, as far as its methods and options do not show it; see `capabilities_of`.
-    capabilities = Capabilities()
+    capabilities: Capabilities = UNDECLARED
     #: Whether jobs run on this machine, so that a command that starts one follows it by default.
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
@@ -443,6 +443,13 @@ def _attempt(action: Callable[[str], None], app_id: str) -> TrainyardError | Non
     except NotImplementedError as error:
         return BackendError(str(error))
     return None
+
+
+def not_ended(app_id: str, state: object) -> ConfigError:
+    """Return the error of a job that cannot be deleted, since it has not ended."""
+    from trainyard.errors import ConfigError
+
+    return ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
 
 
 def not_running(replica: str, state: object) -> ConfigError:

@@ -89,9 +89,13 @@ class Capabilities:
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
+#: Of schedulers that declare nothing, as plugins may: jobs are not checked against it.
+UNDECLARED = Capabilities()
+
+
 def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
     """Return what a scheduler can do, by column: whether, or in a few words how."""
-    declared: Capabilities = getattr(scheduler, "capabilities", None) or Capabilities()
+    declared: Capabilities = getattr(scheduler, "capabilities", None) or UNDECLARED
     found: dict[str, bool | str] = {name: has_own(scheduler, *methods) for name, methods in _METHODS.items()}
     reads_logs = bool(found["follow"])
     found |= {
@@ -125,7 +129,10 @@ def check_needs(scheduler: str, capabilities: Capabilities, app: AppDef) -> list
     Raises:
         ConfigError: it needs what the scheduler lacks and does not ignore. All of it is reported at once.
     """
-    ignored, refused = [], []
+    ignored: list[str] = []
+    refused: list[str] = []
+    if capabilities is UNDECLARED:
+        return ignored
     for role in app.roles:
         for need, words in _lacking(role, capabilities):
             if need in capabilities.ignores:

@@ -238,7 +238,9 @@ def _replica_lines(replica: ReplicaStatus) -> list[str]:
     if replica.restarts:
         facts.append(f"restarts {replica.restarts}")
     if replica.started_at is not None:
-        facts.append(_duration((replica.ended_at or time.time()) - replica.started_at))
+        from trainyard.terminal import format_duration
+
+        facts.append(format_duration((replica.ended_at or time.time()) - replica.started_at))
     if replica.hostname:
         facts.append(f"on {_clean(replica.hostname)}")
     if replica.reason:
@@ -301,11 +303,3 @@ def _local_time(stamp: object) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(stamp))))
     except (ValueError, OverflowError, OSError):
         return str(stamp)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{max(seconds, 0):.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"

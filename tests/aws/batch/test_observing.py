@@ -11,8 +11,8 @@ import pytest
 from tests.aws.batch.jobs import app, role
 from tests.aws.fake import FakeAws
 from trainyard.errors import ConfigError
+from trainyard.parallel import WORKERS
 from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.batch.observe import CONCURRENCY
 from trainyard.schedulers.aws.batch.scheduler import AWSBatchScheduler, create_scheduler
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse
@@ -480,7 +480,7 @@ def test_ten_thousand_jobs(still: FakeAws, scheduler: AWSBatchScheduler) -> None
     assert still.count("ListJobs") == sum(math.ceil(size / 100) for size in sizes)
     assert still.count("DescribeJobs") == math.ceil(count / 100)
     assert len(still.calls) == 1 + still.count("ListJobs") + 100
-    assert CONCURRENCY <= 16
+    assert WORKERS <= 16
 
 
 @pytest.mark.slow

@@ -1,11 +1,15 @@
 """MetricDefinitions: finds values in the script's output as it passes, and appends them to
 ``metrics.jsonl``.
+
+A regex such as ``(a+)+$`` can take forever on a line that it does not match, and would keep the toolkit from
+passing on output and signals. One that takes too long is given up.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 
 from . import log
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_LINE = 1024 * 1024
+#: CPU seconds that a regex may take on the output that has come.
+LIMIT = 2.0
 # With these, a search over many lines differs from one per line, even with MULTILINE.
 _LINE_BOUND = re.compile(rb"\\[AZ]|\(\?(?![:P])|\(\?P=")
 
@@ -90,11 +96,17 @@ class Recorder:
 
     def _record(self, block: bytes) -> None:
         now = round(time.time(), 3)
-        hits = sorted(
-            (position, definition.name, value)
-            for definition in self._definitions
-            for position, value in _values(definition, block)
-        )
+        hits: list[tuple[int, str, float]] = []
+        for definition in self._definitions:
+            try:
+                hits += [(position, definition.name, value) for position, value in _values(definition, block)]
+            except TimeoutError:
+                log.warning(
+                    f"Cannot record the metric {definition.name!r}: its regex took more than {LIMIT:g} s on "
+                    f"the script's output. No more of it is recorded."
+                )
+                self._definitions = [other for other in self._definitions if other is not definition]
+        hits.sort()
         lines = [
             json.dumps({"time": now, "name": name, "value": value, "stream": self._stream})
             for _, name, value in hits
@@ -111,8 +123,29 @@ class Recorder:
             self._definitions = []
 
 
-def _values(definition: Definition, block: bytes) -> Iterator[tuple[int, float]]:
-    """(position, value) of each line that has one."""
+def _values(definition: Definition, block: bytes) -> list[tuple[int, float]]:
+    """(position, value) of each line that has one.
+
+    Raises:
+        TimeoutError: that took too long. Only the main thread can tell: elsewhere there is no limit.
+    """
+    try:
+        before = signal.signal(signal.SIGVTALRM, _give_up)
+    except ValueError:  # not the main thread
+        return list(_search(definition, block))
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT)
+        return list(_search(definition, block))
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _give_up(number: int, frame: object) -> None:
+    raise TimeoutError
+
+
+def _search(definition: Definition, block: bytes) -> Iterator[tuple[int, float]]:
     for start, end in _hit_lines(definition, block):
         match = definition.line.search(block[start:end])
         if match:

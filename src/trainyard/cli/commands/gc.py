@@ -111,7 +111,7 @@ def _print_json(found: dict[str, list[Leftover]], code: list[str], freed: int | 
 
 
 def _print(args: Namespace, found: dict[str, list[Leftover]], code: list[str], freed: int) -> None:
-    from trainyard.cli.units import format_duration
+    from trainyard.terminal import format_duration
 
     items = [item for group in found.values() for item in group]
     if items:

@@ -128,7 +128,7 @@ def _since(text: str | None) -> float | None:
 
 
 def _table(rows: list[Row]) -> str:
-    from trainyard.cli.units import format_duration
+    from trainyard.terminal import format_duration
 
     now = time.time()
     lines = []

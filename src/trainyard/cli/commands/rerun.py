@@ -1,4 +1,7 @@
-"""Start a job of the history again, exactly as before: same definition, code and options."""
+"""Start a job of the history again, exactly as before: same definition, code and options.
+
+It does not wait for the jobs that the first one waited for (--after): they have ended.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,10 @@ def run(args: Namespace) -> int:
         cfg = runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else None
         if plan.source:
             check_exit_code_source(plan.source, runner.replicas(original))
+        changes = {"scheduler": args.scheduler, "cfg": cfg, "workspace": args.workspace, "after": args.after}
         if args.dryrun:
-            info = runner.dryrun_rerun(original, scheduler=args.scheduler, cfg=cfg, workspace=args.workspace)
+            info = runner.dryrun_rerun(original, **changes)
             return show_plan(runner, info, args.json)
         with submitting(runner):
-            handle = runner.rerun(original, scheduler=args.scheduler, cfg=cfg, workspace=args.workspace)
+            handle = runner.rerun(original, **changes)
         return after_submission(runner, handle, plan)

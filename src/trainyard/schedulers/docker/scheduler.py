@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainyard.docker.engine import Engine
-from trainyard.errors import ConfigError, UnknownAppException
+from trainyard.errors import UnknownAppException
 from trainyard.schedulers.base import (
     DescribeAppResponse,
     Leftover,
@@ -18,9 +18,11 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_ended,
     not_running,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
+from trainyard.schedulers.code_in_images import CodeInImages
 from trainyard.schedulers.exec.container import inventory, labels
 from trainyard.schedulers.exec.container.judge import Judgement, judge
 from trainyard.specs.status import NONE
@@ -29,19 +31,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.progress import Progress
     from trainyard.schedulers.docker.options import DockerOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.docker.request import LocalImages
     from trainyard.schedulers.exec.container.inventory import Job
     from trainyard.schedulers.exec.container.submission import DockerRequest
-    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
-    from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
-class DockerScheduler(Scheduler["DockerOpts"]):
+class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     """Runs jobs as containers of a Docker daemon.
 
     Args:
@@ -91,28 +89,6 @@ class DockerScheduler(Scheduler["DockerOpts"]):
         from trainyard.schedulers.docker.request import LocalImages
 
         return LocalImages(self.backend, self.engine)
-
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
-        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
-        return self._images().plan_shipment(app, workspace, cfg)
-
-    def build_workspaces(
-        self,
-        roles: Sequence[Role],
-        cfg: Mapping[str, Any],
-        workspace: Workspace | str = ".",
-        progress: Progress | None = None,
-    ) -> None:
-        """Make the images of roles now; see `DockerWorkspaceMixin`."""
-        self._images().build_workspaces(roles, cfg, workspace, progress)
-
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit is in images."""
-        return self._images().toolkit_place(role)
-
-    def has_images(self, images: Sequence[str]) -> bool:
-        """Tell whether all of these exact images are still there."""
-        return self._images().has_images(images)
 
     # ---- submitting
 
@@ -252,9 +228,7 @@ class DockerScheduler(Scheduler["DockerOpts"]):
             return
         judgement = judge(job)
         if not judgement.is_over:
-            raise ConfigError(
-                f"{app_id} is {judgement.state}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, judgement.state)
         inventory.remove_job(self.engine, app_id)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:

@@ -22,6 +22,11 @@ class LocalOpts:
         default=False,
     )
     timeout: float | None = option("stop the job after this many seconds", default=None)
+    chain: int = option(
+        "how many attempts there are at most, each with the timeout: when it ends one, the next one goes on"
+        " from the last checkpoint; a failure of the program ends the chain",
+        default=1,
+    )
     grace_period: float = option(
         "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
     )

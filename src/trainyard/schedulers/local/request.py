@@ -17,7 +17,7 @@ from trainyard.paths import view_dir
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.options import LocalOpts
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.limits import MOST_SECONDS
+from trainyard.specs.limits import MOST_RETRIES, MOST_SECONDS
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import grace_variables, script_of, specification
@@ -80,6 +80,9 @@ class LocalRequest:
     fail_fast: bool
     cwd: str
     path: str
+    chain: int = 1
+    #: The jobs that have to end first: ``app_id``, ``job_dir``, and whether ``any_end`` will do.
+    after: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -135,6 +138,7 @@ def make_request(app: AppDef, opts: LocalOpts, app_id: str, manifest: Manifest |
         fail_fast=opts.fail_fast,
         cwd=cwd,
         path=path,
+        chain=opts.chain,
         warnings=[warning for role in app.roles for warning in _ignored(role)],
     )
 
@@ -219,6 +223,13 @@ def _check_options(opts: LocalOpts) -> None:
             raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")
     if opts.timeout is not None and opts.timeout <= 0:
         raise ConfigError(f"timeout is {opts.timeout:g} s, it must be more than 0")
+    if opts.chain < 1 or opts.chain > MOST_RETRIES:
+        raise ConfigError(f"chain is {opts.chain}, it must be from 1 to {MOST_RETRIES}")
+    if opts.chain > 1 and opts.timeout is None:
+        raise ConfigError(
+            f"chain={opts.chain} continues a job that its time limit ended, and it has none",
+            hint="Set one: -cfg timeout=SECONDS.",
+        )
     if opts.grace_period < 0:
         raise ConfigError(f"grace_period is {opts.grace_period:g} s, it must not be negative")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, StateStoreError, UnknownAppException
 from trainyard.schedulers.base import (
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -18,6 +19,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     Stream,
+    not_ended,
     not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
@@ -110,6 +112,12 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         info.app_id = app_id
         return info
 
+    def depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
+        """Have the job's supervisor wait for others' ends before it starts the replicas."""
+        info.request.after = [
+            {**vars(item), "job_dir": ProcessJob.of(item.app_id).path} for item in dependencies
+        ]
+
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Start the job's supervisor; the job runs when this returns.
 
@@ -198,9 +206,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is not None and not is_terminal(AppState[state["state"]]):
-            raise ConfigError(
-                f"{app_id} is {state['state']}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, state["state"])
         remove_job(job)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:

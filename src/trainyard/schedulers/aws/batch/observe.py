@@ -10,9 +10,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError
 from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
@@ -37,7 +37,6 @@ from trainyard.specs.training import output_in
 
 #: How many jobs one call describes, and how many calls are made in parallel.
 BATCH_SIZE = 100
-CONCURRENCY = 8
 #: The role of jobs that do not name their roles.
 UNNAMED_ROLE = "node"
 
@@ -70,12 +69,7 @@ def describe_jobs(
         found: list[dict[str, Any]] = session.call("batch", "DescribeJobs", jobs=chunk).get("jobs", [])
         return [keep(job) for job in found]
 
-    if len(chunks) <= 1:
-        pages = [describe(chunk) for chunk in chunks]
-    else:
-        with ThreadPoolExecutor(CONCURRENCY, "describe-jobs") as pool:
-            pages = list(pool.map(describe, chunks))
-    return {job["jobId"]: job for page in pages for job in page}
+    return {job["jobId"]: job for page in for_all(describe, chunks) for job in page}
 
 
 def kind_of(job: Mapping[str, Any]) -> str:
@@ -522,14 +516,7 @@ def _summaries(
                 break
         return found
 
-    if len(queues) == 1:
-        return look(queues[0])
-    with ThreadPoolExecutor(CONCURRENCY, "list-jobs") as pool:
-        try:
-            return [pair for found in pool.map(look, queues) for pair in found]
-        except BaseException:
-            stopped.set()
-            raise
+    return [pair for found in for_all(look, queues, on_failure=stopped.set) for pair in found]
 
 
 def _is_since(job: dict[str, Any], since: float | None) -> bool:

@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.errors import ConfigError, UnknownAppException
+from trainyard.errors import UnknownAppException
 from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.observe import JobFinder
@@ -23,9 +23,11 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_ended,
     poll_until_ended,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
+from trainyard.schedulers.code_in_images import CodeInImages
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -34,17 +36,16 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.reasons import QueueInspector
     from trainyard.schedulers.aws.batch.request import BatchJob
-    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.images.image_shipment import ImageMaker
     from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit_files import ToolkitPlace
 
     Job = dict[str, Any]
 
 
-class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
+class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
     """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
@@ -110,26 +111,11 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
 
         if workspace.implicit and not cfg.get("image_repo"):
             workspace = Workspace()
-        return self._images().plan_shipment(app, workspace, _image_options(cfg))
+        return super().plan_shipment(app, workspace, cfg)
 
-    def build_workspaces(
-        self,
-        roles: Sequence[Role],
-        cfg: Mapping[str, Any],
-        workspace: Workspace | str = ".",
-        progress: Progress | None = None,
-    ) -> None:
-        """Make and push the images of roles now; see `DockerWorkspaceMixin`."""
-
-        self._images().build_workspaces(roles, _image_options(cfg), workspace, progress)
-
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit lies in images."""
-        return self._images().toolkit_place(role)
-
-    def has_images(self, images: Sequence[str]) -> bool:
-        """Tell whether all of these images are still in their registries."""
-        return self._images().has_images(images)
+    def _image_options(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+        # the option platform is Batch's; for making images it would be that of an image
+        return {key: value for key, value in cfg.items() if key != "platform"}
 
     # ---- submitting
 
@@ -255,7 +241,7 @@ class AWSBatchScheduler(Scheduler["AWSBatchOpts"]):
         session, job = found
         state, _ = observe.app_state(job)
         if not is_terminal(state):
-            raise ConfigError(f"{app_id} is {state}, so it cannot be deleted", hint="Cancel it first.")
+            raise not_ended(app_id, state)
         delete(session, job)
 
     # ---- housekeeping
@@ -327,11 +313,6 @@ def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     alone = observe.kind_of(job) == CONTAINER
     replicas = [(observe.replicas_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
-
-
-def _image_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for making images, where ``platform`` would be that of an image."""
-    return {key: value for key, value in cfg.items() if key != "platform"}
 
 
 def _cancelled_by() -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
+from trainyard.parallel import for_all
 from trainyard.schedulers.aws.s3 import PART_BYTES, S3, StoredObject
 from trainyard.toolkit_import import store
 from trainyard.workspace.file_digests import ChangingFileError, Index, NotAFileError, hash_file
@@ -182,20 +183,17 @@ def _sha256_of_parts(path: str) -> str:
 def _send(files: dict[str, DataFile], uri: str, s3: S3, progress: Progress) -> None:
     small = {name: file for name, file in files.items() if file.size < PART_BYTES}
     total = sum(file.size for file in small.values())
-    sent = 0
+    sent, lock = 0, threading.Lock()
 
-    def send(name: str) -> int:
+    def send(name: str) -> None:
+        nonlocal sent
         file = small[name]
         with open(file.path, "rb") as content:
             s3.put_small(content, uri + name, sha256=file.digest)
-        return file.size
-
-    pool = ThreadPoolExecutor(CONCURRENCY, "upload")
-    try:
-        for size in pool.map(send, small):
-            sent += size
+        with lock:
+            sent += file.size
             progress.advance(f"{len(small)} files", sent, total)
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+    for_all(send, small, workers=CONCURRENCY)
     for name in files.keys() - small.keys():
         s3.put(Path(files[name].path), uri + name, progress, name)

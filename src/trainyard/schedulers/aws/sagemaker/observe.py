@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from trainyard.schedulers.aws.sagemaker import names
 from trainyard.schedulers.aws.sagemaker.container_setup import ROLE_NAME, RoleCommand, read_command
@@ -23,7 +24,6 @@ Job = Mapping[str, Any]
 
 UNNAMED_ROLE = "algo"
 PAGE_SIZE = 100
-CONCURRENCY = 8
 _NOT_FOUND = re.compile(r"not found|does not exist|could not find|couldn't find", re.I)
 _NOT_ACTIVE = re.compile(r"status|not in progress|already|cannot be stopped", re.I)
 _UNKNOWN_OPERATION = frozenset(
@@ -62,7 +62,7 @@ def with_member(answer: dict[str, Any], operation: str, member: str) -> dict[str
 def describe_jobs(session: AwsSession, wanted: Iterable[str]) -> dict[str, dict[str, Any] | None]:
     """Describe several training jobs, a few at a time: SageMaker takes one name per call."""
     jobs = list(dict.fromkeys(wanted))
-    found = in_parallel(lambda name: describe_job(session, name), jobs)
+    found = for_all(lambda name: describe_job(session, name), jobs)
     return dict(zip(jobs, found, strict=True))
 
 
@@ -73,16 +73,6 @@ def stop_job(session: AwsSession, name: str) -> None:
     except AwsError as error:
         if error.code != "ValidationException" or not _NOT_ACTIVE.search(error.message):
             raise
-
-
-def in_parallel(ask: Any, items: Sequence[Any]) -> list[Any]:
-    """Return the answer for each of the items, a few at a time."""
-    if len(items) <= 1:
-        return [ask(item) for item in items]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(CONCURRENCY, "ask-aws") as pool:
-        return list(pool.map(ask, items))
 
 
 def list_jobs(
@@ -111,7 +101,7 @@ def list_jobs(
         return [tag for page in pages for tag in page]
 
     jobs = _each_once(_listed_by_name(session, since, name))
-    tagged = [{**job, "Tags": own} for job, own in zip(jobs, in_parallel(tags, jobs), strict=True)]
+    tagged = [{**job, "Tags": own} for job, own in zip(jobs, for_all(tags, jobs), strict=True)]
     return [job for job in tagged if {names.TAG_VERSION, names.TAG_PREDECESSOR} & tags_of(job).keys()]
 
 

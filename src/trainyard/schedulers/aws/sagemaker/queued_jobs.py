@@ -11,16 +11,15 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainyard.errors import ConfigError
+from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 from trainyard.schedulers.aws.sagemaker import names, observe, reasons
 from trainyard.schedulers.aws.sagemaker.logs import Runs, read_runs
-from trainyard.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, in_parallel, tags_of
+from trainyard.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, tags_of
 from trainyard.schedulers.aws.session import AwsSession
-from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, LogBlock, LogQuery
+from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, LogBlock, LogQuery, not_ended
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system.identity import user_name
 
@@ -162,9 +161,7 @@ class QueuedJobs:
         if service is None:
             return
         if not _is_over(service):
-            raise ConfigError(
-                f"{app_id} is {_state_of(service)}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, _state_of(service))
         session = self._session_of(app_id)
         for name in training_jobs(service):
             if describe_job(session, name) is not None:
@@ -247,7 +244,7 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
         job_id = missing[name]
         return _describe_service_job(session, job_id) if job_id else find_by_name(session, queue, name)
 
-    answers = zip(missing, in_parallel(ask, list(missing)), strict=True)
+    answers = zip(missing, for_all(ask, list(missing)), strict=True)
     return found | {name: job for name, job in answers if job is not None}
 
 
@@ -386,11 +383,13 @@ def list_all(
     session: AwsSession, since: float | None, name: str, *, queue: str = "", everything: bool = False
 ) -> list[ListAppResponse]:
     """Return jobs that went to SageMaker directly, and those that are or were in queues."""
-    with ThreadPoolExecutor(1, "list-queues") as pool:
-        asked = pool.submit(_queues, session, queue)
+
+    def list_training() -> list[dict[str, Any]]:
         # of a queue's job every attempt is a training job, with the name that Batch gave it
-        training = observe.list_jobs(session, since, "" if queue else name, everything=everything)
-        queues = asked.result()
+        return observe.list_jobs(session, since, "" if queue else name, everything=everything)
+
+    asked: list[Callable[[], list[Any]]] = [lambda: _queues(session, queue), list_training]
+    queues, training = for_all(lambda ask: ask(), asked)
     through = {_app_id_of(job).rpartition(":")[0] for job in training} - {""}
     wanted = list(dict.fromkeys([*queues, *([] if queue else sorted(through))]))
     services = [
@@ -464,7 +463,7 @@ def _rows(
         return found
 
     rows = []
-    all_tags = in_parallel(tags, [job for _, job in services])
+    all_tags = for_all(tags, [job for _, job in services])
     for (queue, job), own in zip(services, all_tags, strict=True):
         if everything or (names.TAG_VERSION in own and names.TAG_DELETED not in own):
             name = job["jobName"]

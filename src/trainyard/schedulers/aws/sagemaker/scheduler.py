@@ -16,6 +16,7 @@ from trainyard.schedulers.base import (
     LogBlock,
     LogQuery,
     Scheduler,
+    not_ended,
 )
 from trainyard.schedulers.capabilities import Capabilities
 
@@ -256,9 +257,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if job is None:
             return
         if not is_over(job):
-            raise ConfigError(
-                f"{app_id} is {state_of(job)}, so it cannot be deleted", hint="Cancel it first."
-            )
+            raise not_ended(app_id, state_of(job))
         self._session_of_job(app_id).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
 
     # ---- keeping house

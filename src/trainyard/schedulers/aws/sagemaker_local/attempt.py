@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard import system
+from trainyard.parallel import for_all
 from trainyard.schedulers.aws.sagemaker_local.hosts.host import Exit, PlatformFailure, Running, StartFailure
 from trainyard.schedulers.aws.sagemaker_local.hosts.host_documents import (
     Situation,
@@ -202,7 +203,7 @@ class Attempt:
         self._journal.set(training_start=start, attempt_start=now)
         self._journal.move("Training")
         self._run.check_deadlines()
-        store.in_parallel(self._start_host, self._running)
+        for_all(self._start_host, self._running)
         if self._run.cancelled.is_set():  # the request to stop may have come while they started
             self.terminate()
 

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from trainyard.errors import ConfigError
 from trainyard.paths import make_private_dir, state_dir, state_error
 from trainyard.schedulers.aws.sagemaker_local.job_status import TERMINAL, finish
+from trainyard.schedulers.exec import reasons
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.documents import read_json, write_json
 from trainyard.schedulers.exec.process.job_directory import JobDirectory
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 #: Bytes set aside for the last state: of the job, and of each host.
 STATE_RESERVE, RESERVE_PER_HOST = 64 * 1024, 1024
 _REASONS = {
-    recovery.SUPERVISOR_LOST: "the supervisor of this job was killed",
-    recovery.REBOOTED: "the machine was rebooted while this job ran",
-    recovery.NEVER_STARTED: "the supervisor of this job never started",
+    reasons.SUPERVISOR_LOST: "the supervisor of this job was killed",
+    reasons.REBOOTED: "the machine was rebooted while this job ran",
+    reasons.NEVER_STARTED: "the supervisor of this job never started",
 }
 
 

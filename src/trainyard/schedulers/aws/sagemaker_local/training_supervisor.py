@@ -40,7 +40,7 @@ SECONDS_BETWEEN_WRITES = 0.5
 
 
 @dataclass(frozen=True)
-class Ending:
+class Conclusion:
     """How a job ends."""
 
     status: str
@@ -178,7 +178,9 @@ class TrainingSupervisor:
             except Exception:
                 log_exception()
                 last = traceback.format_exc().strip().splitlines()[-1]
-                end = Ending("Failed", reason=f"InternalServerError: a fault of the local supervisor: {last}")
+                end = Conclusion(
+                    "Failed", reason=f"InternalServerError: a fault of the local supervisor: {last}"
+                )
             self._close(end)
         finally:
             self._post("done")
@@ -225,20 +227,20 @@ class TrainingSupervisor:
             if not self.ending:
                 self.journal.move("Starting")
 
-    def _conclude(self, outcome: Outcome) -> Ending:
+    def _conclude(self, outcome: Outcome) -> Conclusion:
         """Send the results, and decide how the job ends."""
         with self._lock:
             self._is_concluding = True
         if self.ending in ("stop", "max_run", "max_wait"):
             end = {
-                "stop": Ending("Stopped"),
-                "max_run": Ending("Stopped", "MaxRuntimeExceeded"),
-                "max_wait": Ending("Stopped", "MaxWaitTimeExceeded"),
+                "stop": Conclusion("Stopped"),
+                "max_run": Conclusion("Stopped", "MaxRuntimeExceeded"),
+                "max_wait": Conclusion("Stopped", "MaxWaitTimeExceeded"),
             }[self.ending]
         elif outcome.kind == "completed":
-            end = Ending("Completed")
+            end = Conclusion("Completed")
         else:
-            end = Ending("Failed", reason=outcome.reason)
+            end = Conclusion("Failed", reason=outcome.reason)
         attempt = self.attempt
         if attempt is None or not attempt.started_at:
             return end
@@ -246,12 +248,12 @@ class TrainingSupervisor:
         if unsent is None or end.status == "Failed":
             return end
         if self.ending == "stop" and unsent.is_disk_full:  # perhaps the reason for the stop
-            return Ending(
+            return Conclusion(
                 "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
             )
-        return Ending("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
+        return Conclusion("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
 
-    def _close(self, end: Ending) -> None:
+    def _close(self, end: Conclusion) -> None:
         """Remove the hosts and their files, and end the job."""
         attempt = self.attempt
         metrics: list[dict[str, Any]] = []

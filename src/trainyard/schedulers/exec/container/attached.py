@@ -162,8 +162,8 @@ class AttachedContainer:
         """
         if self._was_terminated or self._was_killed or code not in (KILLED, TERMINATED):
             return
-        deadline = time.monotonic() + REMOVAL_BEGINS_SECONDS
-        while time.monotonic() < deadline:
+        backoff = Backoff(0.1, jitter=0, limit=REMOVAL_BEGINS_SECONDS)
+        while True:
             fresh = Engine.from_env()  # a daemon that is being stopped still answers on old connections
             try:
                 fresh.api_version  # noqa: B018 - asks for it
@@ -176,7 +176,8 @@ class AttachedContainer:
                 fresh.close()
             if state.get("Status") in ("removing", "dead") or state.get("Dead"):
                 raise EngineError(404, "it is being removed")
-            time.sleep(0.1)
+            if not backoff.pause():
+                return
 
     def terminate(self) -> None:
         """Send SIGTERM. A first process without a handler for it and without an init is killed."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 
-from trainyard.schedulers.exec.container import reasons
+from trainyard.schedulers.exec import reasons
 from trainyard.schedulers.exec.container.inventory import CANCELLED, RETRY, STOPPED, WAITING
 from trainyard.specs.status import AppState, ReplicaStatus, RoleStatus, is_terminal
 
@@ -31,6 +31,29 @@ STOP = "stop"
 START = "start"
 MARK = "mark"
 LAUNCH = "launch"
+
+#: What ``docker-init`` and shells end with when they cannot run a program.
+_EXEC_FAILURES = {126: "cannot be executed", 127: "is not in the image"}
+#: Exit codes that are 128 plus the number of a signal that usually ends a program.
+_SIGNALS = {
+    129: "SIGHUP",
+    130: "SIGINT",
+    131: "SIGQUIT",
+    132: "SIGILL",
+    133: "SIGTRAP",
+    134: "SIGABRT",
+    135: "SIGBUS",
+    136: "SIGFPE",
+    137: "SIGKILL",
+    138: "SIGUSR1",
+    139: "SIGSEGV",
+    140: "SIGUSR2",
+    141: "SIGPIPE",
+    142: "SIGALRM",
+    143: "SIGTERM",
+    152: "SIGXCPU",
+    153: "SIGXFSZ",
+}
 
 
 class Step:
@@ -244,9 +267,13 @@ class Judgement:
             return self._end_state, self._end_words, code
         if container.state != "exited":
             return AppState.FAILED, reasons.describe(reasons.DEAD), code
-        reason = reasons.reason_of_exit(code, oom=container.oom, error=container.error)
-        detail = container.error or reasons.EXEC_FAILURES.get(code, "")
-        return reasons.state_of(reason), reasons.describe(reason, code=code, detail=detail), code
+        reason = _reason_of_exit(code, oom=container.oom, error=container.error)
+        detail = container.error or _EXEC_FAILURES.get(code, "")
+        return (
+            reasons.state_of(reason),
+            reasons.describe(reason, code=code, signal=_SIGNALS.get(code, ""), detail=detail),
+            code,
+        )
 
     def _waiting_words(self) -> str:
         facts = self._waiting.facts if self._waiting is not None else {}
@@ -287,6 +314,25 @@ def _reason_of(end: Marker) -> tuple[str, str]:
     by = end.facts.get("by")
     detail = f" by {by}" if by else str(end.facts.get("detail", ""))
     return str(reason), reasons.describe(reason, detail=detail)
+
+
+def _reason_of_exit(code: int, *, oom: bool, error: str) -> str:
+    """Return the reason that an ended container's evidence stands for.
+
+    Args:
+        code: its exit code; 128 + N after signal N.
+        oom: whether the kernel killed something in it because memory ran out.
+        error: what the daemon could not do.
+    """
+    if error:
+        return reasons.NOT_STARTED
+    if code == 0:
+        return reasons.SUCCEEDED
+    if oom:
+        return reasons.OUT_OF_MEMORY
+    if code in _EXEC_FAILURES:
+        return reasons.NOT_EXECUTED
+    return reasons.EXIT_LIKE_SIGNAL if code in _SIGNALS else reasons.FAILED
 
 
 def judge(job: Job) -> Judgement:

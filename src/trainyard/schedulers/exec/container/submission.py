@@ -17,7 +17,8 @@ from trainyard.docker.image_store import inspect_image, pull_image
 from trainyard.errors import BackendError
 from trainyard.parallel import for_all
 from trainyard.paths import make_private_dir, state_error
-from trainyard.schedulers.exec.container import inventory, labels, reasons
+from trainyard.schedulers.exec.container import inventory, labels
+from trainyard.schedulers.exec.container.daemon_refusals import refused
 from trainyard.schedulers.exec.container.watcher import ensure_watcher
 from trainyard.system.identity import host_name, myself
 
@@ -259,7 +260,7 @@ class _Submission:
         except EngineError as error:
             if error.status == 409:
                 raise AlreadySubmitted from error
-            raise reasons.refused(error, "make the job's network") from error
+            raise refused(error, "make the job's network") from error
 
     def _make_container(self, replica: ReplicaRequest) -> None:
         params = {"name": replica.name, "platform": self.request.platform}
@@ -274,7 +275,7 @@ class _Submission:
                     self._leave_results_in_containers()
                 self._make_container(replica)
                 return
-            raise reasons.refused(error, "make the container of", replica) from error
+            raise refused(error, "make the container of", replica) from error
         with self._lock:
             self._ids[replica.name] = made["Id"]
         self._check_script(replica)
@@ -307,7 +308,7 @@ class _Submission:
         try:
             self.engine.request("POST", f"/containers/{self._ids[replica.name]}/start", timeout=START_SECONDS)
         except EngineError as error:
-            raise reasons.refused(error, "start", replica) from error
+            raise refused(error, "start", replica) from error
 
     def undo(self) -> None:
         """Remove everything again. `gc` finds later what cannot be removed now."""

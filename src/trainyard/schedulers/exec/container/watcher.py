@@ -28,7 +28,8 @@ from trainyard.backoff import Backoff
 from trainyard.docker.engine import Engine, EngineError, EngineUnavailableError
 from trainyard.errors import BackendError
 from trainyard.parallel import for_all
-from trainyard.schedulers.exec.container import inventory, labels, reasons
+from trainyard.schedulers.exec import reasons
+from trainyard.schedulers.exec.container import inventory, labels
 from trainyard.schedulers.exec.container.judge import LAUNCH, MARK, STOP, Step, judge
 
 TYPE_CHECKING = False

@@ -212,9 +212,20 @@ class ProcessJob(JobDirectory):
 
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
         """Return the state with the job and all its live replicas ended for this reason."""
-        from trainyard.schedulers.exec.process.reasons import ended_state
+        from trainyard.schedulers.exec import reasons
 
-        return ended_state(state, reason, now)
+        end = {"state": reasons.state_of(reason).name, "reason": reasons.describe(reason), "ended_at": now}
+        roles = [
+            {
+                **role,
+                "replicas": [
+                    replica if is_terminal(AppState[replica["state"]]) else {**replica, **end}
+                    for replica in role["replicas"]
+                ],
+            }
+            for role in state.get("roles", [])
+        ]
+        return {**state, **end, "roles": roles, "reason": reason, "msg": reasons.describe(reason)}
 
     def first_state(self) -> dict[str, Any] | None:
         """Return the state of a job between its submission and the first one that its supervisor writes."""
@@ -233,7 +244,7 @@ class ProcessJob(JobDirectory):
         }
         if base["host"] != machine()["host"] or not os.path.exists(self.file("state.json")):
             return base
-        from trainyard.schedulers.exec.process.reasons import STATE_LOST, describe, state_of
+        from trainyard.schedulers.exec.reasons import STATE_LOST, describe, state_of
 
         # A state is replaced whole, so somebody else has damaged this one.
         return {**base, "state": state_of(STATE_LOST).name, "msg": describe(STATE_LOST)}

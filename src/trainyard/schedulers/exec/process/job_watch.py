@@ -45,10 +45,8 @@ class JobWatch:
 
         ``changed`` then holds the files that have grown, or all files if that is not known.
         """
-        if self._supervisor < 0:
-            self._watch_supervisor()
         limit = None if timeout is None else min(timeout, LONGEST_WAIT)  # the kernel counts in an int
-        if self._blind or self._supervisor < 0:
+        if self.has_to_poll():
             limit = POLL_SECONDS if timeout is None else min(timeout, POLL_SECONDS)
         ready = [fd for fd, _ in self._poller.poll(None if limit is None else max(0.0, limit) * 1000)]
         if self._supervisor in ready:
@@ -63,6 +61,20 @@ class JobWatch:
                 (self._directories[watch], name) for watch, name in changes if watch in self._directories
             }
             self.changed = {os.path.join(*entry) for entry in entries} & self._paths
+
+    def has_to_poll(self) -> bool:
+        """Tell whether not every change makes one of `descriptors` readable."""
+        if self._supervisor < 0:
+            self._watch_supervisor()
+        return self._blind or self._supervisor < 0
+
+    def descriptors(self) -> list[int]:
+        """Return what becomes readable at a change, for somebody who waits for other things too.
+
+        ``wait(0)`` then takes note of it.
+        """
+        events = [] if self._events is None else [self._events.fileno()]
+        return events if self._supervisor < 0 else [*events, self._supervisor]
 
     def close(self) -> None:
         """Close what is open."""

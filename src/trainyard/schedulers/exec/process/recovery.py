@@ -12,6 +12,7 @@ import signal
 import time
 
 from trainyard.errors import StateStoreError
+from trainyard.schedulers.exec.reasons import NEVER_STARTED, REBOOTED, SUPERVISOR_LOST
 from trainyard.system import processes
 from trainyard.system.identity import Process, machine
 
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.exec.process.job_directory import JobDirectory
-
-#: Why a job that nothing runs any more has ended.
-SUPERVISOR_LOST = "supervisor_lost"
-REBOOTED = "rebooted"
-NEVER_STARTED = "never_started"
 
 
 def current_state(job: JobDirectory) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec import reasons
 from trainyard.schedulers.exec.process.process_group import ProcessGroup
 from trainyard.specs.status import AppState, is_terminal
 from trainyard.system import processes
@@ -96,12 +96,13 @@ class Replica(ProcessGroup):
         if self.ended_by is not None:
             reason, detail = self.ended_by
         elif signum == signal.SIGKILL and oom_evidence:
-            reason, detail = reasons.OUT_OF_MEMORY, oom_evidence
+            reason, detail = reasons.KILLED_BY_KERNEL, oom_evidence
         elif signum:
             reason = reasons.SIGNAL
         else:
             reason = reasons.FAILED if self.exit_code else reasons.SUCCEEDED
-        self.reason = reasons.describe(reason, code=self.exit_code, signum=signum, detail=detail)
+        name = processes.signal_name(signum) if signum else ""
+        self.reason = reasons.describe(reason, code=self.exit_code, signal=name, detail=detail)
         self.state = reasons.state_of(reason)
         # After a stop the rest of its group has had its SIGTERM, and may be acting on it.
         self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from trainyard import system
-from trainyard.schedulers.exec.process import reasons
+from trainyard.schedulers.exec import reasons
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.exec.process.log_recorder import LogRecorder, ReplicaRecorder
 from trainyard.schedulers.exec.process.out_of_memory import OomWatch
@@ -47,7 +47,8 @@ class Supervisor:
         job: its directory.
         plan: what to run: ``app_id``, ``roles`` (``name``, ``max_retries``, ``retry_policy``,
             ``replicas``), ``cwd``, ``env`` (of all replicas), ``timeout`` and ``grace_period`` in
-            seconds, ``fail_fast``.
+            seconds, ``fail_fast``, ``chain`` (how many times at most a time limit leads to another attempt,
+            and 1), ``after`` (jobs to wait for, see `parents`).
         guard: the process that ends the replicas if this one is killed.
 
     Raises:
@@ -71,6 +72,10 @@ class Supervisor:
         self.app_restarts = 0
         self.role_restarts = dict.fromkeys(self.roles, 0)
         self.stopping: tuple[str, str] | None = None
+        #: How often the time limit has led to another attempt.
+        self.continuations = 0
+        self._is_continuing = False
+        self._waits_for = ""
         self._restarting: set[str] = set()
         self._orphans: set[int] = set()
         self._oom = OomWatch()
@@ -101,12 +106,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Run the job to its end."""
-        if self.plan["timeout"] is not None:
-            limit = f"{self.plan['timeout']:g}"
-            self._after(self.plan["timeout"], lambda: self._stop_all(reasons.TIMEOUT, limit))
         if self.job.asked("cancel") is not None:
             self._cancel()
-        else:
+        elif self.plan.get("after"):
+            self._await_parents()
+        if self.stopping is None:
+            self._limit_time()
             for replica in self.replicas:
                 self._start(replica)
         poller = select.poll()
@@ -114,6 +119,25 @@ class Supervisor:
         while not self._is_over():
             self._handle_next(poller)
         self._finish()
+
+    def _await_parents(self) -> None:
+        """Wait for the jobs that have to end first; stop this one if it can never start."""
+        from trainyard.schedulers.exec.process.parents import Parents
+
+        parents = Parents(self.plan["after"])
+        try:
+            while self.stopping is None and not parents.are_done():
+                if parents.problem:
+                    self._stop_all(reasons.PARENT_FAILED, parents.problem)
+                    return
+                if parents.waits_for != self._waits_for:
+                    self._waits_for, self._dirty = parents.waits_for, True
+                self._write_state_if_due()
+                if self._wakeup.fileno() in parents.wait(self._wakeup.fileno(), self._poll_timeout()):
+                    self._handle_signals()
+        finally:
+            self._waits_for, self._dirty = "", True
+            parents.close()
 
     def _handle_next(self, poller: select.poll) -> None:
         """Wait for an event, and handle it."""
@@ -257,7 +281,7 @@ class Supervisor:
         role = self.roles[replica.role]
         limit = role["max_retries"] if may_retry else 0
         policy = role["retry_policy"]
-        if policy == "REPLICA" and replica.restarts < limit:
+        if policy == "REPLICA" and replica.restarts - self.continuations < limit:
             self._restart([replica], replica)
         elif policy == "ROLE" and self.role_restarts[replica.role] < limit:
             self.role_restarts[replica.role] += 1
@@ -280,9 +304,37 @@ class Supervisor:
             self._restarting.clear()
         elif waiting and all(is_terminal(r.state) and not r.has_leftovers for r in waiting):
             self._restarting.clear()
+            if self._is_continuing:
+                self._is_continuing = False
+                self._limit_time()
             for replica in waiting:
                 replica.restarts += 1
                 self._start(replica)
+
+    # ---- the time limit
+
+    def _limit_time(self) -> None:
+        """Begin to count the time of an attempt."""
+        attempt = self.continuations
+        if self.plan["timeout"] is not None:
+            self._after(self.plan["timeout"], lambda: self._end_of_time(attempt))
+
+    def _end_of_time(self, attempt: int) -> None:
+        """Stop what runs: for good, or to start it again where the chain has attempts left."""
+        if attempt != self.continuations or self.stopping is not None:
+            return
+        limit = f"{self.plan['timeout']:g}"
+        chain = self.plan.get("chain", 1)
+        has_failed = any(r.state == AppState.FAILED and r.name not in self._restarting for r in self.replicas)
+        running = [replica for replica in self.replicas if replica.is_running]
+        if has_failed or self.continuations + 1 >= chain:
+            self._stop_all(reasons.TIMEOUT, limit)
+            return
+        self.continuations += 1
+        self._is_continuing = True
+        self._restarting |= {replica.name for replica in running}
+        self._stop(running, reasons.TO_BE_CONTINUED, limit)
+        self._restart_if_ready()
 
     # ---- stopping
 
@@ -293,7 +345,8 @@ class Supervisor:
     def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
         if self.stopping is not None:
             return
-        self.stopping = (reason, reasons.describe(reason, signum=signum, detail=detail))
+        name = processes.signal_name(signum) if signum else ""
+        self.stopping = (reason, reasons.describe(reason, signal=name, detail=detail))
         self._restarting.clear()
         for replica in self.replicas:
             if replica.pid == 0 and not is_terminal(replica.state):
@@ -331,7 +384,7 @@ class Supervisor:
             return
         self._last_write = now
         try:
-            self.job.write_state(self._document(AppState.RUNNING))
+            self.job.write_state(self._document(AppState.PENDING if self._waits_for else AppState.RUNNING))
             self._dirty = False
         except OSError:  # a full disk, for example: it is tried again
             pass
@@ -342,8 +395,15 @@ class Supervisor:
             "app_id": self.plan["app_id"],
             "state": state.name,
             "reason": self.stopping[0] if self.stopping else "",
-            "msg": self._message() if final else "",
-            "num_restarts": max([self.app_restarts, *self.role_restarts.values(), *self._replica_restarts()]),
+            "msg": self._message() if final else self._waits_for,
+            "num_restarts": max(
+                [
+                    self.continuations,
+                    self.app_restarts,
+                    *self.role_restarts.values(),
+                    *self._replica_restarts(),
+                ]
+            ),
             "started_at": self.started_at,
             "ended_at": time.time() if final else None,
             **machine(),

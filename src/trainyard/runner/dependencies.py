@@ -1,0 +1,88 @@
+"""`--after`: which jobs another one waits for, and whether that can come about."""
+
+from __future__ import annotations
+
+from trainyard.errors import BackendError, ConfigError, UsageError
+from trainyard.specs.handles import parse_app_handle
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from trainyard.runner.api import Runner
+    from trainyard.schedulers.base import Dependency, Scheduler
+    from trainyard.specs.dryrun_info import AppDryRunInfo
+
+#: The end of a handle after which any end will do.
+ANY_END = ":any"
+
+
+def depend_on(runner: Runner, info: AppDryRunInfo[Any], after: Iterable[str]) -> None:
+    """Let the job of a request start after others. Called before anything is shipped.
+
+    Args:
+        runner: the runner.
+        info: the request.
+        after: jobs as users name them (`Runner.resolve_handle`), with ``:any`` for any end.
+
+    Raises:
+        ConfigError: the scheduler cannot do that, a job is on another one, or has failed already.
+        UnknownAppException: there is no such job.
+        BackendError: the state of one cannot be seen now.
+    """
+    texts = [after] if isinstance(after, str) else list(after)
+    if not texts:
+        return
+    scheduler = runner.scheduler(info.scheduler)
+    if not _can_wait(scheduler):
+        scheduler.depend_on(info, [])  # says why not
+    wanted: dict[str, bool] = {}
+    for text in texts:
+        name = text.removesuffix(ANY_END)
+        if not name:
+            raise UsageError(f"--after {text!r} names no job", hint="Write HANDLE, or HANDLE:any.")
+        handle = runner.resolve_handle(name)
+        _check_scheduler(handle, scheduler)
+        wanted[handle] = wanted.get(handle, True) and text.endswith(ANY_END)  # success is more than any end
+    scheduler.depend_on(info, _still_open(runner, wanted))
+    info.record["after"] = [handle + ANY_END * any_end for handle, any_end in wanted.items()]
+
+
+def _can_wait(scheduler: Scheduler[Any]) -> bool:
+    from trainyard.schedulers.capabilities import has_own
+
+    return has_own(scheduler, "depend_on")
+
+
+def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
+    other = parse_app_handle(handle).scheduler_backend
+    if other != scheduler.backend:
+        raise ConfigError(
+            f"a job on {scheduler.backend} cannot wait for {handle}, which is on {other}",
+            hint=f"Wait for it first: `trainyard wait {handle} && trainyard run ...`.",
+        )
+
+
+def _still_open(runner: Runner, wanted: dict[str, bool]) -> list[Dependency]:
+    """Return the jobs that still have to end. Those that have ended as wanted are no longer needed."""
+    from trainyard.runner.observation import unknown_job
+    from trainyard.schedulers.base import Dependency
+
+    found = runner.statuses(wanted)
+    dependencies = []
+    for handle, any_end in wanted.items():
+        status = found[handle]
+        if status is None:
+            raise unknown_job(handle)
+        if status.state is AppState.UNREACHABLE:
+            raise BackendError(f"cannot tell whether {handle} has ended: {status.msg}")
+        if not status.is_terminal():
+            dependencies.append(Dependency(parse_app_handle(handle).app_id, any_end))
+        elif not any_end and status.state is not AppState.SUCCEEDED:
+            raise ConfigError(
+                f"{handle} is {status.state}, so a job that waits for its success would never start",
+                hint=f"To start after any end of it: `--after {handle}{ANY_END}`.",
+            )
+    return dependencies
