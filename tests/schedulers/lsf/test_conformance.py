@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 @pytest.mark.usefixtures("scheduler")
 class TestLsf(SchedulerConformance):
     cfg: ClassVar[dict[str, Any]] = {}
-    image = "none"
     resource = Resource(cpu=1, gpu=0, memMB=64)
     combined_is_exact = False
     time_resolution = 3.0

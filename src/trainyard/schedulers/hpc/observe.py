@@ -42,7 +42,7 @@ def describe(
         app_id=app_id,
         state=state,
         num_restarts=_restarts(native, job),
-        msg=reason or _failed_replica(roles) or NONE,
+        msg=reason or _failed_replica(roles) or _exit_code(state, native) or NONE,
         roles_statuses=roles,
         metadata=_metadata(native),
         results=None,
@@ -185,6 +185,11 @@ def _failed_replica(roles: Sequence[RoleStatus]) -> str:
     failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED and r.reason]
     failed.sort(key=lambda replica: replica.ended_at or float("inf"))
     return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
+
+
+def _exit_code(state: AppState, native: Sequence[NativeJob]) -> str:
+    codes = [item.exit_code for item in native if item.exit_code]
+    return f"exit code {codes[-1]}" if state == AppState.FAILED and codes else ""
 
 
 def _restarts(native: Sequence[NativeJob], job: SharedJob | None) -> int:

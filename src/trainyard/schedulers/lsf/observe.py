@@ -1,8 +1,8 @@
 """What LSF says of jobs: `bjobs -json -o`, and `bhist -UF` for what bjobs has forgotten, as values.
 
 Pure functions of text, by the documents of 10.1 (bjobs -o, -json; bhist) and by answers that users have
-published: LSF itself cannot be installed here. Fields that are not known are left alone, missing ones are empty,
-and a state that is not known counts as open.
+published: LSF itself cannot be installed here. Fields that are not known are left alone, missing ones are
+empty, and a state that is not known counts as open.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _failure(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
         from trainyard.system.processes import signal_name
 
         return AppState.FAILED, f"killed by {signal_name(code - 128)}", False
-    return AppState.FAILED, "" if code is None else f"exit code {code}", False
+    return AppState.FAILED, "", False  # its replicas say more than the exit code
 
 
 def exit_code(record: Mapping[str, str]) -> int | None:

@@ -29,8 +29,8 @@ class LsfOpts(HpcOpts):
         default=None,
     )
     mem_per: str = option(
-        "what the site counts -M and rusage[mem] for: host (LSF's default), core (with RESOURCE_RESERVE_PER_TASK) "
-        "or job",
+        "what the site counts -M and rusage[mem] for: host (LSF's default), job, or core "
+        "(where RESOURCE_RESERVE_PER_TASK is set)",
         default=PER_HOST,
     )
     mem_limit: bool = option("make the memory also a limit (-M), beside a reservation (rusage)", default=True)

@@ -8,7 +8,7 @@ import shlex
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
-from trainyard.schedulers.hpc.request import JobPlan
+from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
 from trainyard.schedulers.hpc.spread import HOSTS, spread_command
 from trainyard.schedulers.lsf.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
 from trainyard.specs.app import Role
@@ -52,7 +52,7 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
     _add_resources(directives, plan, opts, is_gang=is_gang)
     directives.add("-Q", None if opts.requeue is None else _quoted(opts.requeue))
     directives.add_native(opts.native)
-    plan.warnings += directives.warnings()
+    plan.warnings += [*ignored_fields("lsf", roles), *directives.warnings()]
     script = ["#!/bin/sh", *directives.lines(), "", *_body(plan, is_array=is_array, is_gang=is_gang)]
     return ["bsub"], "\n".join(script) + "\n"
 

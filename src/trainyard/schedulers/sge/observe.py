@@ -300,7 +300,7 @@ def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
         from trainyard.system.processes import signal_name
 
         return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
-    return AppState.FAILED, f"exit code {ending.exit_code}", False
+    return AppState.FAILED, "", False  # its replicas say more than the exit code
 
 
 # ---- texts
