@@ -25,8 +25,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.demo lint types
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests
 
+# The slow tests wait for containers, clusters and time limits most of the time: two a core.
 test-all: $(VENV)/.demo lint types
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 4 tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -73,6 +74,15 @@ $(FRAMEWORKS)/bin/python:
 	  'sagemaker-mxnet-training==4.3.0' 'retrying==1.3.4' 'six==1.17.0' || { rm -rf $(FRAMEWORKS); exit 1; }
 .PHONY: $(FRAMEWORKS)
 $(FRAMEWORKS): $(FRAMEWORKS)/bin/python
+
+# Ray, for a real cluster of two nodes. Our own environment has no Ray: the scheduler does without.
+RAY := .venv-ray
+$(RAY)/bin/ray:
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray[default]==2.60.0' || \
+	  { rm -rf $(RAY); exit 1; }
+.PHONY: $(RAY)
+$(RAY): $(RAY)/bin/ray
 
 bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py

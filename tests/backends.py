@@ -109,6 +109,31 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
+RAY = os.path.abspath(os.environ.get("TRAINYARD_RAY", ".venv-ray"))
+
+
+def ray() -> str:
+    """Return Ray's command; skips without one."""
+    need("ray")
+    return os.path.join(RAY, "bin", "ray")
+
+
+def _ray() -> str:
+    program = os.path.join(RAY, "bin", "ray")
+    if not os.path.exists(program):
+        return f"{program} is not there (make {os.path.basename(RAY)})"
+    return PROBES["netns"]() or _program("unshare", "nsenter")()
+
+
+def _slurm() -> str:
+    problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
+    return problem or ("" if os.geteuid() == 0 else "only root can start one")
+
+
+def _slurm_accounting() -> str:
+    return _slurm() or _program("slurmdbd", "mariadbd")()
+
+
 def _sge() -> str:
     if not os.path.exists("/usr/lib/gridengine/sge_qmaster"):
         return "gridengine-master, gridengine-exec and gridengine-client are not installed"
@@ -126,10 +151,13 @@ PROBES: dict[str, Callable[[], str]] = {
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
+    "ray": _ray,
     "registry": _registry,
     "sagemaker_sdk": _sagemaker_sdk,
     "sge": _sge,
     "serve": _module("gunicorn"),
+    "slurm": _slurm,
+    "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),

@@ -14,6 +14,7 @@ from trainyard.http.connections import Connection, ConnectionLost, Pool, Respons
 from trainyard.http.tls import registry_context
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Mapping
 
 CONNECT_SECONDS = 15.0
@@ -64,13 +65,18 @@ class UrlClient:
         environ: variables ``https_proxy``, ``http_proxy``, ``no_proxy``, ``SSL_CERT_FILE``, ``SSL_CERT_DIR``;
             those of the process by default.
         certs_dirs: directories with a folder of certificates for each ``host[:port]``.
+        context: which certificates count, in place of those of the system and of ``certs_dirs``.
     """
 
     def __init__(
-        self, environ: Mapping[str, str] | None = None, certs_dirs: Iterable[str] | None = None
+        self,
+        environ: Mapping[str, str] | None = None,
+        certs_dirs: Iterable[str] | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self._certs_dirs = certs_dirs
+        self._context = context
         self._pools: dict[Origin, Pool] = {}
         self._proxies: dict[Origin, Proxy | None] = {}
         self._lock = threading.Lock()
@@ -121,9 +127,7 @@ class UrlClient:
                 self._proxies[origin] = proxy_for(origin.scheme, origin.host, origin.port, self._environ)
             proxy = self._proxies[origin]
             if origin not in self._pools:
-                context = None
-                if origin.scheme == "https":
-                    context = registry_context(origin.host, origin.port, self._environ, self._certs_dirs)
+                context = self._context_for(origin)
 
                 def connect() -> Connection:
                     way = proxy or origin
@@ -136,6 +140,31 @@ class UrlClient:
 
                 self._pools[origin] = Pool(connect, origin.authority)
             return self._pools[origin], proxy
+
+    def _context_for(self, origin: Origin) -> ssl.SSLContext | None:
+        if origin.scheme != "https":
+            return None
+        if self._context is not None:
+            return self._context
+        return registry_context(origin.host, origin.port, self._environ, self._certs_dirs)
+
+    def upgrade(
+        self, url: str, headers: Mapping[str, str], timeout: float
+    ) -> tuple[int, dict[str, str], Connection]:
+        """Ask for another protocol than HTTP; see `Pool.upgrade`.
+
+        Raises:
+            BadUrlError: this is not a URL of http or https.
+            ConfigError: a proxy or a certificate cannot be used.
+            OSError: there was no answer.
+        """
+        pool, proxy = self._pool(Origin.of(url))
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if proxy is not None and parts.scheme == "http":
+            host = parts.netloc.rpartition("@")[2]
+            target, headers = f"http://{host}{target}", {"Host": host, **headers, **proxy.headers}
+        return pool.upgrade("GET", target, headers, b"", timeout)
 
 
 def _tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> None:

@@ -135,7 +135,7 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
             f"{scheduler.backend} cannot bring the toolkit to role {role.name!r}",
             hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
         )
-    if place.base:
+    if place.base and scheduler.is_local:
         _check_channels(role)
     elif scheduler.is_local:  # in a container of this machine
         _mount_local_paths(role)

@@ -152,7 +152,7 @@ class Scheduler(ABC, Generic[T]):
         info.app = app
         info.shipment = shipment
         info.cfg = resolved
-        info.warnings = warnings
+        info.warnings[:0] = warnings
         info.scheduler = self.backend
         info.session = self.session_name
         for role in app.roles:

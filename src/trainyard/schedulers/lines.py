@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import re
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from trainyard.errors import UsageError
@@ -145,12 +144,18 @@ def iter_lines(data: bytes) -> Iterator[bytes]:
             yield match.group()
 
 
-def start_of_last_lines(fd: int, count: int, end: int) -> int:
-    """Return where the last ``count`` lines before ``end`` begin in a file."""
+def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int) -> int:
+    """Return where the last ``count`` lines before ``end`` begin in a file.
+
+    Args:
+        read: returns so many bytes of the file, from an offset.
+        count: how many lines.
+        end: offset of the end.
+    """
     place, found = end, 0
     while place > 0:
         start = max(0, place - READ_SIZE)
-        data = os.pread(fd, place - start, start)
+        data = read(place - start, start)
         if place == end and data.endswith(b"\n"):
             data = data[:-1]  # the end of the last line begins no other
         lines = data.count(b"\n")

@@ -31,9 +31,12 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "aws_batch": "trainyard.schedulers.aws.batch.scheduler",
     "aws_sagemaker": "trainyard.schedulers.aws.sagemaker.scheduler",
     "sagemaker_local": "trainyard.schedulers.aws.sagemaker_local.scheduler",
+    "kubernetes": "trainyard.schedulers.kubernetes.scheduler",
+    "slurm": "trainyard.schedulers.slurm.scheduler",
+    "ray": "trainyard.schedulers.ray.scheduler",
 }
 
-_EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws"}
+_EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:

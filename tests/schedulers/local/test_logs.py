@@ -208,7 +208,7 @@ def test_recorder_and_reader(tmp_path):
     recorder = LogRecorder()
     replica = ReplicaRecorder(paths, str(tmp_path / "index"))
     recorder.add(replica)
-    log = ReplicaLog(str(tmp_path), str(tmp_path / "index"), Stream.COMBINED)
+    log = ReplicaLog.at(str(tmp_path), str(tmp_path / "index"), Stream.COMBINED)
     files = [os.open(path, os.O_WRONLY | os.O_APPEND) for path in paths]
     expected, got = [], b""
     for i in itertools.count():

@@ -23,6 +23,8 @@ REASON_LIMIT = 1024  # characters of `failure` that SageMaker keeps as FailureRe
 STDERR_LINES = 20
 LINE_LIMIT = 2000
 _RESERVE = 32 * 1024
+#: Names the file in which the platform looks for a program's last words.
+TERMINATION_MESSAGE = "TRAINYARD_TERMINATION_MESSAGE"
 _MEMORY_TYPES = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
 _DISK_FULL = ("No space left on device", "[Errno 28]", "Disk quota exceeded")
 
@@ -242,10 +244,28 @@ class Writer:
         if not own and not report.stopped:
             _write(self.layout.failure, text)
         _write(self.layout.failure_json, document)
+        _leave_message(fields)
 
     def discard(self) -> None:
         """Give the room back."""
         _remove(self._reserve)
+
+
+def _leave_message(fields: dict[str, Any]) -> None:
+    """Leave the report's beginning in the file that the platform keeps longer than others, if it names one.
+
+    Kubernetes keeps 4096 bytes of its ``terminationMessagePath`` with the pod.
+    """
+    path = os.environ.get(TERMINATION_MESSAGE)
+    if not path:
+        return
+    wanted = ("class", "exit_code", "signal", "exception", "rank", "host", "time")
+    message = {"message": _first_line(str(fields["reason"]))}
+    message.update({key: fields[key] for key in wanted if fields.get(key) is not None})
+    text = json.dumps(message, ensure_ascii=False)
+    if len(text.encode("utf-8", "replace")) > REASON_LIMIT:
+        text = json.dumps({"message": message["message"][:200]}, ensure_ascii=True)
+    _write(path, text)
 
 
 def _write(path: str, text: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import threading
 from abc import ABC, abstractmethod
 
 from trainyard.errors import BackendError, ConfigError, UnreachableError
@@ -18,7 +17,7 @@ from trainyard.lazy_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import IO
 
 #: How long a native command may take. Controllers under load answer late: Slurm waits 10 s for each message.
@@ -66,10 +65,6 @@ class Commands(ABC):
     @abstractmethod
     def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
         """Return the command of this machine that runs a command there."""
-
-    @abstractmethod
-    def environment(self) -> Mapping[str, str]:
-        """Return the environment for commands of this machine."""
 
     def prepare(self) -> None:  # noqa: B027 - this machine needs none
         """Make sure that commands can run there; on a terminal this may ask for a password.
@@ -153,36 +148,20 @@ class Commands(ABC):
         Raises:
             ConfigError: there is no such program.
         """
-        self.prepare()
-        try:
-            with _Interruptions():
-                code = subprocess.run(
-                    self.argv(command, tty=tty), env=dict(self.environment()), check=False
-                ).returncode
-        except FileNotFoundError:
-            raise missing_program(command[0], self, "") from None
-        return 128 - code if code < 0 else code
+        from trainyard.schedulers.joined_terminal import run_joined
 
-    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a program whose output is read as it comes. The caller closes its pipes."""
         self.prepare()
         try:
-            return subprocess.Popen(
-                self.argv(command),
-                env=dict(self.environment()),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is ours to handle
-            )
+            return run_joined(self.argv(command, tty=tty))
         except FileNotFoundError:
             raise missing_program(command[0], self, "") from None
+        except OSError as error:
+            raise BackendError(f"cannot start {command[0]}: {error.strerror}") from error
 
     def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int) -> Answer:
         try:
             process = subprocess.Popen(
                 self.argv(command),
-                env=dict(self.environment()),
                 stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -212,10 +191,6 @@ class LocalCommands(Commands):
     def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
         """Return the command itself."""
         return list(command)
-
-    def environment(self) -> Mapping[str, str]:
-        """Return this process's environment."""
-        return os.environ
 
 
 def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
@@ -248,20 +223,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             except OSError:
                 pass
     process.wait()
-
-
-class _Interruptions:
-    """While a joined program runs, Ctrl-C is its own to handle."""
-
-    def __enter__(self) -> None:
-        import signal
-
-        self._is_main = threading.current_thread() is threading.main_thread()
-        if self._is_main:
-            self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def __exit__(self, *error: object) -> None:
-        import signal
-
-        if self._is_main:
-            signal.signal(signal.SIGINT, self._before)

@@ -1,88 +1,348 @@
-"""Logs of replicas on shared storage: several attempts of each, merged by time, followed while they grow."""
+"""Logs of replicas on shared storage: all attempts of each, read by `log_reader`, followed while they grow.
+
+Who reads keeps the offsets, so whatever happens to a connection, nothing is lost or doubled: the next look
+goes on where the last one stopped. Bytes are shown as soon as they are in the files; the index gives the
+times of those that were there before. Earlier attempts are read on, too: a node that is cut off may still
+write.
+"""
 
 from __future__ import annotations
 
+import posixpath
 import time
 
 from trainyard.backoff import Backoff
+from trainyard.errors import UnreachableError
+from trainyard.schedulers.exec.process.log_index import Record
+from trainyard.schedulers.exec.process.log_reader import Part, ReplicaLog, follow_logs, read_logs
 from trainyard.schedulers.hpc.shared_folder import log_folder
-from trainyard.schedulers.lines import LineFilter, last_lines
-from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trainyard.schedulers.hpc.storage import Storage
+    from trainyard.schedulers.responses import LogBlock, LogQuery, Stream
+    from trainyard.system.interface import FileEvents
 
-#: How often logs are looked at while they are followed, in seconds: at first, and when they do not grow.
-FIRST_LOOK = 0.25
+#: How often logs are looked at, in seconds: while they grow, and at last while they do not.
+FIRST_LOOK, FIRST_REMOTE_LOOK = 0.1, 0.5
 LONGEST_LOOK = 5.0
+#: How often the queue is asked whether the job has ended.
+FIRST_QUESTION, LONGEST_QUESTION = 0.25, 10.0
+#: A follower goes on trying for so long while the storage cannot be reached.
+PATIENCE_SECONDS = 900.0
+#: How much is fetched of each file at once, and of all.
+FETCH, FETCH_OF_ALL = 1 << 20, 32 << 20
+_SUFFIXES = (".out", ".err", ".idx")
+
+
+class StoredFile:
+    """A file of the shared storage, of which what is new has been fetched.
+
+    Args:
+        logs: fetches it.
+        path: its path.
+    """
+
+    def __init__(self, logs: SharedLogs, path: str) -> None:
+        self._logs = logs
+        self.path = path
+        self.read_to = 0
+        self._start, self._data = 0, b""
+
+    def size(self) -> int:
+        """Return its size when it was last looked at."""
+        return self._logs.sizes.get(self.path, 0)
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Return at most so many bytes of it, from an offset."""
+        count = min(count, self.size() - offset)
+        if count <= 0:
+            return b""
+        if not self._start <= offset < self._start + len(self._data):
+            self.keep(offset, self._logs.fetch(self.path, offset, max(count, FETCH)))
+        begin = offset - self._start
+        data = self._data[begin : begin + count]
+        self.read_to = offset + len(data)
+        return data
+
+    def keep(self, offset: int, data: bytes) -> None:
+        """Keep what was fetched, until it is read."""
+        self._start, self._data = offset, data
+
+    def is_behind(self) -> bool:
+        """Tell whether it has bytes that have neither been read nor fetched."""
+        return self.size() > max(self.read_to, self._start + len(self._data))
+
+    def close(self) -> None:
+        """Forget what was fetched."""
+        self._data = b""
+
+
+class SizeIndex:
+    """The index that ``run.sh`` writes: lines with a time and the sizes of both files.
+
+    Args:
+        file: where it is.
+    """
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+        self._offset = 0
+
+    def new_records(self) -> list[Record]:
+        """Return what has been added since the last call."""
+        data = self._file.read(self._file.size() - self._offset, self._offset)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        records = []
+        for line in whole.splitlines():
+            words = line.split()
+            if len(words) == 3 and all(word.isdigit() for word in words):
+                records.append(Record(int(words[0]), (int(words[1]), int(words[2]))))
+        return records
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class AttemptsLog:
+    """The log of a replica over all its attempts, in their order. It reads like a `ReplicaLog`."""
+
+    def __init__(self, logs: SharedLogs, folder: str, stream: Stream) -> None:
+        self.index_path = folder  # what tells it apart from others
+        self.chunk = 0
+        self._logs = logs
+        self._stream = stream
+        self._attempts: dict[int, ReplicaLog] = {}
+        self._is_torn: set[int] = set()
+        self._last = 0
+
+    def find_attempts(self) -> None:
+        """Look which attempts there are by now."""
+        prefix = self.index_path + "/"
+        for path in self._logs.paths_in(self.index_path):
+            number = path[len(prefix) :].removesuffix(".out")
+            if path.endswith(".out") and number.isdecimal() and int(number) not in self._attempts:
+                stem = prefix + number
+                files = (self._logs.file(stem + ".out"), self._logs.file(stem + ".err"))
+                index = SizeIndex(self._logs.file(stem + ".idx"))
+                self._attempts[int(number)] = ReplicaLog(files, index, self._stream)
+        self._attempts = dict(sorted(self._attempts.items()))
+
+    def skip_to_last(self, count: int) -> None:
+        """Leave out what lies before the last lines of each attempt; some more may be left in."""
+        for log in self._attempts.values():
+            log.skip_to_last(count)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield what is new; an incomplete line of the last attempt waits for its end."""
+        last = max(self._attempts, default=-1)
+        for number, log in self._attempts.items():
+            yield from self._whole(number, log.grown() if number == last else log.rest(), number != last)
+
+    def rest(self) -> Iterator[Part]:
+        """Yield all that there is."""
+        last = max(self._attempts, default=-1)
+        for number, log in self._attempts.items():
+            yield from self._whole(number, log.rest(), number != last)
+
+    def close(self) -> None:
+        """Forget what was fetched."""
+        for log in self._attempts.values():
+            log.close()
+
+    def _whole(self, number: int, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
+        """Pass parts on; end the last line of an attempt that was torn off, so the next one begins a line."""
+        chunk = self.chunk
+        for part in parts:
+            if not part.data:
+                continue
+            if chunk:
+                self._attempts[number].chunk = chunk
+            if part.data.endswith((b"\n", b"\r")):
+                self._is_torn.discard(number)
+            else:
+                self._is_torn.add(number)
+            self._last = max(self._last, part.time_ns)
+            yield Part(self._last, part.data)
+        if is_over and number in self._is_torn:
+            self._is_torn.discard(number)
+            yield Part(self._last, b"\n")
 
 
 class SharedLogs:
-    """The logs of some replicas of a job, read as they grow.
+    """The logs of some replicas of a job.
 
     Args:
         storage: where they are.
         folder: the job's folder.
         replicas: which ones.
         stream: which stream.
+        is_remote: whether each look costs a round trip over ssh.
     """
 
     def __init__(
-        self, storage: Storage, folder: str, replicas: Sequence[tuple[str, int]], stream: Stream
+        self,
+        storage: Storage,
+        folder: str,
+        replicas: Sequence[tuple[str, int]],
+        stream: Stream,
+        *,
+        is_remote: bool = False,
     ) -> None:
         self._storage = storage
-        self._folders = {log_folder(folder, *key): key for key in replicas}
-        self._suffixes = {Stream.STDOUT: (".out",), Stream.STDERR: (".err",)}.get(stream, (".out", ".err"))
-        self._read: dict[str, int] = {}
-        self._partial: dict[str, bytes] = {}
+        self._is_remote = is_remote
+        self._files: dict[str, StoredFile] = {}
+        self.sizes: dict[str, int] = {}
+        self._by_folder: dict[str, list[str]] = {}
+        self.logs = {key: AttemptsLog(self, log_folder(folder, *key), stream) for key in replicas}
+        first = FIRST_REMOTE_LOOK if is_remote else FIRST_LOOK
+        self._pauses = Backoff(first, LONGEST_LOOK, factor=1.5, jitter=0)
+        self._failures = Backoff(1.0, 30.0, jitter=0, limit=PATIENCE_SECONDS)
+        #: Whether to go on trying while the storage cannot be reached.
+        self.is_patient = False
+        self._events: FileEvents | None = None
+        self._watched: set[str] = set()
+        #: The folders whose logs have grown, for `follow_logs`.
+        self.changed = {log.index_path for log in self.logs.values()}
 
-    def new_blocks(self, *, is_last: bool = False) -> list[LogBlock]:
-        """Return the whole lines that have come since the last call; the rest, too, if it is the last one."""
-        sizes = self._storage.sizes(list(self._folders))
-        wanted = [
-            (path, self._read.get(path, 0), -1)
-            for path in sorted(sizes)
-            if path.endswith(self._suffixes) and sizes[path] > self._read.get(path, 0)
-        ]
-        found = []
-        for (path, _, _), data in zip(wanted, self._storage.read_ranges(wanted), strict=True):
-            self._read[path] = self._read.get(path, 0) + len(data)
-            data = self._partial.pop(path, b"") + data
-            end = len(data) if is_last else data.rfind(b"\n") + 1
-            self._partial[path] = data[end:]
-            role, k = self._folders[path.rpartition("/")[0]]
-            found.append(LogBlock(role, k, data[:end]))
-        if is_last:
-            for path, data in self._partial.items():
-                role, k = self._folders[path.rpartition("/")[0]]
-                found.append(LogBlock(role, k, data))
-            self._partial.clear()
-        return [block for block in found if block.data]
+    def file(self, path: str) -> StoredFile:
+        """Return a file."""
+        return self._files.setdefault(path, StoredFile(self, path))
 
+    def fetch(self, path: str, offset: int, count: int) -> bytes:
+        """Read a part of a file."""
+        while True:
+            try:
+                return self._storage.read_ranges([(path, offset, count)])[0]
+            except UnreachableError:
+                if not self.is_patient or not self._failures.pause():
+                    raise
 
-def read_blocks(logs: SharedLogs, query: LogQuery, replicas: Sequence[tuple[str, int]]) -> Iterator[LogBlock]:
-    """Yield what there is."""
-    wanted = LineFilter(query)
-    blocks = (LogBlock(b.role, b.replica, wanted.select(b.data)) for b in logs.new_blocks(is_last=True))
-    yield from last_lines(blocks, query.last, replicas)
+    def paths_in(self, folder: str) -> list[str]:
+        """Return the paths of the files in a folder."""
+        return self._by_folder.get(folder, [])
 
+    def look(self) -> set[str]:
+        """Look which logs have grown, and fetch what is new; returns their folders.
 
-def follow_blocks(logs: SharedLogs, query: LogQuery, is_over: Callable[[], bool]) -> Iterator[LogBlock]:
-    """Yield what there is and what comes, until the job has ended and all has been read."""
-    wanted = LineFilter(query)
-    pauses = Backoff(FIRST_LOOK, LONGEST_LOOK, factor=1.5, jitter=0)
-    while True:
-        over = is_over()
-        blocks = logs.new_blocks(is_last=over)
-        for block in blocks:
-            data = wanted.select(block.data)
-            if data:
-                yield LogBlock(block.role, block.replica, data)
-        if over or wanted.is_past(time.time_ns()):
+        Raises:
+            UnreachableError: the storage cannot be reached.
+        """
+        sizes = self._storage.sizes([log.index_path for log in self.logs.values()])
+        sizes = {path: size for path, size in sizes.items() if path.endswith(_SUFFIXES)}
+        grown = {path for path, size in sizes.items() if size > self.sizes.get(path, -1)}
+        self.sizes = {path: max(size, self.sizes.get(path, 0)) for path, size in sizes.items()}
+        self._by_folder = {}
+        for path in sizes:
+            self._by_folder.setdefault(posixpath.dirname(path), []).append(path)
+        changed = {posixpath.dirname(path) for path in grown}
+        for log in self.logs.values():
+            if log.index_path in changed:
+                log.find_attempts()
+        if self._is_remote:
+            self._fetch_new()
+        return changed
+
+    def _fetch_new(self) -> None:
+        """Fetch by one call what is new in all files, as far as it is not much."""
+        behind = [file for file in self._files.values() if file.is_behind()]
+        share = max(FETCH_OF_ALL // max(len(behind), 1), 4096)
+        ranges = [(file.path, file.read_to, min(share, FETCH)) for file in behind]
+        for file, data in zip(behind, self._storage.read_ranges(ranges), strict=True):
+            file.keep(file.read_to, data)
+
+    # ---- following: what `follow_logs` needs of a watch
+
+    def wait(self, timeout: float) -> None:
+        """Block until some logs may have grown; ``changed`` has their folders then."""
+        self._pause()
+        try:
+            self.changed = self.look()
+        except UnreachableError:
+            self.changed = set()
+            if not self._failures.pause():
+                raise
             return
-        if blocks:
-            pauses.reset()
-        pauses.pause()
+        self._failures.reset()
+        if self.changed:
+            self._pauses.reset()
+
+    def look_again(self) -> None:
+        """Look at all logs, however long the storage cannot be reached."""
+        while True:
+            try:
+                self.look()
+            except UnreachableError:
+                if not self._failures.pause():
+                    raise
+            else:
+                self._failures.reset()
+                return
+
+    def close(self) -> None:
+        """Release what is open."""
+        for log in self.logs.values():
+            log.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _pause(self) -> None:
+        """Wait for the next look; a file system of this machine tells that something has changed."""
+        if self._is_remote:
+            self._pauses.pause()
+            return
+        import select
+
+        from trainyard import system
+        from trainyard.system import interface
+
+        if self._events is None:
+            self._events = system.open_file_events()
+        events = self._events
+        if events is None:
+            self._pauses.pause()
+            return
+        for log in self.logs.values():
+            if log.index_path not in self._watched and log.index_path in self._by_folder:
+                events.add(log.index_path, interface.MODIFIED | interface.CREATED)
+                self._watched.add(log.index_path)
+        select.select([events.fileno()], [], [], self._pauses.delay())
+        events.read_names()
+
+
+def read(logs: SharedLogs, query: LogQuery) -> Iterator[LogBlock]:
+    """Yield what there is."""
+    try:
+        logs.look()
+        yield from read_logs(logs.logs, query)
+    finally:
+        logs.close()
+
+
+def follow(logs: SharedLogs, query: LogQuery, has_ended: Callable[[], bool]) -> Iterator[LogBlock]:
+    """Yield what there is and what comes, until the job has ended and all has been read."""
+    questions = Backoff(FIRST_QUESTION, LONGEST_QUESTION, factor=1.3, jitter=0)
+    next_question = 0.0
+
+    def is_over() -> bool:
+        nonlocal next_question
+        now = time.monotonic()
+        if now < next_question:
+            return False
+        if has_ended():
+            logs.look_again()  # what was written just before the end
+            return True
+        next_question = time.monotonic() + questions.delay()
+        return False
+
+    logs.is_patient = True
+    try:
+        logs.look_again()
+        if query.last is not None:
+            yield from read_logs(logs.logs, query, to_be_continued=True)
+        yield from follow_logs(logs.logs, query, logs, is_over)
+    finally:
+        logs.close()

@@ -32,21 +32,26 @@ def describe(
         problem: why the queue did not answer; "" if it did.
         now: seconds since the epoch.
     """
-    if job is None and not native:
-        if problem:
-            return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
-        return None
+    if job is None and not native and problem:
+        return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
+    if job is None and not problem and all(_is_forgotten(item, app_id) for item in native):
+        return None  # it never was, or its folder has been deleted; the accounting never forgets
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
     return DescribeAppResponse(
         app_id=app_id,
         state=state,
         num_restarts=_restarts(native, job),
-        msg=reason or _failed_replica(roles) or _exit_code(state, native) or NONE,
+        msg=reason or _failed_replica(roles) or _failed_script(job, native, state) or NONE,
         roles_statuses=roles,
         metadata=_metadata(native),
         results=None,
     )
+
+
+def _is_forgotten(item: NativeJob, app_id: str) -> bool:
+    """Tell whether a submission is one of ours that has ended; without a folder its job has been deleted."""
+    return is_terminal(item.state) and item.app_id == app_id
 
 
 def job_state(
@@ -187,9 +192,14 @@ def _failed_replica(roles: Sequence[RoleStatus]) -> str:
     return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
 
 
-def _exit_code(state: AppState, native: Sequence[NativeJob]) -> str:
+def _failed_script(job: SharedJob | None, native: Sequence[NativeJob], state: AppState) -> str:
+    """Return how the native script ended, if no replica says more; its output is in the job's folder."""
+    if state != AppState.FAILED:
+        return ""
+    if job is not None and job.submission is not None and job.submission.code:
+        return f"the script of the job: {reason_of_exit(job.submission)}"
     codes = [item.exit_code for item in native if item.exit_code]
-    return f"exit code {codes[-1]}" if state == AppState.FAILED and codes else ""
+    return f"the script of the job: exit code {codes[-1]}" if codes else ""
 
 
 def _restarts(native: Sequence[NativeJob], job: SharedJob | None) -> int:

@@ -7,6 +7,8 @@
 #       around one replica. INDEX is a number, or a variable with its number: SLURM_PROCID, LSB_JOBINDEX-1.
 #       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
 #       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
+#   sh run.sh enter ROLE K COMMAND...
+#       runs a command beside a running replica, in its directory and with its variables
 #   sh run.sh require FOLDER...
 #       for queues that let a job wait for the end of others, but not for their success: whether the jobs in these
 #       folders succeeded; the job counts as cancelled otherwise
@@ -197,10 +199,12 @@ run_attempt() {
     : >>"$log.err"
     (
         umask "$mask"
-        export TRAINYARD_ATTEMPT="$attempt" TRAINYARD_JOB_DIR="$job" TRAINYARD_REPLICA="$index"
-        export TORCHX_RANK0_HOST="$(find_rank0)"
-        export TORCHELASTIC_ERROR_FILE="$log.error.json" PET_LOG_DIR="$job/logs/$name/torchelastic"
+        export_names
         . "$job/roles/$role.sh" # sets variables, changes the directory, and sets $@ to the command
+        if [ "$1" = python ] && ! command -v python >/dev/null 2>&1; then # many systems call it python3 alone
+            shift
+            set -- python3 "$@"
+        fi
         if command -v setsid >/dev/null 2>&1; then exec setsid "$@"; fi
         exec "$@"
     ) >>"$log.out" 2>>"$log.err" </dev/null &
@@ -212,6 +216,21 @@ run_attempt() {
     kill "$indexer" 2>/dev/null
     note_sizes
     record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(hostname)"
+}
+
+enter() { # enter COMMAND...
+    umask "$mask"
+    export_names
+    entered() { . "$job/roles/$role.sh"; } # its own "set" stays within the function
+    entered
+    exec "$@"
+}
+
+export_names() { # what every program of the attempt finds in its environment
+    export TRAINYARD_ATTEMPT="$attempt" TRAINYARD_JOB_DIR="$job" TRAINYARD_REPLICA="$index"
+    TORCHX_RANK0_HOST=$(find_rank0)
+    log="$job/logs/$name/$attempt"
+    export TORCHX_RANK0_HOST TORCHELASTIC_ERROR_FILE="$log.error.json" PET_LOG_DIR="$job/logs/$name/torchelastic"
 }
 
 find_rank0() { # prints where the first replica of the role runs
@@ -250,7 +269,13 @@ keep_index() { # keep_index WRAPPER PROGRAM: until the wrapper ends; also brings
             esac
         fi
         # often at first, since most jobs are short; after ten minutes every 5 s
-        if [ "$waited" -lt 600 ]; then sleep 1; else sleep 5; fi
+        if [ "$waited" -lt 80 ] && sleep 0.25 2>/dev/null; then
+            :
+        elif [ "$waited" -lt 680 ]; then
+            sleep 1
+        else
+            sleep 5
+        fi
         waited=$((waited + 1))
     done
 }
@@ -291,6 +316,13 @@ case $mode in
 require) require "$@" ;;
 job) run_job "$@" ;;
 replica) run_replica "$@" ;;
+enter)
+    role=$1 index=$2 name="$1-$2"
+    shift 2
+    attempt=0
+    while [ -e "$job/state/$name.$((attempt + 1)).start" ]; do attempt=$((attempt + 1)); done
+    enter "$@"
+    ;;
 warn)
     for file in "$job"/state/stop.*; do printf 'time-limit\n' >"$file"; done
     ;;

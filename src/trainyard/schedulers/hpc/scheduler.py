@@ -133,7 +133,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         Args:
             native: the running submission.
             number: the replica's index in the whole job, role after role.
-            command: the command; empty for a shell.
+            command: the command.
             tty: whether it gets a terminal.
         """
         raise ConfigError(f"{self.backend} cannot run a command in a job")
@@ -375,8 +375,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 continue
             for app_id in ids:
                 looks[app_id].native = answers.get(app_id, [])
-                if storage_problem and not looks[app_id].native:
-                    looks[app_id].problem = storage_problem
+                looks[app_id].problem = storage_problem
         return looks
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -408,6 +407,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         submissions: dict[str, builtins.list[NativeJob]] = {}
         for item in native:
             app_id = by_native_id.get(item.native_id) or item.app_id
+            if app_id not in jobs and is_terminal(item.state) and not cfg.get("all"):
+                continue  # its folder is gone: it was deleted
             if app_id or cfg.get("all"):
                 submissions.setdefault(app_id or item.native_id, []).append(item)
         rows = []
@@ -455,12 +456,18 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise ConfigError(
                 f"{app_id} does not run", hint="A command can be run in a running replica only."
             )
+        from trainyard.schedulers.joined_terminal import SHELL
+
         number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
-        record = job.replicas.get((role_name, k)) if job is not None else None
-        if record is not None and record.host:
-            running.replicas.setdefault(number, NativeReplica()).host = record.host
+        words = [*(command or SHELL)]
+        if job is not None:  # in the directory and with the variables of the program
+            script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
+            words = ["sh", script, "enter", role_name, str(k), *words]
+            record = job.replicas.get((role_name, k))
+            if record is not None and record.host:
+                running.replicas.setdefault(number, NativeReplica()).host = record.host
         commands = self.commands(place.host)
-        return commands.join(self.enter_command(running, number, command, tty=tty), tty=tty)
+        return commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
 
     # ---- ending
 
@@ -530,7 +537,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return lines of several replicas, of all attempts, from shared storage."""
-        from trainyard.schedulers.hpc.logs import SharedLogs, follow_blocks, read_blocks
+        from trainyard.schedulers.hpc.logs import SharedLogs, follow, read
         from trainyard.schedulers.lines import check_replicas, compile_regex
 
         if query.regex is not None:
@@ -542,10 +549,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
         check_replicas(app_id, replicas, [(role, k) for role, count in job.layout for k in range(count)])
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
-        logs = SharedLogs(storage, job_folder(place.shared, app_id), replicas, stream)
+        folder = job_folder(place.shared, app_id)
+        logs = SharedLogs(storage, folder, replicas, stream, is_remote=bool(place.host))
         if not query.should_tail:
-            return read_blocks(logs, query, replicas)
-        return follow_blocks(logs, query, lambda: self._has_ended(app_id))
+            return read(logs, query)
+        return follow(logs, query, lambda: self._has_ended(app_id))
 
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)

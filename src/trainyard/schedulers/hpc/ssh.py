@@ -19,7 +19,7 @@ from trainyard.schedulers.hpc.commands import Answer, Commands, LocalCommands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import IO
 
 #: What ssh ends with if it failed itself.
@@ -53,10 +53,6 @@ class SshCommands(Commands):
         """Return the ssh command that runs a command there."""
         flags = ["-tt"] if tty else ["-T"]
         return ["ssh", *flags, *self._options(), "-oBatchMode=yes", "--", self.host, shlex.join(command)]
-
-    def environment(self) -> Mapping[str, str]:
-        """Return this process's environment."""
-        return os.environ
 
     def prepare(self) -> None:
         """Connect, unless a connection is there; on a terminal ssh may ask for a password.
@@ -137,8 +133,8 @@ class SshCommands(Commands):
 
     def _socket(self) -> str:
         """Return the path of the connection's socket. No ``%`` is in it, so it survives a ProxyCommand."""
-        name = hashlib.sha256(f"{self.host}".encode()).hexdigest()[:16]
         directory = os.path.join(state_dir(), "ssh")
+        name = hashlib.sha256(f"{directory} {self.host}".encode()).hexdigest()[:16]
         if len(os.fsencode(os.path.join(directory, name))) > LONGEST_SOCKET or "%" in directory:
             directory = os.path.join("/tmp", f"trainyard-ssh-{os.getuid()}")
         make_private_dir(directory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import tarfile
 from abc import ABC, abstractmethod
 
@@ -261,14 +262,8 @@ class RemoteStorage(Storage):
 
     def read(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the content of files."""
-        script = (
-            'for f; do if [ -f "$f" ]; then n=$(wc -c <"$f"); echo $((n)); head -c $((n)) <"$f"; '
-            "else echo -1; fi; done"
-        )
-        found: list[bytes | None] = []
-        for chunk in _chunks(paths):
-            found += _framed(self._shell(script, chunk), len(chunk))
-        return found
+        found = self._contents(paths)
+        return [found.get(path) for path in paths]
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Return parts of files."""
@@ -283,14 +278,17 @@ class RemoteStorage(Storage):
         flat = [(path, str(offset), str(count)) for path, offset, count in ranges]
         for chunk in _chunks(flat):
             data = self._shell(script, [word for item in chunk for word in item])
-            found += [part or b"" for part in _framed(data, len(chunk))]
+            found += _framed(data, len(chunk))
         return found
 
     def sizes(self, folders: Sequence[str]) -> dict[str, int]:
         """Return the sizes of all files directly in these folders."""
+        # GNU's find takes one process; without it there is one for each file
         script = (
-            'for d; do [ -d "$d" ] || continue; for f in "$d"/*; do '
-            '[ -f "$f" ] && n=$(wc -c <"$f") && printf "%s %s\\0" $((n)) "$f"; done; done; :'
+            'if find . -maxdepth 0 -printf "" 2>/dev/null; then '
+            "find \"$@\" -maxdepth 1 -type f ! -name '.*' -printf '%s %p\\0' 2>/dev/null; "
+            'else for d; do for f in "$d"/*; do [ -f "$f" ] && n=$(wc -c <"$f") && '
+            'printf "%s %s\\0" $((n)) "$f"; done; done; fi; :'
         )
         found = {}
         for chunk in _chunks(folders):
@@ -302,18 +300,27 @@ class RemoteStorage(Storage):
 
     def texts(self, folders: Sequence[str]) -> dict[str, str]:
         """Return the content of all files directly in these folders."""
-        script = (
-            'for d; do [ -d "$d" ] || continue; for f in "$d"/*; do [ -f "$f" ] || continue; '
-            'n=$(wc -c <"$f") && printf "%s %s\\0" $((n)) "$f" && head -c $((n)) <"$f"; done; done; :'
-        )
+        wanted = set(folders)
+        return {
+            path: content.decode("utf-8", "replace")
+            for path, content in self._contents(folders).items()
+            if posixpath.dirname(path) in wanted and not posixpath.basename(path).startswith(".")
+        }
+
+    def _contents(self, paths: Sequence[str]) -> dict[str, bytes]:
+        """Return the content of files, and of all files below folders, by path; one call for all."""
+        if not paths:
+            return {}
+        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        data = self._shell("tar -c -P -f - --null -T - 2>/dev/null; :", stdin=names)
         found = {}
-        for chunk in _chunks(folders):
-            data = self._shell(script, chunk)
-            while data:
-                head, _, rest = data.partition(b"\0")
-                size, _, path = head.partition(b" ")
-                found[os.fsdecode(path)] = rest[: int(size)].decode("utf-8", "replace")
-                data = rest[int(size) :]
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+                for member in archive:
+                    if member.isfile() and (file := archive.extractfile(member)) is not None:
+                        found[member.name] = file.read()
+        except tarfile.TarError as error:
+            raise UnreachableError(f"an answer over ssh was cut off: {error}", hint="Try again.") from error
         return found
 
     def names(self, folder: str) -> list[str]:
@@ -329,7 +336,8 @@ class RemoteStorage(Storage):
         self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
     ) -> bool:
         """Make a private folder with these files."""
-        return self.put_archive(folder, archive_of(files, empty))
+        with archive_of(files, empty) as archive:
+            return self.put_archive(folder, archive)
 
     def put_archive(self, folder: str, archive: IO[bytes]) -> bool:
         """Unpack a tar archive as a folder."""
@@ -426,18 +434,18 @@ def _chunks(items: Sequence[T]) -> Iterator[list[T]]:
         yield chunk
 
 
-def _framed(data: bytes, count: int) -> list[bytes | None]:
-    """Read parts that are preceded by a line with their length; -1 stands for nothing."""
-    found: list[bytes | None] = []
+def _framed(data: bytes, count: int) -> list[bytes]:
+    """Read parts that are preceded by a line with their length."""
+    found: list[bytes] = []
     position = 0
     for _ in range(count):
         end = data.find(b"\n", position)
-        if end < 0:
-            raise UnreachableError("an answer over ssh was cut off", hint="Try again.")
-        size = int(data[position:end])
+        size = int(data[position:end]) if end >= 0 else 0
         position = end + 1
-        found.append(data[position : position + size] if size >= 0 else None)
-        position += max(size, 0)
+        if end < 0 or position + size > len(data):
+            raise UnreachableError("an answer over ssh was cut off", hint="Try again.")
+        found.append(data[position : position + size])
+        position += size
     return found
 
 

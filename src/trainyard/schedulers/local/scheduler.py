@@ -238,7 +238,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         log_dirs = {(role, index): log_dir for role, index, log_dir in job.layout()}
         check_replicas(app_id, replicas, log_dirs)
-        logs = {key: ReplicaLog(log_dirs[key], job.index_path(*key), stream) for key in replicas}
+        logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
 
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    from trainyard.workspace.snapshot import Snapshot
+
 #: Modification time of every entry: 1980-01-02 UTC. Zip files cannot hold an earlier day, so with 1970
 #: a job that packs its own code would fail.
 MTIME = 315_619_200
@@ -81,6 +83,15 @@ class LayerDigests:
     size: int = 0
     gzip_digest: str = ""
     gzip_size: int = 0
+
+
+def content_of(taken: Snapshot) -> LayerContent:
+    """Return a workspace as the content of a layer or archive, owned by root."""
+    entries = tuple(
+        LayerEntry(entry.path, entry.kind, entry.mode, 0, 0, entry.size, entry.digest, entry.target)
+        for entry in taken.manifest.entries
+    )
+    return LayerContent(entries, lambda entry: taken.read(taken.manifest.by_path[entry.path]))
 
 
 def tar_size(entries: Iterable[LayerEntry]) -> int:

@@ -14,7 +14,6 @@ import posixpath
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from trainyard.schedulers.aws.sagemaker.training_script import is_in_image, scri
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
 from trainyard.workspace.file_digests import hash_file
-from trainyard.workspace.images.layer import LayerContent, LayerEntry, write_gzip
+from trainyard.workspace.images.layer import content_of, write_gzip
 from trainyard.workspace.manifest import Entry, Manifest
 from trainyard.workspace.selection import Report
 from trainyard.workspace.snapshot import Snapshot, kept_snapshot, snapshot, still_growing
@@ -308,7 +307,7 @@ class CodePackage:
     def write_file(self, name: str, path: Path) -> None:
         """Write one of `file_names`; see `write`."""
         if name == ARCHIVE_FILE and self.snapshot is not None:
-            write_gzip(_content(self.snapshot), path)
+            write_gzip(content_of(self.snapshot), path)
         elif name == TOOLKIT_FILE and self.toolkit is not None:
             path.write_bytes(self.toolkit)
 
@@ -323,18 +322,6 @@ class CodePackage:
         """Remove the clone."""
         if self._clone is not None:
             self._clone.close()
-
-
-def _content(taken: Snapshot) -> LayerContent:
-    entries = tuple(
-        LayerEntry(entry.path, entry.kind, entry.mode, 0, 0, entry.size, entry.digest, entry.target)
-        for entry in taken.manifest.entries
-    )
-
-    def read(entry: LayerEntry) -> Iterator[bytes]:
-        return taken.read(taken.manifest.by_path[entry.path])
-
-    return LayerContent(entries, read)
 
 
 # ---- code of a Git repository

@@ -8,6 +8,7 @@ attempt began. ``NAME.log`` holds the bytes, ``NAME.times`` pairs of a length of
 from __future__ import annotations
 
 import bisect
+import functools
 import heapq
 import os
 import struct
@@ -221,7 +222,7 @@ class Log:
         """Return where the last ``count`` lines before ``end`` begin."""
         try:
             with open(f"{self.path}.log", "rb", buffering=0) as file:
-                return start_of_last_lines(file.fileno(), count, end)
+                return start_of_last_lines(functools.partial(os.pread, file.fileno()), count, end)
         except FileNotFoundError:
             return 0
 

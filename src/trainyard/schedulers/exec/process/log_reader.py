@@ -19,12 +19,17 @@ import heapq
 import os
 import time
 from collections import deque, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from trainyard.schedulers.base import LogBlock, LogQuery, Stream
-from trainyard.schedulers.exec.process.job_watch import JobWatch
 from trainyard.schedulers.exec.process.log_index import IndexReader, Record
 from trainyard.schedulers.lines import LineFilter, iter_lines, last_lines, start_of_last_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object
 
 #: How much is read at a time; a share of it, but not less than the least, where there are many replicas.
 CHUNK = 256 << 10
@@ -49,25 +54,117 @@ class Part(namedtuple("Part", "time_ns data")):
     data: bytes
 
 
+class LogFile(Protocol):
+    """A file that grows, wherever it is."""
+
+    def size(self) -> int:
+        """Return its size; 0 if it does not exist."""
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Return at most so many bytes of it, from an offset."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class LogIndex(Protocol):
+    """Tells when both files of a log grew."""
+
+    def new_records(self) -> list[Record]:
+        """Return what has been added since the last call."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class GrowingLog(Protocol):
+    """The log of a replica, wherever it is; `ReplicaLog` is one."""
+
+    index_path: str
+    #: How many bytes of a stream are read at a time.
+    chunk: int
+
+    def skip_to_last(self, count: int) -> None:
+        """Leave out what lies before the last ``count`` lines; some more may be left in."""
+
+    def parts(self) -> Iterator[Part]:
+        """Yield what is new."""
+
+    def rest(self) -> Iterator[Part]:
+        """Yield all that there is, when no more is asked for."""
+
+
+class LogWatch(Protocol):
+    """Tells which logs have grown; `JobWatch` is one."""
+
+    #: The index paths of those that have.
+    changed: set[str]
+
+    def wait(self, timeout: float) -> None:
+        """Block until some have, or ``timeout`` seconds have passed."""
+
+
+class GrowingFile(LogFile):
+    """A file of this machine that may not exist yet, and grows.
+
+    Args:
+        path: its path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+
+    def size(self) -> int:
+        """Return its size; 0 if it does not exist."""
+        return os.fstat(self._fd).st_size if self._is_open() else 0
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Return at most so many bytes of it, from an offset."""
+        return os.pread(self._fd, count, offset) if self._is_open() else b""
+
+    def close(self) -> None:
+        """Close it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _is_open(self) -> bool:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+        return True
+
+
 class ReplicaLog:
     """Reads one replica's output as it grows.
 
     Args:
-        log_dir: where its ``stdout.log`` and ``stderr.log`` are.
-        index_path: its index.
-        stream: which stream.
+        files: its stdout and its stderr.
+        index: tells when they grew, and in which order.
+        stream: which stream is wanted.
+        index_path: where the index is, for those who watch it.
     """
 
-    def __init__(self, log_dir: str, index_path: str, stream: Stream) -> None:
+    def __init__(
+        self, files: tuple[LogFile, LogFile], index: LogIndex, stream: Stream, index_path: str = ""
+    ) -> None:
         self.index_path = index_path
-        self._paths = [os.path.join(log_dir, "stdout.log"), os.path.join(log_dir, "stderr.log")]
         self._wanted = {Stream.STDOUT: (0,), Stream.STDERR: (1,), Stream.COMBINED: (0, 1)}[stream]
-        self._index = IndexReader(index_path)
+        self._index = index
         self._merger = Merger()
-        self._files = [-1, -1]
+        self._files = files
         self._read = [0, 0]
         self._is_skipping = False
         self.chunk = CHUNK
+
+    @classmethod
+    def at(cls, log_dir: str, index_path: str, stream: Stream) -> ReplicaLog:
+        """Return the log of a local replica, of which ``log_dir`` has ``stdout.log`` and ``stderr.log``."""
+        files = [GrowingFile(os.path.join(log_dir, name)) for name in ("stdout.log", "stderr.log")]
+        return cls((files[0], files[1]), IndexReader(index_path), stream, index_path)
 
     def skip_to_last(self, count: int) -> None:
         """Leave out what lies before the last ``count`` lines of each stream; some more may be left in."""
@@ -83,21 +180,22 @@ class ReplicaLog:
                 self._is_skipping = False
                 yield from self._record_parts(Record(record.time_ns, record.ends))
 
-    def rest(self) -> Iterator[Part]:
-        """Yield all that there is, when no more is asked for: also what has not got into the index."""
+    def grown(self) -> Iterator[Part]:
+        """Yield what there is since the last call: also whole lines that have not got into the index."""
         yield from self.parts()
-        now = time.time_ns()
-        sizes = [os.fstat(self._file(i)).st_size if self._file(i) >= 0 else 0 for i in (0, 1)]
-        yield from self._record_parts(Record(now, (sizes[0], sizes[1])))
-        yield Part(now, self._merger.rest())
+        out, err = self._files
+        yield from self._record_parts(Record(time.time_ns(), (out.size(), err.size())))
+
+    def rest(self) -> Iterator[Part]:
+        """Yield all that there is, when no more is asked for."""
+        yield from self.grown()
+        yield Part(time.time_ns(), self._merger.rest())
 
     def close(self) -> None:
         """Close the files."""
         self._index.close()
-        for fd in self._files:
-            if fd >= 0:
-                os.close(fd)
-        self._files = [-1, -1]
+        for file in self._files:
+            file.close()
 
     def _record_parts(self, record: Record) -> Iterator[Part]:
         """Yield the lines that a record brings, in chunks if they are many."""
@@ -116,25 +214,16 @@ class ReplicaLog:
         if which not in self._wanted:
             return b""
         count = min(record.ends[which] - self._read[which], self.chunk)
-        if count <= 0 or self._file(which) < 0:
+        if count <= 0:
             return b""
-        data = os.pread(self._file(which), count, self._read[which])
+        data = self._files[which].read(count, self._read[which])
         self._read[which] += len(data)
         return data
 
     def _start_of_last(self, which: int, count: int) -> int:
         """Return where the last ``count`` lines of a stream begin."""
-        if which not in self._wanted or self._file(which) < 0:
-            return 0
-        return start_of_last_lines(self._file(which), count, os.fstat(self._file(which)).st_size)
-
-    def _file(self, which: int) -> int:
-        if self._files[which] < 0:
-            try:
-                self._files[which] = os.open(self._paths[which], os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                pass
-        return self._files[which]
+        file = self._files[which]
+        return start_of_last_lines(file.read, count, file.size()) if which in self._wanted else 0
 
 
 class StreamLines:
@@ -308,7 +397,7 @@ def _count_lines(data: bytes) -> int:
 
 
 def read_logs(
-    logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, *, to_be_continued: bool = False
+    logs: Mapping[tuple[str, int], GrowingLog], query: LogQuery, *, to_be_continued: bool = False
 ) -> Iterator[LogBlock]:
     """Yield what the replicas have written so far, in order of time.
 
@@ -327,11 +416,11 @@ def read_logs(
 
 
 def _in_order_of_time(
-    logs: dict[tuple[str, int], ReplicaLog], to_the_end: bool
+    logs: Mapping[tuple[str, int], GrowingLog], to_the_end: bool
 ) -> Iterator[tuple[Part, tuple[str, int]]]:
     """Yield what is new in the logs; of each replica no more than a chunk is held at a time."""
 
-    def parts(key: tuple[str, int], log: ReplicaLog) -> Iterator[tuple[Part, tuple[str, int]]]:
+    def parts(key: tuple[str, int], log: GrowingLog) -> Iterator[tuple[Part, tuple[str, int]]]:
         return ((part, key) for part in (log.rest() if to_the_end else log.parts()))
 
     for log in logs.values():
@@ -341,7 +430,7 @@ def _in_order_of_time(
 
 
 def follow_logs(
-    logs: dict[tuple[str, int], ReplicaLog], query: LogQuery, watch: JobWatch, is_over: Callable[[], bool]
+    logs: Mapping[tuple[str, int], GrowingLog], query: LogQuery, watch: LogWatch, is_over: Callable[[], bool]
 ) -> Iterator[LogBlock]:
     """Yield what the replicas write until the job has ended and all of it has been read."""
     wanted = LineFilter(query)

@@ -1,0 +1,279 @@
+"""Which cluster, and with what credentials: kubeconfig files, credential plug-ins, or the pod's own account.
+
+Files are found as kubectl finds them: the option, ``$KUBECONFIG`` (several files are merged: what comes first
+wins), ``~/.kube/config``; without any, the service account of the pod that we run in
+(https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/). TLS and tokens are
+lightkube's. Credential plug-ins are started here, since lightkube knows neither their version v1 nor their
+expiry
+(https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from trainyard.errors import AccessError, ConfigError, did_you_mean
+
+DEFAULT_FILE = "~/.kube/config"
+#: Seconds that a plug-in may take: some open a browser.
+PLUGIN_LIMIT = 180.0
+_EARLY = 30.0  # seconds before a credential's end at which a new one is fetched
+#: Members of a kubeconfig that are paths, relative to their file.
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+
+
+class ClusterConnection(NamedTuple):
+    """A client of the API server, and what to call it in messages."""
+
+    client: Any  # httpx2.Client
+    server: str
+    context: str
+
+
+def connect(context: str, kubeconfig: str, timeout: float) -> ClusterConnection:
+    """Make a client of the API server. Nothing is asked yet, apart from a credential plug-in.
+
+    Args:
+        context: context of the kubeconfig; "" for its current one.
+        kubeconfig: path of the file; "" for the usual places.
+        timeout: seconds that the API server may be silent.
+
+    Raises:
+        ConfigError: there is no kubeconfig, or it does not hold what is needed.
+        AccessError: the credential plug-in fails.
+    """
+    import httpx2
+    from lightkube.config.client_adapter import ConnectionParams
+    from lightkube.core.exceptions import ConfigError as LightkubeError
+
+    config, plugin, proxy = _load(context, kubeconfig)
+    try:
+        patience = httpx2.Timeout(timeout, connect=10.0)
+        params = ConnectionParams(timeout=patience, proxy=proxy or None).httpx_params(config)
+    except (LightkubeError, OSError, ValueError) as error:
+        raise ConfigError(f"the kubeconfig's context {config.context_name} cannot be used: {error}") from None
+    if plugin is not None:
+        params["auth"] = _auth(plugin)
+    # each log that is followed is a connection
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    return ClusterConnection(
+        httpx2.Client(**params, limits=limits), config.cluster.server, config.context_name
+    )
+
+
+def _load(context: str, kubeconfig: str) -> tuple[Any, CredentialPlugin | None, str]:
+    """Return lightkube's configuration of a context, its credential plug-in, and its proxy."""
+    from lightkube.config.kubeconfig import KubeConfig
+    from lightkube.core.exceptions import ConfigError as LightkubeError
+
+    paths = _files(kubeconfig)
+    if not paths:
+        if context:
+            raise ConfigError(f"there is no kubeconfig, so there is no context {context!r}", hint=_NO_FILE)
+        try:
+            return KubeConfig.from_service_account().get(), None, ""
+        except (LightkubeError, KeyError):
+            raise ConfigError("there is no kubeconfig", hint=_NO_FILE) from None
+    merged = _merged([_read(path) for path in paths])
+    shown = ", ".join(paths)
+    name = context or merged["current-context"]
+    contexts = {each["name"]: each.get("context") or {} for each in merged["contexts"]}
+    if not name:
+        raise ConfigError(
+            f"{shown} has no current context",
+            hint="Choose one: -cfg context=NAME, or kubectl config use-context.",
+        )
+    if name not in contexts:
+        raise ConfigError(f"{shown} has no context {name!r}", hint=did_you_mean(name, contexts))
+    for kind in ("cluster", "user"):
+        wanted = contexts[name].get(kind)
+        if wanted and wanted not in {each["name"] for each in merged[f"{kind}s"]}:
+            raise ConfigError(
+                f"the context {name!r} of {shown} names the {kind} {wanted!r}, which is missing there"
+            )
+    if not contexts[name].get("cluster"):
+        raise ConfigError(f"the context {name!r} of {shown} names no cluster")
+    user = _user(merged, contexts[name])
+    plugin = None
+    if user.get("exec"):
+        plugin = CredentialPlugin(user["exec"], os.path.dirname(paths[0]))
+        user.update(plugin.first())
+        del user["exec"]
+    try:
+        clusters = {each["name"]: each.get("cluster") or {} for each in merged["clusters"]}
+        proxy = str(clusters[contexts[name]["cluster"]].get("proxy-url") or "")
+        return KubeConfig.from_dict(merged).get(name), plugin, proxy
+    except (LightkubeError, KeyError, TypeError, ValueError) as error:  # msgspec's are ValueErrors
+        raise ConfigError(f"{shown} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _user(merged: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Return the user of a context; one without credentials if it names none."""
+    for each in merged["users"]:
+        each["user"] = each.get("user") or {}
+    if not context.get("user"):
+        context["user"] = "nobody (trainyard)"
+        merged["users"].append({"name": context["user"], "user": {}})
+    found: dict[str, Any] = next(each["user"] for each in merged["users"] if each["name"] == context["user"])
+    return found
+
+
+_NO_FILE = "Give one: -cfg kubeconfig=PATH, or KUBECONFIG; `kubectl config view` shows what kubectl uses."
+
+
+def _files(kubeconfig: str) -> list[str]:
+    if kubeconfig:
+        return [os.path.expanduser(kubeconfig)]
+    named = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    if named:
+        there = [path for path in named if os.path.exists(path)]
+        if not there:
+            raise ConfigError(f"KUBECONFIG names {', '.join(named)}, which does not exist", hint=_NO_FILE)
+        return there
+    default = os.path.expanduser(DEFAULT_FILE)
+    return [default] if os.path.exists(default) else []
+
+
+def _read(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read the kubeconfig {path}: {error.strerror}", hint=_NO_FILE) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the kubeconfig {path} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is not a kubeconfig")
+    for section, key in (("clusters", "cluster"), ("users", "user")):
+        for each in content.get(section) or []:
+            body = each.get(key) or {}
+            for name in _PATHS:
+                if body.get(name):
+                    body[name] = os.path.join(os.path.dirname(os.path.abspath(path)), body[name])
+    return content
+
+
+def _merged(contents: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {"clusters": [], "contexts": [], "users": [], "current-context": ""}
+    for content in contents:
+        merged["current-context"] = merged["current-context"] or content.get("current-context") or ""
+        for section in ("clusters", "contexts", "users"):
+            known = {each["name"] for each in merged[section]}
+            merged[section] += [each for each in content.get(section) or [] if each.get("name") not in known]
+    return merged
+
+
+class CredentialPlugin:
+    """A program that prints credentials, ``user.exec`` of a kubeconfig.
+
+    Args:
+        settings: what the kubeconfig says of it.
+        folder: directory that a relative command is in.
+    """
+
+    def __init__(self, settings: dict[str, Any], folder: str) -> None:
+        command = str(settings.get("command", ""))
+        if os.sep in command and not os.path.isabs(command):
+            command = os.path.join(folder, command)
+        self._settings = settings
+        self._command = [command, *map(str, settings.get("args") or [])]
+        self._token = ""
+        self._ends: float | None = None
+        self._lock = threading.Lock()
+
+    def first(self) -> dict[str, str]:
+        """Run it, and return the client certificate that it may give, as a kubeconfig holds one."""
+        status = self._run()
+        found = {}
+        for given, name in (
+            ("clientCertificateData", "client-certificate-data"),
+            ("clientKeyData", "client-key-data"),
+        ):
+            if status.get(given):
+                found[name] = base64.b64encode(status[given].encode()).decode()
+        return found
+
+    def token(self, refused: str = "") -> str:
+        """Return a token that is valid now, "" without one; another one than ``refused`` if possible."""
+        with self._lock:
+            if (refused and self._token == refused) or (self._ends and time.time() > self._ends - _EARLY):
+                self._run()
+            return self._token
+
+    def _run(self) -> dict[str, Any]:
+        name = os.path.basename(self._command[0])
+        version = self._settings.get("apiVersion", "client.authentication.k8s.io/v1")
+        info = {
+            "apiVersion": version,
+            "kind": "ExecCredential",
+            "spec": {"interactive": sys.stdin is not None and sys.stdin.isatty()},
+        }
+        environ = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        environ |= {each["name"]: str(each["value"]) for each in self._settings.get("env") or []}
+        try:
+            done = subprocess.run(
+                self._command,
+                env=environ,
+                capture_output=True,
+                timeout=PLUGIN_LIMIT,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"the kubeconfig's credential plug-in {name} cannot be started: {error.strerror}",
+                hint=str(self._settings.get("installHint") or f"Install {name}.").strip(),
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise AccessError(
+                f"the credential plug-in {name} gave no answer in {PLUGIN_LIMIT:.0f} s"
+            ) from None
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip() or "it says nothing"
+            raise AccessError(
+                f"the credential plug-in {name} ended with {done.returncode}: {said[-1000:]}",
+                hint="Log in again with the tool that made the kubeconfig.",
+            )
+        try:
+            status: dict[str, Any] = json.loads(done.stdout)["status"]
+        except (ValueError, KeyError, TypeError):
+            raise AccessError(f"the credential plug-in {name} printed no ExecCredential") from None
+        self._token = str(status.get("token") or "")
+        self._ends = _seconds(status.get("expirationTimestamp"))
+        return status
+
+
+def _seconds(stamp: Any) -> float | None:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+    except ValueError:
+        return None
+
+
+def _auth(plugin: CredentialPlugin) -> Any:
+    """Return an authentication of httpx2 that takes its tokens from a plug-in."""
+    import httpx2
+
+    class PluginAuth(httpx2.Auth):
+        def auth_flow(self, request: Any) -> Generator[Any, Any, None]:
+            token = plugin.token()
+            if token:
+                request.headers["Authorization"] = f"Bearer {token}"
+            response = yield request
+            if response.status_code == 401 and token:
+                newer = plugin.token(refused=token)
+                if newer != token:
+                    request.headers["Authorization"] = f"Bearer {newer}"
+                    yield request
+
+    return PluginAuth()

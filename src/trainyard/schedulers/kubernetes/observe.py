@@ -1,0 +1,590 @@
+"""Finding jobs on a cluster, and describing them and their replicas.
+
+All jobs of a namespace that are asked for are found by one list of Jobs with a selector, a hundred names at a
+time; JobSets and Volcano jobs by one more where they are meant. What is not found there is not ended: it is
+unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.schedulers.kubernetes import names
+from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
+from trainyard.schedulers.kubernetes.names import ClusterJobRef
+from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
+from trainyard.schedulers.kubernetes.reasons import (
+    CANCELLED,
+    SUSPENDED,
+    UNKNOWN,
+    WAITING,
+    KubeReason,
+    container_status,
+    event_time,
+    job_reason,
+    last_end,
+    made_no_pods,
+    pod_reason,
+    report_of,
+    seconds,
+)
+from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
+from trainyard.specs.app import Role
+from trainyard.specs.named_resources_aws import INSTANCE_TYPE
+from trainyard.specs.resources import Resource
+from trainyard.specs.status import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
+from trainyard.specs.training import output_in
+
+#: How many names a selector holds.
+NAMES_PER_CALL = 100
+
+API_OF_KIND = {
+    JOB: "/apis/batch/v1",
+    JOBSET: "/apis/jobset.x-k8s.io/v1alpha2",
+    VOLCANO: "/apis/batch.volcano.sh/v1alpha1",
+}
+PLURAL = {JOB: "jobs", JOBSET: "jobsets", VOLCANO: "jobs"}
+GROUP_OF_KIND = {JOBSET: "jobset.x-k8s.io", VOLCANO: "batch.volcano.sh"}
+KUEUE = "kueue.x-k8s.io"
+VISIBILITY = "visibility.kueue.x-k8s.io"
+
+
+def list_path(kind: str, namespace: str) -> str:
+    """Return the path of the objects of a kind; of all namespaces without one."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"{API_OF_KIND[kind]}{where}/{PLURAL[kind]}"
+
+
+def core_path(plural: str, namespace: str, *more: str) -> str:
+    """Return the path of pods, events, secrets or services, or of one of them."""
+    return "/".join((f"/api/v1/namespaces/{namespace}/{plural}", *more))
+
+
+def selector(job_names: Iterable[str]) -> str:
+    """Return the selector of everything that belongs to these jobs."""
+    wanted = sorted(job_names)
+    return (
+        f"{names.LABEL_JOB}={wanted[0]}" if len(wanted) == 1 else f"{names.LABEL_JOB} in ({','.join(wanted)})"
+    )
+
+
+@dataclass
+class FoundJob:
+    """A job that was found.
+
+    Args:
+        server: the API server that has it.
+        namespace: its namespace.
+        name: its name.
+        kind: job, jobset or volcano.
+        objects: its Jobs by role, or its JobSet or Volcano job.
+    """
+
+    server: ApiServer
+    namespace: str
+    name: str
+    kind: str
+    objects: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def app_id(self) -> str:
+        """Its app id."""
+        return names.make_app_id(self.namespace, self.name)
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """Its annotations."""
+        return names.annotations_of(self.objects[0])
+
+    @property
+    def layout(self) -> list[tuple[str, int]]:
+        """Its roles, each with the number of replicas."""
+        try:
+            return [(str(role), int(count)) for role, count in json.loads(self.notes[names.NOTE_LAYOUT])]
+        except (KeyError, ValueError, TypeError):
+            return [
+                (names.name_of(each), (each.get("spec") or {}).get("completions") or 1)
+                for each in self.objects
+            ]
+
+    def ref(self, context: str, kubeconfig: str) -> ClusterJobRef:
+        """Return where it is."""
+        return ClusterJobRef(self.kind, context, kubeconfig)
+
+
+# ---- finding
+
+
+def find_jobs(server: ApiServer, namespace: str, wanted: Mapping[str, str]) -> dict[str, FoundJob]:
+    """Find jobs of one namespace; those that are not there are left out.
+
+    Args:
+        server: the API server.
+        namespace: the namespace.
+        wanted: names, each with the kind of the job, "" if unknown.
+    """
+    found: dict[str, FoundJob] = {}
+    elsewhere: dict[str, list[str]] = {JOBSET: [], VOLCANO: []}
+    plain: list[str] = []
+    for name, kind in wanted.items():
+        elsewhere.get(kind, plain).append(name)
+    seen = _collect(server, namespace, JOB, plain, found) if plain else {}
+    for name in plain:
+        if name not in found:
+            kind = seen.get(name, "")
+            for each in [kind] if kind in elsewhere else elsewhere:
+                elsewhere[each].append(name)
+    for kind, some in elsewhere.items():
+        if some and (any(wanted[name] == kind for name in some) or GROUP_OF_KIND[kind] in server.groups()):
+            _collect(server, namespace, kind, [name for name in some if name not in found], found)
+    return found
+
+
+def _collect(
+    server: ApiServer, namespace: str, kind: str, wanted: list[str], found: dict[str, FoundJob]
+) -> dict[str, str]:
+    """Find jobs of one kind; returns the kind that each name turned out to have."""
+    kinds: dict[str, str] = {}
+    for start in range(0, len(wanted), NAMES_PER_CALL):
+        chunk = wanted[start : start + NAMES_PER_CALL]
+        try:
+            items, _ = server.items(list_path(kind, namespace), labelSelector=selector(chunk))
+        except KubernetesError as error:
+            if error.status == 404:  # the cluster does not have this kind
+                return kinds
+            raise
+        for item in items:
+            _put(server, namespace, kind, item, found, kinds)
+    return kinds
+
+
+def _put(
+    server: ApiServer,
+    namespace: str,
+    kind: str,
+    item: dict[str, Any],
+    found: dict[str, FoundJob],
+    kinds: dict[str, str],
+) -> None:
+    labels = names.labels_of(item)
+    name = labels.get(names.LABEL_JOB, "")
+    kinds[name] = labels.get(names.LABEL_KIND, kind)
+    if kinds[name] != kind:  # a Job of a JobSet
+        return
+    item.setdefault("apiVersion", API_OF_KIND[kind].removeprefix("/apis/"))  # items of lists lack them
+    item.setdefault("kind", "JobSet" if kind == JOBSET else "Job")
+    found.setdefault(name, FoundJob(server, namespace, name, kind)).objects.append(item)
+    found[name].objects.sort(key=_role_index)
+
+
+def _role_index(item: Mapping[str, Any]) -> int:
+    template = (item.get("spec") or {}).get("template") or {}
+    index = names.labels_of(template).get(names.LABEL_ROLE_INDEX, "0")
+    return int(index) if index.isdecimal() else 0
+
+
+def list_jobs(server: ApiServer, namespace: str) -> list[FoundJob]:
+    """Return all of our jobs in a namespace, or in all of them if it is ""."""
+    found: dict[tuple[str, str], FoundJob] = {}
+    for kind in (JOB, JOBSET, VOLCANO):
+        if kind in GROUP_OF_KIND and GROUP_OF_KIND[kind] not in server.groups():
+            continue
+        items, _ = server.items(list_path(kind, namespace), labelSelector=names.LABEL_JOB)
+        for item in items:
+            where = str((item.get("metadata") or {}).get("namespace") or namespace)
+            there = {name: job for (place, name), job in found.items() if place == where and job.kind == kind}
+            _put(server, where, kind, item, there, {})
+            found.update({(where, name): job for name, job in there.items()})
+    return list(found.values())
+
+
+# ---- states
+
+
+def app_reason(job: FoundJob) -> KubeReason:
+    """Return the reason of a job, from its Jobs, JobSet or Volcano job alone."""
+    reasons = [job_reason(each) for each in job.objects]
+    roles = [role for role, _ in job.layout]
+    missing = len(roles) - len(reasons) if job.kind == JOB else 0
+    open_ones = [reason for reason in reasons if not is_terminal(reason.state)]
+    failures = [
+        f"{roles[_role_index(each)]}: {reason.text}" if len(roles) > 1 else reason.text
+        for each, reason in zip(job.objects, reasons, strict=True)
+        if reason.state is AppState.FAILED
+    ]
+    if open_ones:
+        running = next((reason for reason in open_ones if reason.state is AppState.RUNNING), None)
+        if running is None and len(open_ones) < len(reasons):
+            running = KubeReason("running")
+        found = running or open_ones[0]
+        note = f"{failures[0]} (the other roles go on)" if failures else found.text
+        return KubeReason(found.code, note)
+    ended = next((reason for reason in reasons if reason.state is AppState.FAILED), None)
+    if ended is not None:
+        return KubeReason(ended.code, failures[0])
+    ended = next((reason for reason in reasons if reason.code == CANCELLED), None)
+    if ended is None and missing > 0:
+        return KubeReason(
+            UNKNOWN, f"{missing} of its {len(roles)} Jobs are gone, and how they ended is not known"
+        )
+    return ended or reasons[0]
+
+
+def brief(job: FoundJob) -> DescribeAppResponse:
+    """Describe a job without asking for its pods."""
+    reason = app_reason(job)
+    return DescribeAppResponse(
+        job.app_id,
+        reason.state,
+        num_restarts=_restarts(job),
+        msg=reason.text or NONE,
+        metadata=_metadata(job),
+        roles=_roles(job),
+        results=_results(job),
+    )
+
+
+def describe(job: FoundJob) -> DescribeAppResponse:
+    """Describe a job with its replicas: a call for its pods, and a few for what keeps it waiting."""
+    response = brief(job)
+    pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
+    by_replica = group_pods(pods)
+    reason = app_reason(job)
+    statuses: list[RoleStatus] = []
+    events = _Events(job)
+    for index, (role, count) in enumerate(job.layout):
+        replicas = []
+        for k in range(count):
+            attempts = by_replica.get((index, k), [])
+            replicas.append(_replica(job, reason, role, index, k, attempts, events))
+        statuses.append(RoleStatus(role, replicas))
+    response.roles_statuses = statuses
+    everyone = [replica for role in statuses for replica in role.replicas]
+    if not is_terminal(reason.state) and reason.code != SUSPENDED:
+        if any(replica.state is AppState.RUNNING for replica in everyone):
+            response.state = AppState.RUNNING
+        elif reason.code == WAITING:
+            said = next((replica.reason for replica in everyone if replica.reason), "")
+            response.msg = (made_no_pods(events.of_jobs()) if not pods else said) or response.msg
+    elif reason.code == SUSPENDED:
+        response.msg = why_suspended(job)
+    if response.state is AppState.FAILED:
+        failed = [replica for replica in everyone if replica.state is AppState.FAILED]
+        failed.sort(key=lambda replica: replica.ended_at or float("inf"))
+        if failed:
+            response.msg = f"{failed[0].role}/{failed[0].id}: {failed[0].reason}"
+            response.msg += f" ({len(failed)} of {len(everyone)} replicas failed)" if len(failed) > 1 else ""
+            response.structured_error_msg = failed[0].structured_error_msg
+    return response
+
+
+class _Events:
+    """What happened to a job's objects, asked for at most once for its Jobs and once for a pod that waits."""
+
+    def __init__(self, job: FoundJob) -> None:
+        self._job = job
+        self._of_jobs: list[dict[str, Any]] | None = None
+        self._of_pod: tuple[str, list[dict[str, Any]]] | None = None
+
+    def of_jobs(self) -> list[dict[str, Any]]:
+        """Return the events of the Jobs, the latest last."""
+        if self._of_jobs is None:
+            self._of_jobs = [event for each in self._job.objects for event in self._ask(names.name_of(each))]
+        return self._of_jobs
+
+    def of_pod(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the events of the first pod that is asked for; none of others, which wait for the same."""
+        name = names.name_of(pod)
+        if self._of_pod is None:
+            self._of_pod = (name, self._ask(name))
+        return self._of_pod[1] if self._of_pod[0] == name else []
+
+    def _ask(self, name: str) -> list[dict[str, Any]]:
+        try:
+            found, _ = self._job.server.items(
+                core_path("events", self._job.namespace), fieldSelector=f"involvedObject.name={name}"
+            )
+        except KubernetesError as error:
+            if error.status in (403, 404):  # they are no more than an explanation
+                return []
+            raise
+        return sorted(found, key=event_time)
+
+
+def replica_of(pod: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the index of a pod's role and of its replica; None if it is not one of ours."""
+    labels, notes = names.labels_of(pod), names.annotations_of(pod)
+    role = labels.get(names.LABEL_ROLE_INDEX, "")
+    index = (
+        labels.get(names.LABEL_REPLICA) or labels.get(names.INDEX_LABEL) or notes.get(names.INDEX_LABEL) or ""
+    )
+    return (int(role), int(index)) if role.isdecimal() and index.isdecimal() else None
+
+
+def group_pods(pods: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """Return the pods of each replica, the oldest first."""
+    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for pod in pods:
+        place = replica_of(pod)
+        if place is not None:
+            groups.setdefault(place, []).append(pod)
+    for group in groups.values():
+        group.sort(key=lambda pod: (str(pod["metadata"].get("creationTimestamp") or ""), names.name_of(pod)))
+    return groups
+
+
+def _replica(
+    job: FoundJob,
+    app: KubeReason,
+    role: str,
+    index: int,
+    k: int,
+    attempts: Sequence[dict[str, Any]],
+    events: _Events,
+) -> ReplicaStatus:
+    if not attempts:
+        state, text = _without_pod(job, app, index, k)
+        return ReplicaStatus(k, state, role, reason=text)
+    pod = attempts[-1]
+    is_pending = (pod.get("status") or {}).get("phase") in ("Pending", None)
+    reason = pod_reason(pod, events.of_pod(pod) if is_pending else ())
+    end = last_end(pod)
+    ended = is_terminal(reason.state)
+    state, text = reason.state, reason.text
+    if ended and state is AppState.FAILED and not is_terminal(app.state):
+        text = f"{text}; it may be started again" if text else "it may be started again"
+        state = AppState.PENDING
+        ended = is_final(job, index, k)
+        if ended:
+            state, text = reason.state, reason.text
+    elif app.code == CANCELLED and state is AppState.FAILED:
+        state, text = AppState.CANCELLED, app.text
+    running = (container_status(pod).get("state") or {}).get("running") or {}
+    started = seconds(
+        end.get("startedAt") or running.get("startedAt") or (pod.get("status") or {}).get("startTime")
+    )
+    return ReplicaStatus(
+        k,
+        state,
+        role,
+        str((pod.get("spec") or {}).get("nodeName") or ""),
+        structured_error_msg=report_of(end),
+        exit_code=end.get("exitCode") if end else None,
+        reason=text,
+        restarts=len(attempts)
+        - 1
+        + sum(container_status(each).get("restartCount") or 0 for each in attempts),
+        started_at=started,
+        ended_at=seconds(end.get("finishedAt")) if ended else None,
+    )
+
+
+def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[AppState, str]:
+    """Return the state of a replica that has no pod, from what its Job still knows of it."""
+    status = (_object_of_role(job, index) or {}).get("status") or {}
+    if in_indexes(k, status.get("completedIndexes")):
+        return AppState.SUCCEEDED, "its pod is gone"
+    if in_indexes(k, status.get("failedIndexes")):
+        return AppState.FAILED, "its pod is gone, and with it why it failed"
+    if app.state is AppState.SUCCEEDED:
+        return AppState.SUCCEEDED, "its pod is gone"
+    if app.code == CANCELLED:
+        return AppState.CANCELLED, app.text
+    if app.state is AppState.FAILED:
+        return AppState.CANCELLED, "stopped when the job failed; its pod is gone"
+    return AppState.PENDING, "suspended" if app.code == SUSPENDED else ""
+
+
+def is_final(job: FoundJob, index: int, k: int) -> bool:
+    """Tell whether a replica whose pod has failed will not get another one."""
+    item = _object_of_role(job, index)
+    if item is None:
+        return False
+    return in_indexes(k, (item.get("status") or {}).get("failedIndexes")) or is_terminal(
+        job_reason(item).state
+    )
+
+
+def _object_of_role(job: FoundJob, index: int) -> dict[str, Any] | None:
+    if job.kind != JOB:
+        return None
+    return next((each for each in job.objects if _role_index(each) == index), None)
+
+
+def in_indexes(index: int, text: str | None) -> bool:
+    """Tell whether an index is among those that a Job lists as ``1,3-5,7``."""
+    for part in (text or "").split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and int(first) <= index <= int(last or first):
+            return True
+    return False
+
+
+def why_suspended(job: FoundJob) -> str:
+    """Return what a suspended job waits for: Kueue's own words, and its position in the queue."""
+    queue = names.labels_of(job.objects[0]).get(names.QUEUE_LABEL)
+    if not queue:
+        return "Suspended: somebody has to resume it (spec.suspend)"
+    try:
+        text = _admission(job)
+        position = _position(job, queue)
+    except KubernetesError:  # they are no more than an explanation
+        text = position = ""
+    return "; ".join(part for part in (f"Suspended: waiting in the queue {queue}", position, text) if part)
+
+
+def workloads_path(job: FoundJob) -> str:
+    """Return the path of Kueue's workloads, in the version that the cluster serves; "" without Kueue."""
+    versions = job.server.groups().get(KUEUE) or []
+    return f"/apis/{KUEUE}/{versions[0]}/namespaces/{job.namespace}/workloads" if versions else ""
+
+
+def workloads(job: FoundJob) -> list[dict[str, Any]]:
+    """Return Kueue's workloads of a job."""
+    path = workloads_path(job)
+    if not path:
+        return []
+    uids = ",".join(str(each["metadata"].get("uid", "")) for each in job.objects)
+    return job.server.items(path, labelSelector=f"kueue.x-k8s.io/job-uid in ({uids})")[0]
+
+
+def _admission(job: FoundJob) -> str:
+    for workload in workloads(job):
+        conditions = {
+            each.get("type"): each for each in (workload.get("status") or {}).get("conditions") or []
+        }
+        for kind, wanted in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
+            found = conditions.get(kind) or {}
+            if found.get("status") == wanted and found.get("message"):
+                return " ".join(str(found["message"]).split())
+    return ""
+
+
+def _position(job: FoundJob, queue: str) -> str:
+    """Return the position of a job in its queue, from Kueue's visibility API."""
+    versions = job.server.groups().get(VISIBILITY) or []
+    if not versions:
+        return ""
+    path = f"/apis/{VISIBILITY}/{versions[0]}/namespaces/{job.namespace}/localqueues/{queue}/pendingworkloads"
+    pending = (job.server.find(path) or {}).get("items") or []
+    ours = {names.name_of(each) for each in workloads(job)}
+    for each in pending:
+        if names.name_of(each) in ours:
+            place = int(each.get("positionInLocalQueue") or 0) + 1
+            overall = int(each.get("positionInClusterQueue") or 0) + 1
+            return f"position {place} of {len(pending)} (in the whole ClusterQueue {overall})"
+    return ""
+
+
+# ---- the rest of a description
+
+
+def _restarts(job: FoundJob) -> int:
+    status = job.objects[0].get("status") or {}
+    if job.kind == JOBSET:
+        return int(status.get("restarts") or 0)
+    return int(status.get("retryCount") or 0) if job.kind == VOLCANO else 0
+
+
+def _metadata(job: FoundJob) -> dict[str, str]:
+    try:
+        found = json.loads(job.notes.get(names.NOTE_METADATA, "{}"))
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _templates(job: FoundJob) -> dict[int, tuple[Mapping[str, Any], int]]:
+    """Return the pod template of each role, with the number of its replicas."""
+    counts = [count for _, count in job.layout]
+    found: dict[int, tuple[Mapping[str, Any], int]] = {}
+    for item in job.objects:
+        spec = item.get("spec") or {}
+        templates = [each["template"] for each in spec.get("tasks") or []]
+        templates += [each["template"]["spec"]["template"] for each in spec.get("replicatedJobs") or []]
+        if job.kind == JOB and spec.get("template"):
+            templates.append(spec["template"])
+        for template in templates:
+            index = names.labels_of(template).get(names.LABEL_ROLE_INDEX, "0")
+            number = int(index) if index.isdecimal() else 0
+            found.setdefault(number, (template, counts[number] if number < len(counts) else 1))
+    return found
+
+
+def environment(template: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of a template's program that have values there."""
+    containers = (template.get("spec") or {}).get("containers") or [{}]
+    return {
+        each["name"]: each.get("value", "")
+        for each in containers[0].get("env") or []
+        if "valueFrom" not in each
+    }
+
+
+def _roles(job: FoundJob) -> list[Role]:
+    """Rebuild the roles as far as the cluster keeps them: without mounts and retry policies."""
+    roles = []
+    layout = job.layout
+    for index, (template, count) in sorted(_templates(job).items()):
+        containers = (template.get("spec") or {}).get("containers") or []
+        if not containers or index >= len(layout):
+            continue
+        main = containers[0]
+        limits = (main.get("resources") or {}).get("limits") or {}
+        resource = Resource(
+            cpu=int(str(limits.get("cpu", "-1000m")).removesuffix("m")) // 1000,
+            gpu=sum(int(amount) for key, amount in limits.items() if key.endswith("/gpu")),
+            memMB=int(limits["memory"].removesuffix("Mi"))
+            if str(limits.get("memory")).endswith("Mi")
+            else -1,
+        )
+        selector_ = (template.get("spec") or {}).get("nodeSelector") or {}
+        if selector_.get(INSTANCE_TYPE):
+            resource.capabilities[INSTANCE_TYPE] = selector_[INSTANCE_TYPE]
+        roles.append(
+            Role(
+                layout[index][0],
+                str(main.get("image", "")),
+                entrypoint=(main.get("command") or [""])[0],
+                args=list(main.get("args") or []),
+                env=environment(template),
+                num_replicas=count,
+                resource=resource,
+            )
+        )
+    return roles
+
+
+def _results(job: FoundJob) -> str | None:
+    for template, _ in _templates(job).values():
+        found = output_in(environment(template))
+        if found:
+            return found
+    return None
+
+
+def row(job: FoundJob) -> ListAppResponse:
+    """Return a job's row in a list."""
+    metadata = job.objects[0].get("metadata") or {}
+    reason = app_reason(job)
+    found = ListAppResponse(
+        job.app_id, reason.state, name=names.labels_of(job.objects[0]).get(names.LABEL_APP_NAME, "")
+    )
+    found.submitted_at = seconds(metadata.get("creationTimestamp"))
+    if is_terminal(reason.state):
+        ends = [_ended_at(each) for each in job.objects]
+        found.ended_at = max((end for end in ends if end), default=None)
+    return found
+
+
+def _ended_at(item: Mapping[str, Any]) -> float | None:
+    status = item.get("status") or {}
+    last = [
+        each.get("lastTransitionTime")
+        for each in status.get("conditions") or []
+        if each.get("status") == "True" and each.get("type") in ("Complete", "Failed", "Completed")
+    ]
+    return seconds(status.get("completionTime") or (last[-1] if last else None))

@@ -1,0 +1,182 @@
+"""Making a job's objects, exactly once, and what is left if that fails.
+
+Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the
+first one arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the
+Jobs exist, they become the owners, so that the cluster removes all of it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.schedulers.ids import random_id
+from trainyard.schedulers.kubernetes import names
+from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
+from trainyard.schedulers.kubernetes.observe import GROUP_OF_KIND, KUEUE, core_path, list_path
+from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
+from trainyard.schedulers.kubernetes.request import PODGROUP_API, KubernetesJob
+
+_NEEDED = {
+    JOBSET: "JobSet (https://jobset.sigs.k8s.io)",
+    VOLCANO: "Volcano (https://volcano.sh)",
+}
+_SCHEDULING = "scheduling.k8s.io"
+_PODGROUP_VERSIONS = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
+
+
+def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
+    """Check that the cluster has what the job needs, and return it in the versions that the cluster serves.
+
+    Raises:
+        ConfigError: it lacks JobSet, Volcano, Kueue or PodGroups.
+        KubernetesError: it cannot be asked.
+    """
+    needs_groups = any(each["kind"] == "PodGroup" for each in job.manifests)
+    queued = any(names.QUEUE_LABEL in names.labels_of(each) for each in job.running())
+    if job.kind == JOB and not needs_groups and not queued:
+        return job
+    groups = server.groups()
+    if job.kind in GROUP_OF_KIND and GROUP_OF_KIND[job.kind] not in groups:
+        raise ConfigError(
+            f"the cluster {server.connection.server} has no {_NEEDED[job.kind]}; nothing was sent",
+            hint="Leave out kind and queue: a plain Job needs nothing that Kubernetes itself has not.",
+        )
+    if queued and KUEUE not in groups:
+        raise ConfigError(
+            f"the cluster {server.connection.server} has no Kueue, and nobody else would start a job "
+            "in a local_queue; "
+            "nothing was sent",
+            hint="Leave local_queue out.",
+        )
+    if not needs_groups:
+        return job
+    version = _podgroup_version(server)
+    for each in job.manifests:
+        if each["kind"] == "PodGroup":
+            each["apiVersion"] = f"{_SCHEDULING}/{version}"
+    return job
+
+
+def _podgroup_version(server: ApiServer) -> str:
+    served = server.groups().get(_SCHEDULING) or []
+    for version in _PODGROUP_VERSIONS:
+        if version in served:
+            kinds = (server.find(f"/apis/{_SCHEDULING}/{version}") or {}).get("resources") or []
+            if any(each.get("name") == "podgroups" for each in kinds):
+                return version
+    raise ConfigError(
+        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and "
+        f"{server.connection.server} does not serve "
+        "them; nothing was sent",
+        hint="They are off by default (feature gate GenericWorkload). Kueue (local_queue=NAME) and Volcano "
+        "(queue=NAME) place jobs as a whole too.",
+    )
+
+
+def path_of(manifest: dict[str, Any]) -> str:
+    """Return the path of the list that an object belongs to."""
+    api, kind = manifest["apiVersion"], manifest["kind"]
+    namespace = manifest["metadata"]["namespace"]
+    root = "/api/v1" if api == "v1" else f"/apis/{api}"
+    return f"{root}/namespaces/{namespace}/{kind.lower()}s"
+
+
+def try_out(server: ApiServer, job: KubernetesJob) -> None:
+    """Have the API server check all objects without making them.
+
+    Raises:
+        KubernetesError: it would refuse one: permissions, quota, policies, unknown fields.
+    """
+    for manifest in job.manifests:
+        server.create(path_of(manifest), manifest, dry_run=True)
+
+
+def submit(server: ApiServer, job: KubernetesJob) -> None:
+    """Make the objects of a job. After a failure none is left, as far as the server can be reached.
+
+    Raises:
+        KubernetesError: the server refused one, or could not be reached.
+    """
+    token = random_id()
+    made: list[dict[str, Any]] = []
+    try:
+        for manifest in job.manifests:
+            made.append(_create(server, manifest, token))  # noqa: PERF401 - what is made is removed on failure
+    except TrainyardError as error:
+        uncertain = isinstance(error, KubernetesError) and error.status in (0, 500, 502, 503, 504)
+        attempts = [*made, *job.manifests[len(made) : len(made) + uncertain]]
+        _remove(server, attempts)
+        raise
+    _own(server, job, made)
+
+
+def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str, Any]:
+    notes = {**names.annotations_of(manifest), names.NOTE_SUBMISSION: token}
+    marked = {**manifest, "metadata": {**manifest["metadata"], "annotations": notes}}
+    path = path_of(manifest)
+    try:
+        found: dict[str, Any] = server.create(path, marked)
+    except KubernetesError as error:
+        if error.status != 409:
+            raise
+        there = server.find(f"{path}/{names.name_of(manifest)}")
+        if there is None or names.annotations_of(there).get(names.NOTE_SUBMISSION) != token:
+            raise
+        found = there  # our own request, whose answer was lost
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **found}
+
+
+def _own(server: ApiServer, job: KubernetesJob, made: list[dict[str, Any]]) -> None:
+    """Make what runs pods the owner of the rest. Without the permission, `delete` removes that."""
+    running = [each for each in made if each["kind"] in ("Job", "JobSet")]
+    owners = [
+        {
+            "apiVersion": each["apiVersion"],
+            "kind": each["kind"],
+            "name": names.name_of(each),
+            "uid": each["metadata"].get("uid", ""),
+        }
+        for each in running
+    ]
+    for each in made:
+        if each not in running:
+            change = {"metadata": {"ownerReferences": owners}}
+            try:
+                server.merge(f"{path_of(each)}/{names.name_of(each)}", change)
+            except KubernetesError as error:
+                import warnings
+
+                warnings.warn(
+                    f"the {each['kind']} {names.name_of(each)} will not go with its job by itself, only with "
+                    f"`trainyard delete` or `trainyard gc`: {error.message}",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+
+
+def _remove(server: ApiServer, manifests: Iterable[dict[str, Any]]) -> None:
+    for each in manifests:
+        try:
+            server.delete(f"{path_of(each)}/{names.name_of(each)}")
+        except KubernetesError:
+            continue
+
+
+def delete_all(server: ApiServer, kind: str, namespace: str, job_names: Iterable[str]) -> None:
+    """Delete everything that belongs to jobs, with a few calls for all of them: pods and logs go too.
+
+    Raises:
+        KubernetesError: the server refused it or could not be reached; it can be repeated.
+    """
+    from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL, selector
+
+    wanted = sorted(job_names)
+    paths = [list_path(kind, namespace), core_path("services", namespace), core_path("secrets", namespace)]
+    for start in range(0, len(wanted), NAMES_PER_CALL):
+        chosen = selector(wanted[start : start + NAMES_PER_CALL])
+        server.request("DELETE", paths[0], labelSelector=chosen, propagationPolicy="Background")
+        for path in paths[1:]:
+            for each in server.items(path, labelSelector=chosen)[0]:
+                server.delete(f"{path}/{names.name_of(each)}")

@@ -1,0 +1,87 @@
+"""Options of Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.specs.options import option
+
+SPREAD = "SPREAD"
+#: https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
+STRATEGIES = (SPREAD, "STRICT_SPREAD", "PACK", "STRICT_PACK")
+
+
+@dataclass
+class RayOpts:
+    """How a job runs on a Ray cluster."""
+
+    dashboard_address: str | None = option(
+        "address of the cluster's dashboard, such as http://head:8265; by default that of "
+        "RAY_API_SERVER_ADDRESS or RAY_ADDRESS, or else 127.0.0.1:8265",
+        default=None,
+        sends="to",
+    )
+    headers: dict[str, str] | None = option(
+        "headers of every request, for a proxy before the dashboard; RAY_JOB_HEADERS by default",
+        default=None,
+        secret=True,
+    )
+    verify: str = option(
+        "whether https is checked: true, false, or a file or directory with certificates of authorities",
+        default="true",
+        sends="to",
+    )
+    requirements: str | None = option(
+        "a requirements.txt of this machine, whose packages Ray installs for this job with pip",
+        default=None,
+        sends="from",
+    )
+    runtime_env: str | None = option(
+        "more of Ray's runtime environment, as JSON or a JSON file: conda, pip, uv, config, ...",
+        default=None,
+        sends="from",
+    )
+    placement: str = option(
+        "how replicas are placed on nodes: SPREAD, STRICT_SPREAD, PACK or STRICT_PACK", default=SPREAD
+    )
+    placement_timeout: float | None = option(
+        "fail the job if there is no room for it within this many seconds; by default it waits",
+        default=None,
+    )
+    label_selector: dict[str, str] | None = option(
+        "labels that the nodes of the replicas must have, such as ray.io/accelerator-type:H100; Ray 2.49 or "
+        "newer",
+        default=None,
+    )
+    entrypoint_num_cpus: float | None = option("CPUs that are reserved for the driver", default=None)
+    entrypoint_num_gpus: float | None = option("GPUs that are reserved for the driver", default=None)
+    entrypoint_memory: int | None = option("bytes of memory that are reserved for the driver", default=None)
+    entrypoint_resources: dict[str, str] | None = option(
+        "custom resources that are reserved for the driver, so that it runs on a node that has them",
+        default=None,
+    )
+    entrypoint_label_selector: dict[str, str] | None = option(
+        "labels that the driver's node must have", default=None
+    )
+    job_dir: str | None = option(
+        "directory that all nodes share: replicas work in JOB_DIR/APP_ID, and their logs are kept there; a "
+        "temporary directory of each node by default",
+        default=None,
+    )
+    python: str | None = option(
+        "the Python on the nodes that has Ray; by default python or python3 in their PATH", default=None
+    )
+    timeout: float | None = option(
+        "stop the job after this many seconds, waiting for room not counted", default=None
+    )
+    grace_period: float = option(
+        "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0
+    )
+    fail_fast: bool = option(
+        "stop the other replicas when one has failed for good; by default they go on", default=False
+    )
+    metadata: dict[str, str] | None = option("metadata of Ray's job, beside ours", default=None)
+    cluster_config_file: str | None = option(
+        "not read any more: give dashboard_address, which `ray get-head-ip FILE` helps to find", default=None
+    )
+    cluster_name: str | None = option("not read any more: give dashboard_address", default=None)

@@ -1,0 +1,198 @@
+"""The request to Ray: a submission for its Jobs API, and the plan that the job's driver carries out.
+
+The plan travels as a package, not in the submission: Ray shows submissions, environment variables included,
+to everybody who may look at its dashboard.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.ray.rules import check_options, check_roles, runtime_environment
+from trainyard.specs.training import grace_variables, output_of, specification
+from trainyard.system.identity import user_name
+
+if TYPE_CHECKING:
+    from trainyard.schedulers.ray.options import RayOpts
+    from trainyard.schedulers.responses import Dependency
+    from trainyard.specs.app import AppDef, Role
+
+#: Keys of our metadata.
+VERSION, NAME, USER, ROLES, RESULTS, TOKEN = (
+    f"trainyard.{key}" for key in ("version", "name", "user", "roles", "results", "token")
+)
+DRIVER = "ray_driver.py"
+#: Seconds that the driver has beyond the replicas' grace period, before Ray kills it too.
+DRIVER_GRACE = 15
+STOP_WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
+
+
+@dataclass
+class RayRequest:
+    """A job for Ray.
+
+    Args:
+        app_id: the job's id, which is its submission id in Ray.
+        address: the dashboard's URL.
+        submission: what is sent to ``POST /api/jobs/``; the plan's package is added when it is sent.
+        plan: what the driver reads.
+    """
+
+    app_id: str
+    address: str
+    submission: dict[str, Any]
+    plan: dict[str, Any]
+    after: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def whole_plan(self) -> dict[str, Any]:
+        """The plan with the jobs to wait for."""
+        return {**self.plan, "after": self.after}
+
+    def shown(self) -> dict[str, Any]:
+        """Return the request as JSON values, with secrets masked."""
+        from trainyard.redaction import Redactor
+
+        redactor = Redactor()
+        return {
+            "address": self.address,
+            "POST /api/jobs/": redactor.json(self.submission),
+            "plan": {
+                **self.whole_plan,
+                "roles": [
+                    {**role, "argv": redactor.args(role["argv"]), "env": redactor.json(role["env"])}
+                    for role in self.plan["roles"]
+                ],
+            },
+        }
+
+    def __str__(self) -> str:
+        return json.dumps(self.shown(), indent=2, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def make_request(app: AppDef, opts: RayOpts, app_id: str, address: str, package: str) -> RayRequest:
+    """Make a job's request.
+
+    Args:
+        app: the job.
+        opts: the options.
+        app_id: its id.
+        address: the dashboard's URL.
+        package: URI of the package with code, driver and toolkit.
+
+    Raises:
+        ConfigError: Ray cannot run the job, or an option cannot be used.
+    """
+    check_options(opts)
+    check_roles(app)
+    env = runtime_environment(opts)
+    stop_wait = str(math.ceil(opts.grace_period) + DRIVER_GRACE)
+    env["env_vars"] = {STOP_WAIT_VARIABLE: stop_wait, **env.get("env_vars", {})}
+    env["working_dir"] = package
+    submission: dict[str, Any] = {
+        "entrypoint": _entrypoint(opts.python),
+        "submission_id": app_id,
+        "runtime_env": env,
+        "metadata": {**app.metadata, **(opts.metadata or {}), **_metadata(app, opts, app_id)},
+    }
+    given = {
+        "entrypoint_num_cpus": opts.entrypoint_num_cpus,
+        "entrypoint_num_gpus": opts.entrypoint_num_gpus,
+        "entrypoint_memory": opts.entrypoint_memory,
+        "entrypoint_resources": _amounts("entrypoint_resources", opts.entrypoint_resources),
+        "entrypoint_label_selector": opts.entrypoint_label_selector,
+    }
+    submission |= {name: value for name, value in given.items() if value is not None}
+    plan = {
+        "app_id": app_id,
+        "grace": opts.grace_period,
+        "timeout": opts.timeout,
+        "placement_timeout": opts.placement_timeout,
+        "strategy": opts.placement,
+        "fail_fast": opts.fail_fast,
+        "job_dir": opts.job_dir or "",
+        "roles": [_role(role, opts) for role in app.roles],
+    }
+    return RayRequest(app_id, address, submission, plan)
+
+
+def _entrypoint(python: str | None) -> str:
+    """Return the shell's command for the driver: by the first Python that has Ray."""
+    if python is not None:
+        return f"{shlex.quote(python)} {DRIVER}"
+    has_ray = "import importlib.util as u, sys; sys.exit(u.find_spec('ray') is None)"
+    return (
+        f'for p in python python3; do "$p" -c "{has_ray}" 2>/dev/null && exec "$p" {DRIVER}; done; '
+        'echo "trainyard: neither python nor python3 in PATH has Ray: $PATH (-cfg python=...)"; exit 127'
+    )
+
+
+def _metadata(app: AppDef, opts: RayOpts, app_id: str) -> dict[str, str]:
+    from trainyard import __version__
+
+    trained = [specification(role.metadata) for role in app.roles]
+    results = next((output_of(each, app_id) for each in trained if each), "")
+    if not results and opts.job_dir and any(trained):
+        results = f"{opts.job_dir.rstrip('/')}/{app_id}"
+    found = {
+        VERSION: __version__,
+        NAME: app.name,
+        USER: user_name(),
+        ROLES: json.dumps([[role.name, role.num_replicas] for role in app.roles]),
+    }
+    return {**found, RESULTS: results} if results else found
+
+
+def _role(role: Role, opts: RayOpts) -> dict[str, Any]:
+    env = dict(role.env)
+    elastic = role.min_replicas is not None and role.min_replicas < role.num_replicas
+    return {
+        "name": role.name,
+        "replicas": role.num_replicas,
+        "min": role.min_replicas if elastic else None,
+        "max_retries": role.max_retries,
+        "policy": role.retry_policy.value,
+        "argv": [role.entrypoint, *role.args],
+        "env": {**env, **grace_variables(env, opts.grace_period)},
+        "bundle": bundle_of(role),
+        "labels": dict(opts.label_selector or {}),
+    }
+
+
+def bundle_of(role: Role) -> dict[str, float]:
+    """Return what Ray reserves for a replica: CPUs (1 where nothing is said), GPUs, memory and devices."""
+    resource = role.resource
+    found: dict[str, float] = {}
+    if resource.cpu != 0:
+        found["CPU"] = resource.cpu if resource.cpu > 0 else 1
+    if resource.gpu > 0:
+        found["GPU"] = resource.gpu
+    if resource.memMB > 0:
+        found["memory"] = resource.memMB << 20
+    found |= {name: count for name, count in resource.devices.items() if count > 0}
+    return found or {"CPU": 0.001}  # Ray refuses room for nothing
+
+
+def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | None:
+    if given is None:
+        return None
+    try:
+        return {key: float(value) for key, value in given.items()}
+    except ValueError:
+        raise ConfigError(
+            f"{name}: an amount is not a number", hint=f"Example: -cfg {name}=special:1"
+        ) from None
+
+
+def add_dependencies(request: RayRequest, dependencies: list[Dependency]) -> None:
+    """Let the driver wait for other jobs of the cluster before it looks for room."""
+    request.after = [{"job": each.app_id, "any": each.any_end} for each in dependencies]

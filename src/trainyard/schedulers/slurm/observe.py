@@ -1,0 +1,491 @@
+"""What Slurm says of jobs: the output of squeue, sacct and sinfo, of old and new versions, as values. Pure.
+
+Text is asked for in a format of ours, since its fields have been the same for many years, and since ``squeue
+--json`` lists all jobs of all users before 23.02. From 23.11 on the JSON is asked for, which has more. Its
+schema changes: states became lists (data parser 0.0.40), numbers became ``{"set", "infinite", "number"}``
+(0.0.39). Both are read here; fields that are not known are not looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+from trainyard.lazy_dataclass import dataclass, field
+from trainyard.schedulers.hpc.queries import NativeJob, NativeReplica
+from trainyard.schedulers.slurm.reasons import TIME_LIMIT_STATES, reason_of, state_of
+from trainyard.specs.status import AppState, is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+#: The fields of squeue's text, see squeue(1), --format. The reason comes last but one: it may hold any
+#: character.
+QUEUE_FORMAT = "%A|%i|%j|%T|%N|%V|%S|%e|%u|%k|%r"
+#: The fields of sacct's text, see sacct(1), --format.
+ACCOUNTING_FIELDS = "JobIDRaw,JobID,JobName,State,ExitCode,NodeList,Submit,Start,End,Reason"
+#: The format in which both are asked to write times.
+TIME_FORMAT = "%s"
+#: From this version on, squeue's JSON is of the jobs that were asked for, with states as lists.
+JSON_SINCE = (23, 11)
+
+
+@dataclass
+class Entry:
+    """One job, array task or component of a heterogeneous job, in one run.
+
+    ``task`` is a text of indices such as ``0-3,7%2`` for tasks that have not been started; "" for other jobs.
+    """
+
+    job_id: str
+    name: str
+    native_state: str
+    state: AppState
+    reason: str
+    task: str = ""
+    component: int | None = None
+    nodes: str = ""
+    exit_code: int | None = None
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    restarts: int = 0
+    raw_id: str = ""
+
+
+@dataclass
+class SlurmJob(NativeJob):
+    """A submission, with the plain job id and the node for a step beside each task, or on each node."""
+
+    places: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+# ---- jobs
+
+
+def jobs_of(entries: Iterable[Entry]) -> list[SlurmJob]:
+    """Put the tasks of arrays and the components of heterogeneous jobs together; one value for each
+    submission.
+
+    Of several entries of the same thing, such as the runs of a requeued job, the last one counts.
+    """
+    grouped: dict[str, dict[tuple[str, int | None], Entry]] = {}
+    for entry in entries:
+        grouped.setdefault(entry.job_id, {})[entry.task, entry.component] = entry
+    return [_job(job_id, list(parts.values())) for job_id, parts in grouped.items()]
+
+
+def _job(job_id: str, parts: list[Entry]) -> SlurmJob:
+    tasks: dict[int, Entry] = {}
+    for (
+        entry
+    ) in parts:  # tasks that have been started come after the rest of the array, or have their own text
+        for task in task_indices(entry.task):
+            if task not in tasks or not entry.task or entry.task.isdecimal():
+                tasks[task] = entry
+    units = list(tasks.values()) or parts
+    leader = _leader(units)
+    job = SlurmJob(
+        native_id=job_id,
+        app_id=leader.name,
+        state=leader.state,
+        native_state=leader.native_state,
+        reason=reason_of(leader.native_state, leader.reason),
+        exit_code=leader.exit_code,
+        submitted_at=_first(entry.submitted_at for entry in units),
+        started_at=_first(entry.started_at for entry in units),
+        ended_at=max((entry.ended_at or 0 for entry in units), default=0) or None,
+        restarts=max(entry.restarts for entry in units),
+        by_time_limit=any(entry.native_state in TIME_LIMIT_STATES for entry in units),
+    )
+    if not is_terminal(job.state):
+        job.ended_at = None
+    if tasks:
+        job.replicas = {
+            task: NativeReplica(
+                entry.state,
+                entry.native_state,
+                entry.exit_code,
+                next(iter(expand_hosts(entry.nodes)), ""),
+                reason_of(entry.native_state, entry.reason),
+            )
+            for task, entry in tasks.items()
+        }
+        job.places = {task: (tasks[task].raw_id, said.host) for task, said in job.replicas.items()}
+    else:
+        places = [
+            (entry.raw_id, host)
+            for entry in sorted(units, key=_component)
+            for host in expand_hosts(entry.nodes)
+        ]
+        job.hosts = [host for _, host in places]
+        job.places = dict(enumerate(places))
+    return job
+
+
+def _component(entry: Entry) -> int:
+    return entry.component or 0
+
+
+def _first(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time), default=None)
+
+
+def _leader(units: list[Entry]) -> Entry:
+    """Return the part that the state of the whole follows from."""
+    open_ones = [entry for entry in units if not is_terminal(entry.state)]
+    if open_ones:
+        order = [AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING]
+        found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 3)
+        if found.state == AppState.PENDING and len(open_ones) < len(units):
+            found = copy.copy(found)
+            found.state = AppState.RUNNING  # some have ended: the job is under way
+        return found
+    order = [AppState.FAILED, AppState.CANCELLED, AppState.SUCCEEDED]
+    return min(units, key=lambda entry: order.index(entry.state))
+
+
+def task_indices(text: str) -> list[int]:
+    """Return the indices in a text such as ``0-3,7,10-20:5%2``; [] if there are none."""
+    found: list[int] = []
+    for part in text.split("%")[0].strip("[]").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip())
+        if match:
+            last = int(match[2] or match[1])
+            found += range(int(match[1]), last + 1, int(match[3] or 1))
+    return found
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Return the hosts of a list such as ``n[1-2,07],login1``, in order."""
+    hosts: list[str] = []
+    for part in _split_outside(text):
+        match = re.match(r"([^\[]*)\[([^\]]*)\](.*)\Z", part)
+        if match is None:
+            hosts += [part] if part not in ("", "(null)", "None assigned", "None") else []
+            continue
+        for item in match[2].split(","):
+            first, _, last = item.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                hosts += expand_hosts(f"{match[1]}{number:0{len(first)}d}{match[3]}")
+    return hosts
+
+
+def _split_outside(text: str) -> Iterator[str]:
+    """Split at the commas that are not in brackets."""
+    return iter(re.split(r",(?![^\[]*\])", text))
+
+
+# ---- text
+
+
+def queue_from_text(text: str) -> list[Entry]:
+    """Read squeue's text of `QUEUE_FORMAT`. Lines that are cut off are left out: absent is not ended."""
+    entries = []
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) < 11:
+            continue
+        # a name or comment may have the separator; the ids, and what has a fixed form, do not
+        raw, job_id, rest = fields[0], fields[1], fields[2:]
+        at = next((i for i, word in enumerate(rest) if i and _is_state(word) and _is_time(rest, i + 2)), 1)
+        name, (state, nodes, submitted, started, ended) = "|".join(rest[:at]), rest[at : at + 5]
+        reason = rest[-1]
+        base, task, component = split_id(job_id)
+        ours, native = state_of(state)
+        entries.append(
+            Entry(
+                base,
+                name,
+                native,
+                ours,
+                reason,
+                task,
+                component,
+                nodes,
+                None,
+                seconds(submitted),
+                seconds(started) if ours != AppState.PENDING else None,
+                seconds(ended) if is_terminal(ours) else None,
+                raw_id=raw,
+            )
+        )
+    return entries
+
+
+def accounting_from_text(text: str) -> list[Entry]:
+    """Read sacct's --parsable2 text of `ACCOUNTING_FIELDS`."""
+    entries = []
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) < 10 or fields[0] == "JobIDRaw" or "." in fields[0]:
+            continue
+        raw, job_id = fields[:2]
+        tail = fields[-7:] if len(fields) == 10 else None
+        at = next(
+            (i for i in range(3, len(fields) - 1) if _is_state(fields[i]) and _EXIT.fullmatch(fields[i + 1])),
+            3,
+        )
+        if tail is None and len(fields) - at < 7:
+            continue
+        name = "|".join(fields[2:at])
+        state, exit_code, nodes, submitted, started, ended = fields[at : at + 6]
+        reason = "|".join(fields[at + 6 :])
+        base, task, component = split_id(job_id)
+        ours, native = state_of(state)
+        by = re.match(r"CANCELLED by (\S+)", state)
+        entries.append(
+            Entry(
+                base,
+                name,
+                native,
+                ours,
+                reason if not by else "",
+                task,
+                component,
+                nodes,
+                exit_code_of(exit_code) if is_terminal(ours) else None,
+                seconds(submitted),
+                seconds(started),
+                seconds(ended) if is_terminal(ours) else None,
+                raw_id=raw,
+            )
+        )
+    return entries
+
+
+_EXIT = re.compile(r"\d+:\d+")
+
+
+def _is_state(word: str) -> bool:
+    return re.fullmatch(r"[A-Z][A-Z_]+\+?( by \S+)?", word) is not None
+
+
+def _is_time(fields: list[str], index: int) -> bool:
+    return index < len(fields) and (fields[index] in ("N/A", "Unknown") or seconds(fields[index]) is not None)
+
+
+def split_id(text: str) -> tuple[str, str, int | None]:
+    """Split a job's id as it is printed into id, tasks and component: ``4_[2-5%2]``, ``4_0``, ``6+1``."""
+    base, _, task = text.partition("_")
+    if task:
+        return base, task.strip("[]"), None
+    base, _, component = text.partition("+")
+    return base, "", int(component) if component.isdecimal() else None
+
+
+def exit_code_of(text: str) -> int | None:
+    """Return the exit code of ``CODE:SIGNAL``, 128 + N after signal N."""
+    code, _, signal = text.partition(":")
+    if not code.isdecimal():
+        return None
+    return 128 + int(signal) if signal.isdecimal() and int(signal) else int(code)
+
+
+def seconds(text: str) -> float | None:
+    """Return a time as seconds since the epoch, None if it is not known; local times are taken too."""
+    if text.isdecimal():
+        return float(text) or None
+    import time
+
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+# ---- JSON
+
+
+def queue_from_json(text: str) -> list[Entry]:
+    """Read ``squeue --json``.
+
+    Raises:
+        ValueError: it is not JSON, or has no jobs.
+    """
+    return [_queue_entry(job) for job in _jobs_in(text)]
+
+
+def accounting_from_json(text: str) -> list[Entry]:
+    """Read ``sacct --json``.
+
+    Raises:
+        ValueError: it is not JSON, or has no jobs.
+    """
+    return [_accounting_entry(job) for job in _jobs_in(text)]
+
+
+def _jobs_in(text: str) -> list[dict[str, Any]]:
+    document = json.loads(text)
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list):
+        raise ValueError("there is no list of jobs")  # noqa: TRY004 - it is the text that is wrong
+    return [job for job in jobs if isinstance(job, dict) and number(job.get("job_id")) is not None]
+
+
+def _queue_entry(job: dict[str, Any]) -> Entry:
+    state, native = state_of(job.get("job_state") or "")
+    array, het = number(job.get("array_job_id")), number(job.get("het_job_id"))
+    task = number(job.get("array_task_id"))
+    tasks = (
+        str(task) if array and task is not None else str(job.get("array_task_string") or "") if array else ""
+    )
+    raw = str(number(job["job_id"]))
+    return Entry(
+        job_id=str(array or het or raw),
+        name=str(job.get("name") or ""),
+        native_state=native,
+        state=state,
+        reason=str(job.get("state_reason") or ""),
+        task=tasks,
+        component=number(job.get("het_job_offset")) if het else None,
+        nodes=str(job.get("nodes") or ""),
+        exit_code=_exit_code(job.get("exit_code")) if is_terminal(state) else None,
+        submitted_at=number(job.get("submit_time")) or None,
+        started_at=(number(job.get("start_time")) or None) if state != AppState.PENDING else None,
+        ended_at=(number(job.get("end_time")) or None) if is_terminal(state) else None,
+        restarts=number(job.get("restart_cnt")) or 0,
+        raw_id=raw,
+    )
+
+
+def _accounting_entry(job: dict[str, Any]) -> Entry:
+    said = job.get("state") or {}
+    state, native = state_of(said.get("current") or "")
+    array, het, times = job.get("array") or {}, job.get("het") or {}, job.get("time") or {}
+    raw = str(number(job["job_id"]))
+    array_id, het_id, task = (
+        number(array.get("job_id")),
+        number(het.get("job_id")),
+        number(array.get("task_id")),
+    )
+    tasks = str(task) if task is not None else str(array.get("task") or "")
+    return Entry(
+        job_id=str(array_id or het_id or raw),
+        name=str(job.get("name") or ""),
+        native_state=native,
+        state=state,
+        reason=str(said.get("reason") or ""),
+        task=tasks if array_id else "",
+        component=number(het.get("job_offset")) if het_id else None,
+        nodes=str(job.get("nodes") or ""),
+        exit_code=_exit_code(job.get("exit_code")) if is_terminal(state) else None,
+        submitted_at=number(times.get("submission")) or None,
+        started_at=number(times.get("start")) or None,
+        ended_at=(number(times.get("end")) or None) if is_terminal(state) else None,
+        restarts=number(job.get("restart_cnt")) or 0,
+        raw_id=raw,
+    )
+
+
+def number(value: Any) -> int | None:
+    """Return a number of Slurm's JSON: plain, or ``{"set", "infinite", "number"}``; None if it is not set."""
+    if isinstance(value, dict):
+        if value.get("infinite") or not value.get("set", True):
+            return None
+        value = value.get("number", value.get("id"))
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value)
+
+
+def _exit_code(value: Any) -> int | None:
+    """Return an exit code: a wait status before 23.02, an object later."""
+    if not isinstance(value, dict):
+        status = number(value)
+        if status is None:
+            return None
+        return 128 + (status & 127) if status & 127 else status >> 8
+    signal = value.get("signal") or {}
+    if isinstance(signal, dict):
+        signal = signal.get("id", signal.get("signal_id"))
+    killed = number(signal)
+    return 128 + killed if killed else number(value.get("return_code"))
+
+
+# ---- versions and partitions
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Return the version in ``slurm 24.05.3`` or ``slurm-wlm 22.05.8``; (0, 0) if it is not found."""
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+#: The fields of sinfo's text, see sinfo(1), --format: nodes of a partition that are alike share a line.
+PARTITION_FORMAT = "%P|%a|%l|%L|%D|%c|%m|%G|%T"
+
+
+@dataclass
+class Nodes:
+    """Nodes of a partition that are alike. Times are Slurm's texts; ``default_time`` may be ``n/a``."""
+
+    partition: str
+    is_up: bool
+    max_time: str
+    default_time: str
+    count: int
+    cpus: int
+    memory: int
+    gpus: int
+    state: str
+
+
+def partitions_from_text(text: str) -> list[Nodes]:
+    """Read sinfo's text of `PARTITION_FORMAT`."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != 9:
+            continue
+        name, availability, most, default, count, cpus, memory, gres, state = fields
+        found.append(
+            Nodes(
+                name,
+                availability == "up",
+                most,
+                default,
+                _leading(count),
+                _leading(cpus),
+                _leading(memory),
+                gpus_in(gres),
+                state.rstrip("*~#!%$@^-+"),
+            )
+        )
+    return found
+
+
+def gpus_in(gres: str) -> int:
+    """Return how many GPUs are in a text such as ``gpu:h100:4(S:0-1),nvme:1``."""
+    total = 0
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, _, rest = part.partition(":")
+        count = rest.rpartition(":")[2] or "1"
+        if name == "gpu":
+            total += int(count) if count.isdecimal() else 1
+    return total
+
+
+def _leading(text: str) -> int:
+    match = re.match(r"\d+", text)  # "8+": at least so many
+    return int(match[0]) if match else 0
+
+
+def minutes(text: str) -> float | None:
+    """Return a time limit in minutes; None for one without an end or not known.
+
+    sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes,
+    days-hours:minutes:seconds.
+    """
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        return None
+    days, first, second, third = (int(part) if part is not None else None for part in match.groups())
+    if days is not None:
+        return days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
+    if third is not None:
+        return (first or 0) * 60 + (second or 0) + third / 60
+    return (first or 0) + (second or 0) / 60

@@ -1,0 +1,83 @@
+"""Options of Slurm. Those that its predecessor had keep their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.schedulers.hpc.options import HpcOpts
+from trainyard.specs.options import option
+
+#: What starts the containers of a job, if it has any.
+PYXIS, APPTAINER, SINGULARITY, OCI = "pyxis", "apptainer", "singularity", "oci"
+RUNTIMES = (PYXIS, APPTAINER, SINGULARITY, OCI)
+#: Options whose names are not those of their fields.
+HYPHENATED = {"mail_user": "mail-user", "mail_type": "mail-type"}
+#: How GPUs are asked for.
+GPUS_PER_NODE, GRES = "gpus-per-node", "gres"
+
+
+@dataclass
+class SlurmOpts(HpcOpts):
+    """How a job runs on Slurm."""
+
+    partition: str | None = option(
+        "partition, or several separated by ','; Slurm's default one otherwise", default=None
+    )
+    time: str | None = option(
+        "time limit: minutes, hours:minutes:seconds or days-hours; by default the partition's", default=None
+    )
+    account: str | None = option("account that is charged", default=None)
+    qos: str | None = option("quality of service", default=None)
+    reservation: str | None = option("reservation to run in", default=None)
+    constraint: str | None = option("features that the nodes must have, such as 'h100&ib'", default=None)
+    nodelist: str | None = option("nodes to use, such as n[1-4]", default=None)
+    exclude: str | None = option("nodes not to use", default=None)
+    exclusive: bool = option("share no node with other jobs", default=False)
+    comment: str | None = option("comment of the job", default=None)
+    mail_user: str | None = option("whom Slurm writes to", default=None)
+    mail_type: str | None = option("when Slurm writes: BEGIN, END, FAIL, REQUEUE, ALL, ...", default=None)
+    job_dir: str | None = option(
+        "the predecessor's name for shared_dir: where code, logs and results of jobs lie",
+        default=None,
+        sends="to",
+    )
+    gpu_flag: str = option(
+        "how GPUs are asked for: gpus-per-node, or gres where the site wants that", default=GPUS_PER_NODE
+    )
+    gpu_type: str | None = option("type of the GPUs as Slurm calls it, such as h100", default=None)
+    gres: str | None = option(
+        "generic resources of each node in Slurm's words, such as gpu:a100:4,nvme:1; nothing else "
+        "asks for GPUs then",
+        default=None,
+    )
+    switches: str | None = option(
+        "most leaf switches to use, and how long to wait for that: 1@12:00:00", default=None
+    )
+    segment: int | None = option(
+        "nodes of a block that belong together, as --segment of Slurm 24.05 and newer", default=None
+    )
+    replicas_per_node: int = option("replicas on each node", default=1)
+    array: bool = option(
+        "run the replicas independently, as an array: each starts when there is room for it", default=False
+    )
+    array_throttle: int | None = option("at most so many tasks of an array at a time", default=None)
+    requeue: bool = option(
+        "have Slurm start the job again after the loss of a node or preemption; it goes on from its "
+        "last checkpoint",
+        default=True,
+    )
+    container: str | None = option(
+        "what runs the role's image: pyxis (srun --container-image), apptainer, singularity, or oci "
+        "(srun --container, the image is a bundle's path); by default the nodes themselves run the program",
+        default=None,
+    )
+    sbatch_args: list[str] | None = option(
+        "more options of sbatch, such as --nice=100; one that we would set replaces ours", default=None
+    )
+    srun_args: list[str] | None = option("more options of srun, which starts the replicas", default=None)
+    omit: list[str] | None = option(
+        "our own options of sbatch to leave out where a site forbids them, such as mem, "
+        "gpus-per-node, signal",
+        default=None,
+    )
+    clusters: str | None = option("cluster of a multi-cluster site to submit to", default=None)

@@ -1,0 +1,302 @@
+"""From a job to its Slurm script. Pure: nothing is asked, so a dry run is what will be submitted.
+
+There are three kinds of jobs:
+
+- Roles of equal shape share one allocation, in which each role is a job step (``srun --exact``).
+- Roles of different shapes are the components of a heterogeneous job. It has a price: such jobs are
+  preempted and backfilled badly, and cannot be arrays.
+- Independent replicas are the tasks of an array, each with an allocation of its size.
+
+Options of sbatch: sbatch(1), of srun: srun(1), both 22.05; heterogeneous jobs:
+https://slurm.schedmd.com/heterogeneous_jobs.html. Pyxis: https://github.com/NVIDIA/pyxis.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+import shlex
+
+from trainyard.lazy_dataclass import dataclass
+from trainyard.schedulers.slurm import rules
+from trainyard.schedulers.slurm.observe import minutes
+from trainyard.schedulers.slurm.options import GRES, OCI, PYXIS
+from trainyard.specs.app import NO_IMAGE
+from trainyard.specs.mounts import BindMount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trainyard.schedulers.hpc.request import JobPlan
+    from trainyard.schedulers.slurm.options import SlurmOpts
+    from trainyard.specs.app import Role
+
+#: What a job gets of the environment that it is submitted in: what says who and where the user is. Slurm
+#: keeps the
+#: environment of a job, so nothing else of it, such as credentials, may get there.
+EXPORTED = "HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH"
+#: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
+WARNING_SIGNAL = "USR1"
+RANK0 = '"$rank0"'
+_CALL_STEPS = '"$(declare -f steps); steps"'
+_BARE = frozenset({RANK0, _CALL_STEPS})
+
+_RANK0_LINES = """\
+# The first node of the allocation, by the name that the other nodes know it by.
+rank0=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null | head -n 1)
+rank0=${rank0:-${SLURMD_NODENAME:-$(hostname)}}"""
+
+_STEPS = """\
+steps() {{
+    # Each role is a step. The first that fails ends the others, and its exit code is the job's.
+    local code=0 stopped= left={count}
+    local -a nodes=({nodes})
+    trap 'stopped=yes; kill -TERM $(jobs -rp) 2>/dev/null' TERM
+{steps}
+    while [ "$left" -gt 0 ]; do
+        stopped=
+        wait -n
+        ended=$?
+        [ -z "$stopped" ] || continue
+        left=$((left - 1))
+        if [ "$ended" != 0 ] && [ "$code" = 0 ]; then
+            code=$ended
+            kill -TERM $(jobs -rp) 2>/dev/null
+        fi
+    done
+    return "$code"
+}}"""
+
+
+@dataclass
+class Shape:
+    """What each replica of a role needs; roles of equal shape can share an allocation."""
+
+    cpus: int
+    gpus: int
+    memory: int
+
+
+def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
+    """Return the submit command and the script.
+
+    Raises:
+        ConfigError: the job or its options do not fit Slurm.
+    """
+    rules.check(plan.app, opts)
+    plan.warnings += rules.warnings(plan.app, opts)
+    shapes = [shape_of(role) for role in plan.app.roles]
+    if opts.array:
+        body, groups = _array(plan, opts), [(shapes[0], 1)]
+    elif any(shape != shapes[0] for shape in shapes):
+        body = _gang(plan, opts, is_heterogeneous=True)
+        groups = [(shape, role.num_replicas) for shape, role in zip(shapes, plan.app.roles, strict=True)]
+    else:
+        body, groups = _gang(plan, opts, is_heterogeneous=False), [(shapes[0], plan.replicas)]
+    lines = ["#!/bin/bash"]
+    for number, (shape, replicas) in enumerate(groups):
+        if number:
+            lines.append("#SBATCH hetjob")
+        options = {
+            **(_job_options(plan, opts) if number == 0 else {}),
+            **_shape_options(opts, shape, replicas),
+        }
+        lines += [f"#SBATCH {line}" for line in merged(options, opts.sbatch_args or (), opts.omit or ())]
+    command = ["sbatch", "--parsable", *(["--clusters=" + opts.clusters] if opts.clusters else [])]
+    plan.details["slurm"] = {
+        "replicas_per_node": opts.replicas_per_node,
+        "array": opts.array,
+        "heterogeneous": len(groups) > 1,
+        "needs": rules.needs(opts, [(shape.cpus, shape.gpus, shape.memory, n) for shape, n in groups]),
+    }
+    return command, "\n".join([*lines, "", *body]) + "\n"
+
+
+# ---- the lines for sbatch
+
+
+def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
+    """Return what is said once for a job."""
+    name = "slurm-%A_%a.out" if opts.array else "slurm-%j.out"
+    folder = posixpath.dirname(plan.log_path(name)).replace("%", "%%")
+    options: dict[str, str | None] = {
+        "job-name": plan.app_id,
+        "output": posixpath.join(folder, name),
+        "open-mode": "append",
+        "export": EXPORTED,
+        ("requeue" if opts.requeue else "no-requeue"): None,
+        "comment": opts.comment,
+        "mail-user": opts.mail_user,
+        "mail-type": opts.mail_type,
+    }
+    if opts.grace_period > 0:
+        options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
+    if opts.array:
+        throttle = f"%{opts.array_throttle}" if opts.array_throttle else ""
+        options["array"] = f"0-{plan.replicas - 1}{throttle}"
+    return {name: value for name, value in options.items() if value is not None or name.endswith("requeue")}
+
+
+def warning_seconds(opts: SlurmOpts) -> int:
+    """Return how long before the time limit programs are warned: the grace period, at most half of it."""
+    limit = minutes(opts.time or "")
+    seconds = math.ceil(opts.grace_period)
+    return max(1, min(seconds, int(limit * 30))) if limit else seconds
+
+
+def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
+    """Return what is said of each component of a job."""
+    each = opts.replicas_per_node
+    options: dict[str, object] = {
+        "partition": opts.partition,
+        "time": opts.time,
+        "account": opts.account,
+        "qos": opts.qos,
+        "reservation": opts.reservation,
+        "constraint": opts.constraint,
+        "nodelist": opts.nodelist,
+        "exclude": opts.exclude,
+        "switches": opts.switches,
+        "segment": opts.segment,
+        "nodes": -(-replicas // each),
+        "ntasks": replicas,
+        "ntasks-per-node": each if replicas >= each else None,
+        "cpus-per-task": shape.cpus if shape.cpus > 0 else None,
+        "mem": f"{shape.memory * min(each, replicas)}M" if shape.memory > 0 else None,
+    }
+    gpus = shape.gpus * min(each, replicas)
+    kind = f"{opts.gpu_type}:" if opts.gpu_type else ""
+    if opts.gres:
+        options["gres"] = opts.gres
+    elif gpus > 0:
+        options[opts.gpu_flag] = f"gpu:{kind}{gpus}" if opts.gpu_flag == GRES else f"{kind}{gpus}"
+    found: dict[str, str | None] = {name: str(value) for name, value in options.items() if value is not None}
+    if opts.exclusive:
+        found["exclusive"] = None
+    return found
+
+
+def merged(ours: Mapping[str, str | None], theirs: Iterable[str], omitted: Iterable[str]) -> list[str]:
+    """Return lines for sbatch: ours, without those that are omitted or that the user gives, and the user's.
+
+    Args:
+        ours: values by long name; None for a flag.
+        theirs: options as typed, such as ``--nice=100`` or ``-x n1``.
+        omitted: names of ours to leave out, with or without ``--``.
+    """
+    given = {word.removeprefix("--").partition("=")[0].split()[0] for word in theirs if word.startswith("--")}
+    left_out = {name.strip().removeprefix("--") for name in omitted} | given
+    if left_out & {"gres", "gpus-per-node", "gpus", "gpus-per-task"} & given:
+        left_out |= {"gres", "gpus-per-node"}
+    if given & {"mem-per-cpu", "mem-per-gpu"}:
+        left_out.add("mem")
+    lines = [
+        f"--{name}" if value is None else f"--{name}={_sbatch_quoted(value)}"
+        for name, value in ours.items()
+        if name not in left_out
+    ]
+    return lines + [word.strip() for word in theirs]
+
+
+def _sbatch_quoted(value: str) -> str:
+    """Quote a value for an ``#SBATCH`` line, in which quotes work as in a shell."""
+    if re.fullmatch(r"[\w%@/.,:=+~^\[\]&|*()!<>-]*", value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# ---- what the script does
+
+
+def _gang(plan: JobPlan, opts: SlurmOpts, *, is_heterogeneous: bool) -> list[str]:
+    """Return the lines that start all replicas together."""
+    retries = min(role.max_retries for role in plan.app.roles)
+    roles = plan.app.roles
+    if len(roles) == 1:
+        command = _step(plan, opts, roles[0], ["--ntasks=" + str(roles[0].num_replicas)])
+        words = plan.around_job(*command, retries=retries, rank0=RANK0)
+        return [_RANK0_LINES, "exec " + quoted(words)]
+    steps = []
+    first = 0
+    for number, role in enumerate(roles):
+        if is_heterogeneous:
+            place = [f"--het-group={number}"]
+            rank0 = f'"$(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{number}" | head -n 1)"'
+        else:
+            count = -(-role.num_replicas // opts.replicas_per_node)
+            place = ["--exact", f"--relative={first}", f"--nodes={count}"]
+            rank0 = f'"${{nodes[{first}]}}"'
+            first += count
+        command = _step(plan, opts, role, [*place, f"--ntasks={role.num_replicas}"])
+        steps.append(f"    TRAINYARD_RANK0={rank0} {quoted(command)} &")
+    nodes = "" if is_heterogeneous else '$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+    text = _STEPS.format(count=len(roles), nodes=nodes, steps="\n".join(steps))
+    if is_heterogeneous:
+        text = text.replace("    local -a nodes=()\n", "")
+    # not by `export -f`: shells other than bash drop such functions from the environment
+    words = plan.around_job("bash", "-c", _CALL_STEPS, retries=retries)
+    return [text, "exec " + quoted(words)]
+
+
+def _step(plan: JobPlan, opts: SlurmOpts, role: Role, place: Sequence[str]) -> list[str]:
+    """Return the srun that starts a role's replicas."""
+    shape = shape_of(role)
+    flags = ["--export=ALL", "--kill-on-bad-exit=1", "--wait=0", *place]
+    if role.num_replicas >= opts.replicas_per_node:
+        flags.append(f"--ntasks-per-node={opts.replicas_per_node}")
+    if shape.cpus > 0:
+        flags.append(f"--cpus-per-task={shape.cpus}")
+    if shape.gpus > 0 and opts.replicas_per_node > 1 and not opts.gres:
+        flags.append(f"--gpus-per-task={shape.gpus}")
+    run_flags, prefix = _container(plan, opts, role)
+    wrapper = plan.replica(role.name, "SLURM_PROCID")
+    return ["srun", *flags, *run_flags, *(opts.srun_args or ()), *prefix, *wrapper]
+
+
+def _array(plan: JobPlan, opts: SlurmOpts) -> list[str]:
+    """Return the lines that run one task of an array."""
+    role = plan.app.roles[0]
+    run_flags, prefix = _container(plan, opts, role)
+    wrapper = plan.replica(
+        role.name, "SLURM_ARRAY_TASK_ID", alone=True, retries=role.max_retries, rank0=RANK0
+    )
+    steps = ["srun", "--export=ALL", "--ntasks=1", *run_flags, *(opts.srun_args or ())]
+    is_step = bool(run_flags or opts.srun_args)
+    return [
+        "rank0=${SLURMD_NODENAME:-$(hostname)}",
+        "exec " + quoted([*(steps if is_step else []), *prefix, *wrapper]),
+    ]
+
+
+def _container(plan: JobPlan, opts: SlurmOpts, role: Role) -> tuple[list[str], list[str]]:
+    """Return options for srun and words before the command that run a role's replicas in its image."""
+    if not opts.container or role.image in ("", NO_IMAGE):
+        return [], []
+    seen = [f"{plan.shared_dir}:{plan.shared_dir}"]
+    if not posixpath.normpath(plan.workdir).startswith(plan.shared_dir + "/"):
+        seen.append(f"{plan.workdir}:{plan.workdir}")
+    binds = [mount for mount in role.mounts if isinstance(mount, BindMount)]  # others are refused
+    seen += [f"{mount.src_path}:{mount.dst_path}{':ro' if mount.read_only else ''}" for mount in binds]
+    if opts.container == PYXIS:
+        return [f"--container-image={role.image}", f"--container-mounts={','.join(seen)}"], []
+    if opts.container == OCI:
+        return [f"--container={role.image}"], []
+    options = [word for place in seen for word in ("--bind", place)]
+    graphics = ["--nv"] if shape_of(role).gpus > 0 or (opts.gres or "").startswith("gpu") else []
+    image = role.image
+    if "://" not in image and not image.startswith(("/", ".")) and not image.endswith((".sif", ".img")):
+        image = f"docker://{image}"
+    return [], [opts.container, "exec", *graphics, *options, image]
+
+
+def quoted(words: Iterable[str]) -> str:
+    """Quote words for the script; what the shell has to fill in stays as it is."""
+    return " ".join(word if word in _BARE else shlex.quote(word) for word in words)
+
+
+def shape_of(role: Role) -> Shape:
+    """Return what each replica of a role needs."""
+    resource = role.resource
+    return Shape(resource.cpu, max(resource.gpu, 0), resource.memMB)

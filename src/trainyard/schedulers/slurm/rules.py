@@ -1,0 +1,259 @@
+"""What Slurm would refuse, or accept and never start, and what has no effect, said before a submission."""
+
+from __future__ import annotations
+
+import re
+
+from trainyard.errors import ConfigError, did_you_mean
+from trainyard.schedulers.slurm.observe import Nodes, minutes
+from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
+from trainyard.specs.app import NO_IMAGE, RetryPolicy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from trainyard.schedulers.slurm.options import SlurmOpts
+    from trainyard.specs.app import AppDef
+
+#: A partition whose nodes have less memory than this does not know it: RealMemory is 1 by default.
+KNOWN_MEMORY = 1000
+#: Options that the script or the query of jobs depends on.
+_OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "hold", "wait", "test-only"})
+
+
+def check(app: AppDef, opts: SlurmOpts) -> None:
+    """Check what can be said of a job and its options without asking Slurm.
+
+    Raises:
+        ConfigError: with all that is wrong.
+    """
+    problems = [*_option_problems(opts), *_job_problems(app, opts)]
+    if len(problems) == 1:
+        raise ConfigError(f"the job cannot run on slurm: {problems[0]}")
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise ConfigError(f"the job cannot run on slurm:{lines}")
+
+
+def _option_problems(opts: SlurmOpts) -> Iterator[str]:
+    if opts.time is not None and not minutes(opts.time):
+        yield (
+            f"time={opts.time!r} is not a time limit. Leave it out to have the partition's, or "
+            f"write minutes, "
+            "H:MM:SS or D-HH, such as 90, 1:30:00 or 2-12"
+        )
+    if opts.gpu_flag not in (GPUS_PER_NODE, GRES):
+        yield f"gpu_flag must be {GPUS_PER_NODE} or {GRES}, not {opts.gpu_flag!r}"
+    if opts.container is not None and opts.container not in RUNTIMES:
+        yield f"container must be one of {', '.join(RUNTIMES)}, not {opts.container!r}"
+    for name, value in (("replicas_per_node", opts.replicas_per_node), ("chain", opts.chain)):
+        if value < 1:
+            yield f"{name} is {value}, it must be at least 1"
+    for name, least in (("array_throttle", opts.array_throttle), ("segment", opts.segment)):
+        if least is not None and least < 1:
+            yield f"{name} is {least}, it must be at least 1"
+    if opts.array_throttle is not None and not opts.array:
+        yield "array_throttle is for array=True"
+    for word in opts.sbatch_args or ():
+        name = word.removeprefix("--").partition("=")[0]
+        if not word.startswith("-") or "\n" in word:
+            yield f"sbatch_args: {word!r} is not an option; write it as --name=value"
+        elif name in _OURS:
+            yield f"sbatch_args: {word!r} is set by trainyard, and what follows the job depends on it"
+    for word in opts.srun_args or ():
+        if not word.startswith("-"):
+            yield f"srun_args: {word!r} is not an option; write it as --name=value"
+    for name in (
+        "comment",
+        "partition",
+        "constraint",
+        "nodelist",
+        "exclude",
+        "account",
+        "qos",
+        "reservation",
+    ):
+        if "\n" in (getattr(opts, name) or ""):
+            yield f"{name} has a line break"
+    known = {"mem", "gres", "gpus-per-node", "signal", "cpus-per-task", "nodes", "ntasks", "ntasks-per-node"}
+    known |= {"requeue", "no-requeue", "export", "open-mode", "time", "partition", "comment"}
+    for name in opts.omit or ():
+        bare = name.strip().removeprefix("--")
+        if bare in _OURS:
+            yield f"omit: what follows the job depends on --{bare}"
+        elif bare not in known:
+            yield f"omit: no option of ours is named {bare!r}. {did_you_mean(bare, known)}"
+
+
+def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
+    if opts.array and len(app.roles) > 1:
+        yield "array=True takes one role, and the job has several"
+    if opts.array and opts.replicas_per_node > 1:
+        yield "replicas_per_node is not for arrays: Slurm places each task by itself"
+    if opts.array and opts.chain > 1 and app.roles[0].num_replicas > 1:
+        pass  # each task of a link goes on for itself
+    replicas = sum(role.num_replicas for role in app.roles)
+    for role in app.roles:
+        if role.max_retries and role.retry_policy == RetryPolicy.REPLICA and replicas > 1 and not opts.array:
+            yield (
+                f"role {role.name!r}: the retry policy REPLICA is for arrays (array=True); Slurm "
+                f"starts replicas that "
+                "belong together again together (APPLICATION)"
+            )
+        if role.max_retries and role.retry_policy == RetryPolicy.ROLE and len(app.roles) > 1:
+            yield (
+                f"role {role.name!r}: the retry policy ROLE is not for jobs of several roles; use APPLICATION"
+            )
+        if role.mounts and opts.container in (None, OCI):
+            yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
+    if opts.replicas_per_node > 1 and len(app.roles) > 1:
+        yield "replicas_per_node is for jobs of one role"
+
+
+def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
+    """Return what has no effect."""
+    found = []
+    for role in app.roles:
+        if opts.container is None and role.image not in ("", NO_IMAGE):
+            found.append(
+                f"role {role.name!r}: slurm ignores the image {role.image} without the option container"
+            )
+        if role.resource.devices:
+            names = ", ".join(role.resource.devices)
+            found.append(f"role {role.name!r}: slurm ignores resource.devices ({names}); use the option gres")
+        if opts.gres and role.resource.gpu > 0:
+            found.append(
+                f"role {role.name!r}: gres={opts.gres} replaces the {role.resource.gpu} GPUs of its resource"
+            )
+    if len({role.max_retries for role in app.roles}) > 1:
+        least = min(role.max_retries for role in app.roles)
+        found.append(f"the job is started again as a whole, at most {least} times: the fewest of its roles")
+    return found
+
+
+# ---- what is checked against the cluster
+
+
+def needs(opts: SlurmOpts, groups: Sequence[tuple[int, int, int, int]]) -> dict[str, Any]:
+    """Return what a job needs as JSON values, for `impossible`.
+
+    Args:
+        opts: the options.
+        groups: CPUs, GPUs, MiB of a replica, and number of replicas, of each component.
+    """
+    each = opts.replicas_per_node
+    return {
+        "partition": opts.partition,
+        "time": opts.time,
+        "nodes": [
+            {"count": -(-n // each), "cpus": max(cpus, 0) * min(each, n), "gpus": gpus * min(each, n)}
+            | {"memory": max(memory, 0) * min(each, n)}
+            for cpus, gpus, memory, n in groups
+        ],
+    }
+
+
+def impossible(found: Sequence[Nodes], job: dict[str, Any]) -> str:
+    """Return why a job can never start with the cluster as it is; "" if it can, or nothing is known.
+
+    Slurm accepts some such jobs and keeps them PENDING for ever, for example with more nodes than there are.
+    """
+    names = {nodes.partition.rstrip("*"): nodes for nodes in found}
+    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    unknown = [name for name in wanted if name not in names]
+    if found and unknown:
+        return f"there is no partition {unknown[0]!r}. {did_you_mean(unknown[0], names)}"
+    problems = [_partition_problem(name, found, job) for name in wanted]
+    return problems[0] if problems and all(problems) else ""
+
+
+def _partition_problem(name: str, found: Sequence[Nodes], job: dict[str, Any]) -> str:
+    nodes = [item for item in found if item.partition.rstrip("*") == name]
+    limit, most = minutes(job.get("time") or ""), minutes(nodes[0].max_time)
+    if limit and most and limit > most:
+        return f"time={job['time']} is longer than the partition {name} allows ({nodes[0].max_time})"
+    for group in job.get("nodes", ()):
+        fits = [
+            item
+            for item in nodes
+            if item.cpus >= group["cpus"]
+            and item.gpus >= group["gpus"]
+            and (item.memory >= group["memory"] or item.memory <= KNOWN_MEMORY)
+        ]
+        words = ", ".join(
+            f"{group[key]:,} {unit}"
+            for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory", "MiB"))
+            if group[key]
+        )
+        if not fits:
+            largest = max(nodes, key=lambda item: (item.gpus, item.cpus, item.memory))
+            return (
+                f"no node of the partition {name} has {words}; its largest have {largest.cpus} CPUs, "
+                f"{largest.gpus} GPUs and {largest.memory:,} MiB"
+            )
+        there = sum(item.count for item in fits)
+        if group["count"] > there:
+            such = f" with {words}" if words else ""
+            return f"it needs {group['count']} nodes{such}, and the partition {name} has {there}"
+    return ""
+
+
+def default_partition(found: Sequence[Nodes]) -> list[str]:
+    """Return the name of the partition that jobs without one go to, in a list; empty if there is none."""
+    return [name for name in dict.fromkeys(item.partition for item in found) if name.endswith("*")][:1] and [
+        next(item.partition for item in found if item.partition.endswith("*")).rstrip("*")
+    ]
+
+
+def has_no_limit(found: Sequence[Nodes], job: dict[str, Any]) -> str:
+    """Return the partition in which a job without ``time`` would have no time limit; "" if it has one."""
+    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    for item in found:
+        name = item.partition.rstrip("*")
+        if (
+            name in wanted
+            and not job.get("time")
+            and not minutes(item.default_time)
+            and not minutes(item.max_time)
+        ):
+            return name
+    return ""
+
+
+def memory_is_unknown(found: Sequence[Nodes], job: dict[str, Any]) -> bool:
+    """Tell whether a job's nodes have no memory that could be asked for."""
+    wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
+    memories = [item.memory for item in found if item.partition.rstrip("*") in wanted]
+    return bool(memories) and max(memories) <= KNOWN_MEMORY
+
+
+#: What to do about a refusal, by a pattern of Slurm's words (errors of sbatch, slurm/slurm_errno.h).
+HINTS: tuple[tuple[str, str], ...] = (
+    (r"invalid partition", "`sinfo -s` lists the partitions; set -cfg partition=NAME."),
+    (r"invalid account", ("`sacctmgr show associations user=$USER` lists your accounts; set -cfg "
+        "account=NAME.")),
+    (r"invalid qos", ("`sacctmgr show associations user=$USER format=account,qos` lists yours; set "
+        "-cfg qos=NAME.")),
+    (r"invalid feature", "`sinfo -o '%P %f'` lists the features of nodes; see -cfg constraint."),
+    (r"reservation", "`scontrol show reservation` lists the reservations; see -cfg reservation."),
+    (r"invalid node name", "`sinfo -N` lists the nodes; see -cfg nodelist and -cfg exclude."),
+    (r"time limit", ("`sinfo -o '%P %l'` lists the limits; set a shorter -cfg time, with -cfg "
+        "chain=N for long work.")),
+    (r"memory", "`sinfo -o '%P %m'` lists the memory of nodes. Where memory is no resource: -cfg omit=mem."),
+    (r"invalid generic resource|gres|gpu", ("`sinfo -o '%P %G'` lists GPUs; see -cfg gpu_flag, "
+        "gpu_type and gres.")),
+    (r"node configuration is not available", ("No node has all of it: `sinfo -o '%P %D %c %m %G'` "
+        "lists what there is.")),
+    (r"job array", "`scontrol show config | grep MaxArraySize` tells how many tasks an array may have."),
+    (r"qos|policy|limit", ("A limit of the account or QoS: `sacctmgr show qos` and `sacctmgr show "
+        "associations` list them.")),
+    (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "
+        "ours out with -cfg omit=NAME.")),
+)  # fmt: skip
+
+
+def hint_for(words: str) -> str:
+    """Return what to do about what Slurm says; "" if nothing is known."""
+    return next((hint for pattern, hint in HINTS if re.search(pattern, words, re.IGNORECASE)), "")

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lightkube", reason="the extra kubernetes is not installed")
+
+from tests.kubernetes.stub import Stub
+from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub() as server:
+        yield server
+
+
+@pytest.fixture
+def scheduler(stub: Stub, tmp_path: Path, monkeypatch: Any) -> Iterator[KubernetesScheduler]:
+    monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
+    with closing(create_scheduler("test")) as made:
+        yield made

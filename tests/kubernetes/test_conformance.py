@@ -1,0 +1,22 @@
+"""The conformance suite, against pods that are processes behind a stub of the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainyard.schedulers.base import Stream
+from trainyard.specs import RetryPolicy
+from trainyard.testing import SchedulerConformance
+
+
+@pytest.mark.slow
+class TestKubernetes(SchedulerConformance):
+    image = "busybox:1"
+    retry_policies = (RetryPolicy.REPLICA,)
+    streams = (Stream.COMBINED,)
+
+    @pytest.fixture
+    def scheduler(self, scheduler: Any) -> Any:
+        return scheduler

@@ -1,0 +1,333 @@
+"""The objects that jobs become: golden files, the published schemas, and what those do not hold."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kubernetes.jobs import CASES, EVERYTHING, app, request, role
+from tests.kubernetes.stub import expand
+from trainyard.errors import ConfigError, InvalidRunConfigException
+from trainyard.schedulers.kubernetes import names
+from trainyard.schedulers.kubernetes.overlay import apply
+from trainyard.schedulers.kubernetes.pods import _text, toleration
+from trainyard.schedulers.kubernetes.rules import check_manifests, job_specs, pod_templates
+from trainyard.schedulers.kubernetes.scheduler import create_scheduler
+from trainyard.specs import AppDef, Resource, RetryPolicy, parse_mounts
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "random_id", lambda length=10: "x23456789b"[:length])
+    monkeypatch.setattr("trainyard.__version__", "1.2.3")
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.request.user_name", lambda: "me")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    job, cfg = CASES[name]
+    before = copy.deepcopy(job)
+    made = request(job, **cfg)
+    text = json.dumps(made.manifests, indent=2) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), "UPDATE_GOLDEN=1 writes it again"
+    assert job == before
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_published_schemas(name: str, version: str) -> None:
+    """Strictly: no unknown field, no wrong type. JobSets and Volcano jobs by the Jobs and pods in them."""
+    import kubernetes_validate
+
+    if name == "gang" and version < "1.37":
+        pytest.skip("PodGroups have another version there")
+    job, cfg = CASES[name]
+    checked = 0
+    for manifest in request(job, **cfg).manifests:
+        parts = [manifest]
+        if manifest["apiVersion"].startswith(("jobset", "batch.volcano")):
+            metadata = {"name": "part"}
+            parts = [
+                {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+                for _, spec in job_specs(manifest)
+            ]
+            parts += [
+                {"apiVersion": "v1", "kind": "Pod", **template} for _, template in pod_templates(manifest)
+            ]
+        for part in parts:
+            kubernetes_validate.validate(part, version, strict=True)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_object_holds_a_secret(name: str) -> None:
+    job, cfg = CASES[name]
+    made = request(job, **cfg)
+    assert "hf_abcdefghijklmnop" not in str(made)
+    assert "sk-1234567890abcdef" not in repr(made)
+    for manifest in made.manifests:
+        if manifest["kind"] != "Secret":
+            assert "hf_abcdefghijklmnop" not in json.dumps(manifest)
+            assert "sk-1234567890abcdef" not in json.dumps(manifest)
+
+
+def test_what_is_shown_is_a_list_for_kubectl() -> None:
+    shown = json.loads(str(request(app(EVERYTHING))))
+    assert shown["kind"] == "List"
+    assert [each["kind"] for each in shown["items"]] == ["Secret", "Service", "Job"]
+    assert set(shown["items"][0]["stringData"].values()) == {"<redacted>"}
+
+
+def test_a_dry_run_imports_no_client() -> None:
+    code = """
+import sys
+from trainyard.schedulers.kubernetes.scheduler import create_scheduler
+from trainyard.specs import AppDef, Role, Resource
+role = Role("a", "alpine:3", entrypoint="true", resource=Resource(1, 0, 512))
+info = create_scheduler("s").submit_dryrun(AppDef("a", [role]), {})
+assert "Job" in str(info)
+print([name for name in ("lightkube", "httpx2", "yaml", "ssl", "boto3") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# ---- names
+
+
+@given(
+    st.text(min_size=1, max_size=90),
+    st.lists(st.text(min_size=1, max_size=70), min_size=1, max_size=4, unique=True),
+    st.integers(1, 2000),
+)
+def test_the_longest_names_fit(name: str, roles: list[str], count: int) -> None:
+    parts = names.role_parts(roles)
+    assert len(set(parts)) == len(parts)
+    for in_jobset in (False, True):
+        made = names.make_name(name, parts, [count] * len(parts), in_jobset=in_jobset, per_role=True)
+        assert made[0].isalpha()
+        for part in parts:
+            assert names.DNS_LABEL.fullmatch(part)
+            longest = f"{made}-{part}-0-{count - 1}-abcde" if in_jobset else f"{made}-{part}-{count - 1}"
+            assert names.DNS_LABEL.fullmatch(longest), longest
+
+
+@given(st.text(max_size=100))
+def test_label_values(text: str) -> None:
+    assert names.is_label_value(names.label_value(text))
+
+
+def test_ids() -> None:
+    assert names.split_app_id("team:job-1") == ("team", "job-1")
+    assert names.split_app_id("job-1") == ("default", "job-1")
+    made = request(app(), namespace="team")
+    assert made.app_id == f"team:{made.name}"
+
+
+# ---- what the kubelet makes of it
+
+
+@given(st.text(alphabet="$()aX{}\\ ", max_size=20), st.text(alphabet="$(a)", max_size=5))
+def test_texts_reach_the_program_as_they_are(text: str, rest: str) -> None:
+    from trainyard.schedulers.kubernetes.pods import _INDEX
+
+    variables = {"TORCHX_REPLICA_IDX": "7", "X": "wrong", "a": "wrong", "aX": "wrong"}
+    assert expand(_text(text), variables) == text
+    assert expand(_text(text + _INDEX + rest), variables) == f"{text}7{rest}"
+
+
+def container(job: AppDef, **cfg: Any) -> dict[str, Any]:
+    [(_, template)] = pod_templates(request(job, **cfg).resource)
+    found: dict[str, Any] = template["spec"]["containers"][0]
+    return found
+
+
+def test_the_field_path_of_a_variable_is_taken_whole() -> None:
+    env = {each["name"]: each for each in container(app(role(env={"IP": "[FIELD_PATH]status.podIP"})))["env"]}
+    assert env["IP"] == {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    with pytest.raises(ConfigError, match=r"status\.pod"):
+        request(app(role(env={"IP": "[FIELD_PATH]status.pod"})))
+
+
+def test_the_index_comes_before_the_variables_that_use_it() -> None:
+    first = container(app(role(num_replicas=2)))["env"][0]
+    assert first["name"] == "TORCHX_REPLICA_IDX"
+    assert "job-completion-index" in first["valueFrom"]["fieldRef"]["fieldPath"]
+
+
+def test_requests_leave_room_for_the_system() -> None:
+    needs = container(app(role(resource=Resource(4, 0, 8192))))["resources"]
+    assert needs == {
+        "limits": {"cpu": "4000m", "memory": "8192Mi"},
+        "requests": {"cpu": "3900m", "memory": "7168Mi"},
+    }
+    small = container(app(role(resource=Resource(1, 0, 512))), reserved_millicpu=900)["resources"]
+    assert small["requests"] == {"cpu": "500m", "memory": "256Mi"}
+
+
+def test_gpus_of_other_makers() -> None:
+    job = app(role(resource=Resource(1, 2, 512, devices={"aws.amazon.com/neurondevice": 1})))
+    limits = container(job, gpu_resource="amd.com/gpu", efa_device_count=4)["resources"]["limits"]
+    assert limits["amd.com/gpu"] == "2"
+    assert limits["vpc.amazonaws.com/efa"] == "4"
+    assert limits["aws.amazon.com/neurondevice"] == "1"
+    assert "nvidia.com/gpu" not in limits
+
+
+def test_a_single_replica_is_its_own_first_host() -> None:
+    made = request(app())
+    assert [each["kind"] for each in made.manifests] == ["Job"]
+    env = {each["name"]: each.get("value") for each in container(app())["env"]}
+    assert env["TORCHX_RANK0_HOST"] == "localhost"
+
+
+# ---- overlays
+
+
+def test_overlays() -> None:
+    base = {"a": {"b": 1, "c": [1]}, "d": [1], "e": [1], "f": 1}
+    overlay = {"a": {"b": 2, "c": [2]}, "d": (2,), "e": [2], "f": None, "g": {"h": (1,), "i": None}}
+    assert apply(base, overlay) == {"a": {"b": 2, "c": [1, 2]}, "d": [2], "e": [1, 2], "g": {"h": [1]}}
+    assert base == {"a": {"b": 1, "c": [1]}, "d": [1], "e": [1], "f": 1}
+
+
+def test_an_overlay_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "overlay.yaml"
+    path.write_text("spec:\n  nodeSelector:\n    pool: gpu\n")
+    made = request(app(role(metadata={"kubernetes": f"file://{path}"})))
+    assert made.resource["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "said"),
+    [
+        ({"nodeSelector": {}}, "'nodeSelector', which a pod has not"),
+        (3, "must be a dict"),
+        ("/tmp/x.yaml", "not a file:// URI"),
+        ("file:///no/such/file", "cannot read the pod overlay /no/such/file"),
+        ({"spec": {"restartPolicy": "Sometimes"}}, "restartPolicy 'Sometimes'"),
+        ({"spec": {"volumes": [{"name": "B_ad"}]}}, "the name 'B_ad' of a volume"),
+        ({"metadata": {"labels": {"a b": "c"}}}, "the key 'a b'"),
+    ],
+)
+def test_wrong_overlays(overlay: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        request(app(role(metadata={"kubernetes": overlay})))
+
+
+def test_what_the_schemas_do_not_hold_is_found() -> None:
+    [job] = request(app()).manifests
+    broken = copy.deepcopy(job)
+    broken["metadata"]["name"] = "Job_1"
+    pod = broken["spec"]["template"]["spec"]
+    pod["containers"][0]["name"] = "M_bad"
+    pod["containers"][0]["resources"]["limits"]["memory"] = "12zz"
+    pod["containers"][0]["volumeMounts"].append({"name": "nowhere", "mountPath": "/x"})
+    with pytest.raises(ConfigError) as caught:
+        check_manifests([broken])
+    for said in ("'Job_1'", "'M_bad'", "'12zz' is not a quantity", "no volume 'nowhere'"):
+        assert said in caught.value.message
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("job", "cfg", "said"),
+    [
+        (app(role(image="")), {}, "has no image|no image"),
+        (app(), {"kind": "cron"}, "no kind 'cron'"),
+        (app(), {"namespace": "My_Team"}, "namespace 'My_Team'"),
+        (app(), {"queue": "a", "local_queue": "b"}, "give one of them"),
+        (app(), {"queue": "a", "kind": "job"}, "queue is Volcano's"),
+        (app(), {"topology": "required:x"}, "topology is for Kueue"),
+        (app(), {"local_queue": "a", "topology": "near"}, "must be required:LEVEL"),
+        (app(), {"tolerations": ["a=b:Sometimes"]}, "cannot read the toleration"),
+        (app(), {"secrets": {"TOKEN": "hf_abcdefghijklmnop"}}, "the secret 'TOKEN' is not a reference"),
+        (app(), {"labels": {"a": "b c"}}, "the value 'b c'"),
+        (app(), {"labels": {"trainyard/job": "b"}}, "are ours"),
+        (app(), {"final_exit_codes": [0]}, "not from 1 to 255"),
+        (app(), {"gang": True, "queue": "q"}, "leave out queue"),
+        (app(), {"timeout": 0}, "timeout must be at least 1"),
+        (app(role(num_replicas=2, max_retries=1)), {}, "repeats replicas one by one"),
+        (
+            app(role(max_retries=1, retry_policy=RetryPolicy.ROLE, num_replicas=2), role("b")),
+            {"kind": "jobset"},
+            "repeats the job as a whole",
+        ),
+        (app(role(resource=Resource(1, 0, 1, devices={"efa": 1}))), {}, "'efa' is not the name of a device"),
+        (
+            app(role(mounts=parse_mounts(["type=volume", "src=My Claim", "dst=/a"]))),
+            {},
+            "PersistentVolumeClaim",
+        ),
+        (app(role(mounts=parse_mounts(["type=bind", "src=data", "dst=/a"]))), {}, "must be absolute"),
+        (app(role(mounts=parse_mounts(["type=device", "src=/dev/x", "perm=r"]))), {}, "cannot limit them"),
+        (app(role(env={"GRÖSSE": "1"})), {}, "accepts no variable named"),
+        (app(role(args=["x" * 2_000_000])), {}, "bytes, at most"),
+    ],
+)
+def test_refusals(job: AppDef, cfg: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        request(job, **cfg)
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("image_secret", "image_pull_secrets"),
+        ("priority", "priority_class"),
+        ("coscheduler_name", "gang=true"),
+        ("network", "cncf.io/networks"),
+        ("priority_class_name", "priority_class"),
+    ],
+)
+def test_options_of_mcad_are_refused_with_what_replaces_them(name: str, replacement: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_scheduler("s").submit_dryrun(app(), {name: "x"})
+    assert replacement in caught.value.hint
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(InvalidRunConfigException, match="no option 'name_space'"):
+        create_scheduler("s").submit_dryrun(app(), {"name_space": "x"})
+
+
+def test_fewer_replicas_than_wanted_are_warned_of() -> None:
+    info = create_scheduler("s").submit_dryrun(app(role(num_replicas=2, min_replicas=1)), {})
+    assert "min_replicas=1 is ignored" in info.warnings[0]
+    info = create_scheduler("s").submit_dryrun(
+        app(role(num_replicas=2, min_replicas=1)), {"queue": "default"}
+    )
+    assert info.warnings == []
+    assert info.request.resource["spec"]["minAvailable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("*", {"operator": "Exists"}),
+        ("a", {"operator": "Exists", "key": "a"}),
+        ("a:NoSchedule", {"operator": "Exists", "key": "a", "effect": "NoSchedule"}),
+        ("a=b", {"operator": "Equal", "key": "a", "value": "b"}),
+        ("x.io/a=b:NoExecute", {"operator": "Equal", "key": "x.io/a", "value": "b", "effect": "NoExecute"}),
+    ],
+)
+def test_tolerations(text: str, found: dict[str, str]) -> None:
+    assert toleration(text) == found

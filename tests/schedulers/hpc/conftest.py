@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.schedulers.hpc.fake_cluster import FakeCluster
+from trainyard.schedulers.hpc import ssh
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch) -> Path:
+    """The directory of a queue that is empty."""
+    directory = tmp_path / "queue"
+    directory.mkdir()
+    monkeypatch.setenv("FAKE_QUEUE", str(directory))
+    return directory
+
+
+@pytest.fixture
+def cluster(queue) -> Iterator[FakeCluster]:
+    """A cluster on this machine."""
+    scheduler = FakeCluster()
+    yield scheduler
+    scheduler.close()
+
+
+def wait_until(condition, what: str) -> None:
+    """Wait for a condition, with a limit that a busy machine does not reach."""
+    deadline = time.monotonic() + 50
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+
+
+class LoginNode:
+    """A real sshd on this machine, with keys and a configuration of its own. `name` is a host for ssh.
+
+    Args:
+        directory: holds everything.
+        passphrase: of the user's key.
+    """
+
+    def __init__(self, directory: Path, passphrase: str = "") -> None:
+        self.directory = directory
+        self.log = directory / "sshd.log"
+        directory.mkdir()
+        for name, secret in (("host", ""), ("user", passphrase)):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", secret, "-f", str(directory / name)], check=True
+            )
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        (directory / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {directory}/host\nUsePAM no\n"
+            "StrictModes no\n"
+            f"AuthorizedKeysFile {directory}/user.pub\nPasswordAuthentication no\nLogLevel VERBOSE\n"
+            f"PidFile {directory}/sshd.pid\nAcceptEnv FAKE_QUEUE\nMaxSessions 50\n"
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def config(self) -> str:
+        """What the user's configuration of ssh says of it."""
+        return (
+            f"HostName 127.0.0.1\nPort {self.port}\nIdentityFile {self.directory}/user\nIdentitiesOnly yes\n"
+            "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentityAgent none\n"
+        )
+
+    def start(self) -> None:
+        os.makedirs("/run/sshd", exist_ok=True)
+        self.process = subprocess.Popen(
+            ["/usr/sbin/sshd", "-D", "-f", str(self.directory / "sshd_config"), "-E", str(self.log)]
+        )
+        wait_until(lambda: is_listening(self.port), "sshd listens")
+
+    def stop(self) -> None:
+        """End it with all its connections."""
+        if self.process is None:
+            return
+        for pid in children_of(self.process.pid):
+            for inner in children_of(pid):
+                end(inner)
+            end(pid)
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def cut(self) -> None:
+        """Cut all connections, as a firewall does that forgets them; new ones are accepted."""
+        assert self.process is not None
+        for pid in children_of(self.process.pid):
+            end(pid)
+
+    def logins(self) -> int:
+        """Return how many connections have been accepted."""
+        return self.log.read_text().count("Accepted publickey") if self.log.exists() else 0
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text() if Path(f"/proc/{pid}").exists() else ""
+    return [int(word) for word in text.split()]
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        pass
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def use_config(directory: Path, monkeypatch: pytest.MonkeyPatch, hosts: dict[str, str]) -> None:
+    """Put an ``ssh`` first in PATH that reads this configuration instead of the one in the home directory."""
+    bin_directory = directory / "bin"
+    bin_directory.mkdir()
+    config = directory / "ssh_config"
+    config.write_text("".join(f"Host {name}\n{text}\n" for name, text in hosts.items()))
+    program = bin_directory / "ssh"
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(bin_directory), prepend=os.pathsep)
+
+
+@pytest.fixture
+def login_node(tmp_path, monkeypatch) -> Iterator[LoginNode]:
+    """A login node that ssh knows as ``login1``."""
+    if os.geteuid() != 0 or shutil.which("sshd", path="/usr/sbin") is None:
+        pytest.skip("needs sshd and root")
+    node = LoginNode(tmp_path / "login1")
+    use_config(tmp_path, monkeypatch, {"login1": node.config})
+    yield node
+    forget_connections()
+    node.stop()
+
+
+def forget_connections() -> None:
+    for commands in ssh._known.values():
+        if isinstance(commands, ssh.SshCommands):
+            commands.disconnect()
+    ssh._known.clear()

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.schedulers.hpc.fake_cluster import FakeCluster
+from trainyard.testing.conformance import SchedulerConformance
+
+
+class TestFakeCluster(SchedulerConformance):
+    combined_is_exact = False
+
+    @pytest.fixture
+    def scheduler(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("FAKE_QUEUE", str(tmp_path / "queue"))
+        (tmp_path / "queue").mkdir()
+        scheduler = FakeCluster()
+        yield scheduler
+        scheduler.close()

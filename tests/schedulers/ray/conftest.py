@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import backends, ray_cluster
+
+
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all workers of this test run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if base.name.startswith("popen-") else base
+
+
+@pytest.fixture
+def cluster(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> ray_cluster.RayCluster:
+    """The Ray of this test run; schedulers find it by RAY_ADDRESS."""
+    backends.need("ray")
+    cluster = ray_cluster.shared_cluster(run_directory)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    return cluster
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No address, token or mode of whoever runs the tests."""
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)

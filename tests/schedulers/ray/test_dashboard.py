@@ -1,0 +1,183 @@
+"""Where the dashboard is, who we are, and what its refusals and absence mean: by a stub."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schedulers.ray.stub import StubDashboard, frame, stub_dashboard
+from trainyard.errors import AccessError, BackendError, ConfigError
+from trainyard.http.connections import Connection
+from trainyard.http.websocket import NotUpgradedError, WebSocket
+from trainyard.schedulers.ray.dashboard import Dashboard, DashboardUnreachableError, address_of, token_in
+
+
+@pytest.fixture
+def stub() -> Iterator[StubDashboard]:
+    with stub_dashboard() as stub:
+        yield stub
+
+
+@pytest.fixture(autouse=True)
+def close_dashboards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what tests open."""
+    made: list[Dashboard] = []
+    make = Dashboard.__init__
+
+    def note(self: Dashboard, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Dashboard, "__init__", note)
+    yield
+    for dashboard in made:
+        dashboard.close()
+
+
+def test_the_address_of_the_option_wins_over_the_environment():
+    environ = {"RAY_ADDRESS": "http://b:1", "RAY_API_SERVER_ADDRESS": "http://a:1"}
+    assert address_of("http://c:1/", environ) == "http://c:1"
+    assert address_of(None, environ) == "http://a:1"
+    del environ["RAY_API_SERVER_ADDRESS"]
+    assert address_of(None, environ) == "http://b:1"
+    assert address_of(None, {}) == "http://127.0.0.1:8265"
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("head", "http://head:8265"),
+        ("head:9000", "http://head:9000"),
+        ("https://ray.example.com/cluster/a", "https://ray.example.com/cluster/a"),
+        ("auto", "http://127.0.0.1:8265"),
+        ("[::1]:8265", "http://[::1]:8265"),
+    ],
+)
+def test_an_address_is_completed(given: str, address: str) -> None:
+    assert address_of(given, {}) == address
+
+
+@pytest.mark.parametrize("given", ["ray://head:10001", "head:6379", "http://head:10001", "a b", "ftp://x"])
+def test_addresses_of_something_else_are_refused(given: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        address_of(given, {})
+    assert "8265" in caught.value.hint
+
+
+def test_the_token_comes_from_where_ray_takes_it(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    assert token_in(environ) == ""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("of-home\n")
+    assert token_in(environ) == "of-home"
+    (tmp_path / "own").write_text("of-path")
+    environ["RAY_AUTH_TOKEN_PATH"] = str(tmp_path / "own")
+    assert token_in(environ) == "of-path"
+    environ["RAY_AUTH_TOKEN"] = "of-variable"
+    assert token_in(environ) == "of-variable"
+    assert token_in({**environ, "RAY_AUTH_MODE": "disabled"}) == ""
+
+
+def test_a_token_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "RAY_AUTH_TOKEN_PATH": str(tmp_path / "none")}
+    with pytest.raises(ConfigError, match="there is no such file"):
+        token_in(environ)
+    (tmp_path / "none").write_text("")
+    with pytest.raises(ConfigError, match="empty"):
+        token_in(environ)
+
+
+def test_headers_and_token_are_sent(stub: StubDashboard) -> None:
+    environ = {"RAY_AUTH_TOKEN": "abc", "RAY_JOB_HEADERS": '{"X-Team": "r"}'}
+    Dashboard.of({"dashboard_address": stub.address}, environ=environ).get("/api/version")
+    assert stub.headers[-1]["authorization"] == "Bearer abc"
+    assert stub.headers[-1]["x-team"] == "r"
+    cfg = {"dashboard_address": stub.address, "headers": {"Authorization": "Basic own"}}
+    Dashboard.of(cfg, environ=environ).get("/api/version")
+    assert stub.headers[-1]["authorization"] == "Basic own"
+    assert "x-team" not in stub.headers[-1]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}'])
+def test_headers_of_the_environment_are_checked(text: str) -> None:
+    with pytest.raises(ConfigError, match="RAY_JOB_HEADERS"):
+        Dashboard.of({}, environ={"RAY_JOB_HEADERS": text})
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_token_is_a_matter_of_access(stub: StubDashboard, status: int) -> None:
+    stub.answer("GET", "/api/jobs/", (status, "Unauthorized: Missing authentication token"))
+    with pytest.raises(AccessError, match="Missing authentication token") as caught:
+        Dashboard(stub.address).get("/api/jobs/")
+    assert "RAY_AUTH_TOKEN" in caught.value.hint
+
+
+def test_no_answer_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(DashboardUnreachableError, match="cannot be reached"):
+        Dashboard(f"http://127.0.0.1:{port}").get("/api/version")
+
+
+@pytest.mark.parametrize("answer", [(0, ""), (503, "no upstream"), (502, "")])
+def test_a_dashboard_that_goes_away_is_unreachable(stub: StubDashboard, answer: tuple[int, str]) -> None:
+    stub.answer("POST", "/api/jobs/", answer)
+    with pytest.raises(DashboardUnreachableError):
+        Dashboard(stub.address).post("/api/jobs/", {})
+
+
+def test_a_refusal_has_rays_own_words(stub: StubDashboard) -> None:
+    text = "Traceback (most recent call last):\n  File x\nValueError: runtime_env is wrong\n"
+    stub.answer("POST", "/api/jobs/", (400, text))
+    with pytest.raises(BackendError, match=r"\(400\): ValueError: runtime_env is wrong"):
+        Dashboard(stub.address).post("/api/jobs/", {})
+
+
+def test_something_else_at_the_address_is_told(stub: StubDashboard) -> None:
+    stub.answer("GET", "/api/jobs/", (200, "<html>hello</html>"))
+    with pytest.raises(BackendError, match="something else than JSON"):
+        Dashboard(stub.address).get("/api/jobs/")
+
+
+def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="verify="):
+        Dashboard.of({"verify": str(tmp_path / "none.pem")}, environ={})
+
+
+# ---- web sockets
+
+
+def socket_of(data: bytes) -> WebSocket:
+    """Return a web socket that has been opened, and gets these bytes."""
+    ours, theirs = socket.socketpair()
+    theirs.sendall(data)
+    theirs.close()
+    return WebSocket(Connection(ours), 10.0)
+
+
+def test_messages_of_every_size_and_in_parts():
+    sizes = [0, 125, 126, 70_000]
+    data = b"".join(frame(1, b"x" * size) for size in sizes)
+    data += frame(1, b"one ", final=False) + frame(9, b"ping") + frame(0, b"two") + frame(8, b"")
+    web_socket = socket_of(data)
+    assert [len(web_socket.receive() or b"") for _ in sizes] == sizes
+    assert web_socket.receive() == b"one two"
+    assert web_socket.receive() is None
+    web_socket.close()
+
+
+def test_a_socket_that_breaks_is_not_one_that_was_closed():
+    web_socket = socket_of(frame(1, b"half")[:-1])
+    with pytest.raises(ConnectionError):
+        web_socket.receive()
+    web_socket.close()
+
+
+def test_what_is_no_web_socket_is_told(stub: StubDashboard) -> None:
+    with pytest.raises(NotUpgradedError) as caught:
+        Dashboard(stub.address).open_log("a")
+    assert caught.value.status == 404
