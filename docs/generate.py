@@ -77,7 +77,7 @@ def resource_row(name: str, resource: Resource, has_devices: bool) -> list[str]:
 def components() -> Iterator[str]:
     """Yield the lines of the page on builtin components."""
     yield from heading("Builtin components")
-    yield "`trainyard run NAME --help` shows the same. How arguments are written is told in"
+    yield "`trainyard run NAME --help` shows the same. How to write arguments:"
     yield "[components](../components.md)."
     for module, functions in sorted(BUILTINS.items()):
         for function in sorted(functions):

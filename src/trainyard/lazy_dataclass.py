@@ -1,4 +1,4 @@
-"""Dataclasses that do without `import dataclasses` until somebody looks at their fields from outside.
+"""Dataclasses that do without `import dataclasses` until their fields are asked for.
 
 That import, with `inspect`, takes as long as all else that a command such as ``run --dryrun`` does. Classes
 made here have the ``__init__``, ``__repr__`` and ``__eq__`` of ordinary dataclasses, and count as such:

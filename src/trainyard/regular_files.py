@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have created: never a FIFO or a device, never without a limit."""
+"""Reading files that another user may have created: never a FIFO or a device, never without a limit."""
 
 from __future__ import annotations
 

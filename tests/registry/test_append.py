@@ -254,7 +254,7 @@ def test_base_that_is_no_image(logged_in, client, repo, layer):
         "layers": [],
     }
     client.put_manifest(repo, "chart", json.dumps(chart).encode(), chart["mediaType"])
-    with pytest.raises(ConfigError, match=r"not an image that can be built upon .*helm"):
+    with pytest.raises(ConfigError, match=r"not an image that others can be built on .*helm"):
         append_layer(ref(logged_in, repo, "chart"), ref(logged_in, repo, "job"), [layer], with_layer(layer))
 
 

@@ -212,7 +212,8 @@ def test_token_that_expires_is_fetched_anew(guarded, tokens, connect, repo):
 def test_mount_has_the_rights_to_both_repositories(guarded, tokens, connect, repo):
     client = connect(guarded.host, Credentials("pusher", "pw-of-pusher"))
     push(client, repo)
-    assert client.mount_blob(f"{repo}-2", sha256(b"content"), repo) is True
+    sent = client.upload_blob(f"{repo}-2", b"content", sha256(b"content"), 7, mount_from=repo)
+    assert not sent
     assert tokens.asked[-1][1]["scope"] == [f"repository:{repo}-2:pull,push", f"repository:{repo}:pull"]
 
 

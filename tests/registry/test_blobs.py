@@ -142,9 +142,9 @@ def test_content_that_was_changed_is_refused_by_the_registry(client, repo, size)
 def test_blob_is_mounted_from_another_repository(client, repo):
     content = os.urandom(100)
     client.upload_blob(repo, content, sha256(content), len(content))
-    assert client.mount_blob(f"{repo}-2", sha256(content), repo) is True
+    assert not client.upload_blob(f"{repo}-2", content, sha256(content), len(content), mount_from=repo)
     assert fetched(client, f"{repo}-2", sha256(content)) == content
-    assert client.mount_blob(f"{repo}-3", sha256(b"other"), repo) is False
+    assert client.upload_blob(f"{repo}-3", b"other", sha256(b"other"), 5, mount_from=repo)
 
 
 def test_blob_is_read_from_an_offset(client, repo):

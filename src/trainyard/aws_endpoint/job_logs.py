@@ -24,7 +24,7 @@ from trainyard.schedulers.exec.process.recovery import current_state
 GROUP = "/aws/sagemaker/TrainingJobs"
 MOST_EVENTS = 10_000
 MOST_BYTES = 1 << 20
-#: CloudWatch counts so much for an event beside its text.
+#: CloudWatch adds this to the length of each event's text.
 EVENT_BYTES = 26
 #: How many bytes are searched for one answer. As on the service, a page may be empty with others after it.
 MOST_SEARCHED = 64 << 20

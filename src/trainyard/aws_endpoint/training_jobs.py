@@ -102,7 +102,7 @@ def delete_training_job(params: dict[str, Any], region: str = "") -> dict[str, A
 
 
 def update_training_job(params: dict[str, Any], region: str = "") -> dict[str, Any]:
-    """UpdateTrainingJob: the settings that a job keeps, and which nothing here acts upon."""
+    """UpdateTrainingJob: settings that are kept with the job; nothing here acts on them."""
     check("UpdateTrainingJob", params)
     job, state = _existing(params["TrainingJobName"], region)
     with job.changing("request.json") as document:

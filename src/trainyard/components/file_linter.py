@@ -201,9 +201,7 @@ def written_parameters(path: str, fn_name: str) -> list[Parameter]:
 
 def _written_type(annotation: ast.expr | None) -> Any:
     """Return bool or a Literal if an (optional) annotation is one, otherwise str."""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        with contextlib.suppress(SyntaxError):
-            return _written_type(ast.parse(annotation.value, mode="eval").body)
+    annotation = _unquoted(annotation)
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         kinds = [_written_type(side) for side in (annotation.left, annotation.right)]
         return next((kind for kind in kinds if kind is not str), str)
@@ -214,6 +212,14 @@ def _written_type(annotation: ast.expr | None) -> Any:
         choices = [item.value for item in items if isinstance(item, ast.Constant)]
         return Literal[tuple(choices)] if name == "Literal" and choices else str
     return bool if _last_name(annotation) == "bool" else str
+
+
+def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
+    """Return what an annotation that is written as a text stands for; others as they are."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        with contextlib.suppress(SyntaxError):
+            return _unquoted(ast.parse(annotation.value.strip(), mode="eval").body)
+    return annotation
 
 
 def _items(annotation: ast.Subscript) -> list[ast.expr]:
@@ -229,9 +235,7 @@ def returns_appdef(annotation: ast.expr | None, name: str = "AppDef") -> bool:
     """Tell whether a return annotation is ``AppDef``, ``anything.AppDef`` or either as a text."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         return annotation.value.strip().split(".")[-1] == name
-    if isinstance(annotation, ast.Attribute):
-        return annotation.attr == name
-    return isinstance(annotation, ast.Name) and annotation.id == name
+    return _last_name(annotation) == name
 
 
 # ---- the checks
@@ -271,9 +275,11 @@ class ArgTypeValidator(ComponentFunctionValidator):
         for problem in self._problems(annotation):
             yield self._message(arg, f"the parameter {arg.arg!r}: {problem}")
 
-    def _problems(self, node: ast.expr) -> Iterator[str]:
+    def _problems(self, annotation: ast.expr) -> Iterator[str]:
+        node = _unquoted(annotation)
         if isinstance(node, ast.Constant):
-            yield from self._constant_problems(node)
+            if node.value is not None and node.value is not Ellipsis:
+                yield f"{node.value!r} is not a type"
         elif isinstance(node, ast.Name):
             yield from self._name_problems(node.id)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -281,17 +287,8 @@ class ArgTypeValidator(ComponentFunctionValidator):
             yield from self._problems(node.right)
         elif isinstance(node, ast.Subscript):
             yield from self._subscript_problems(node)
-        elif not isinstance(node, ast.Attribute):
+        elif node is not None and not isinstance(node, ast.Attribute):
             yield f"{ast.unparse(node)!r} is not a type"
-
-    def _constant_problems(self, node: ast.Constant) -> Iterator[str]:
-        if isinstance(node.value, str):
-            try:
-                yield from self._problems(ast.parse(node.value.strip(), mode="eval").body)
-            except SyntaxError:
-                yield f"{node.value!r} is not a type"
-        elif node.value is not None and node.value is not Ellipsis:
-            yield f"{node.value!r} is not a type"
 
     def _name_problems(self, name: str) -> Iterator[str]:
         if name in self.classes:
@@ -305,8 +302,7 @@ class ArgTypeValidator(ComponentFunctionValidator):
             yield f"the name {name!r} is not defined"
 
     def _subscript_problems(self, node: ast.Subscript) -> Iterator[str]:
-        name = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-        items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        name, items = _last_name(node.value), _items(node)
         if name == "Literal":
             return
         if name == "Annotated":
@@ -345,22 +341,17 @@ class DefaultValidator(ComponentFunctionValidator):
         ]
 
     def _fits(self, annotation: ast.expr | None, default: ast.expr) -> bool:
-        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-            try:
-                annotation = ast.parse(annotation.value.strip(), mode="eval").body
-            except SyntaxError:
-                return True
+        annotation = _unquoted(annotation)
         try:
             value = ast.literal_eval(default)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return True
         if value is None:
             return True
-        if isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Literal":
-            choices = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-            return not all(isinstance(c, ast.Constant) for c in choices) or value in [
-                choice.value for choice in choices if isinstance(choice, ast.Constant)
-            ]
+        if isinstance(annotation, ast.Subscript) and _last_name(annotation.value) == "Literal":
+            choices = _items(annotation)
+            known = [choice.value for choice in choices if isinstance(choice, ast.Constant)]
+            return len(known) < len(choices) or value in known
         name = annotation.id if isinstance(annotation, ast.Name) else ""
         expected = self._TYPES.get(name)
         if expected is None:
@@ -434,10 +425,10 @@ def _is_value_class(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> boo
     """Tell whether a class is, or may be, a dataclass or an Enum, as far as the file shows."""
     for decorator in node.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if (target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")) == "dataclass":
+        if _last_name(target) == "dataclass":
             return True
     for base in node.bases:
-        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        name = _last_name(base)
         if name in classes:
             if classes[name] is not node and _is_value_class(classes[name], classes):
                 return True

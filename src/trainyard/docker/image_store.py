@@ -136,7 +136,7 @@ def load(
 
 
 def remove(engine: Engine, ref: str, *, force: bool = False) -> bool:
-    """Remove an image, or one of its names; returns False if there is none, or a container uses it."""
+    """Remove an image, or one of its names; returns False if it does not exist, or a container uses it."""
     try:
         engine.request("DELETE", f"/images/{ref}", params={"force": force})
     except EngineError as error:

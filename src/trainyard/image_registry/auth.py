@@ -136,7 +136,7 @@ class Authorizer:
                 self._worked.add(header)
 
     def renew(self, challenge_header: str, scopes: tuple[str, ...], used: str) -> bool:
-        """Find a new value after a 401; False if there is none that could be better.
+        """Find a new value after a 401; False if no other could be better.
 
         Args:
             challenge_header: ``WWW-Authenticate`` of the answer.

@@ -259,17 +259,6 @@ class RegistryClient:
             mount_from=mount_from,
         ).run()
 
-    def mount_blob(self, repository: str, digest: str, from_repository: str) -> bool:
-        """Take a blob over from another repository of this registry; False if the registry does not do it."""
-        scopes = push_scopes(repository, from_repository)
-
-        def ask() -> bool:
-            answer = self.begin_mount(repository, digest, from_repository, scopes)
-            self.document(answer)
-            return answer.status == 201
-
-        return self.patiently(ask, Purpose("push", self.registry, repository))
-
     def begin_mount(
         self, repository: str, digest: str, from_repository: str, scopes: tuple[str, ...]
     ) -> Response:

@@ -279,7 +279,7 @@ def read_image(
         check_manifest(document, what)
     if kind not in IMAGES or document["config"].get("mediaType") not in CONFIGS:
         raise ConfigError(
-            f"{reference} is not an image that can be built upon ({_description(kind, document)})",
+            f"{reference} is not an image that others can be built on ({_description(kind, document)})",
             hint="Use an image in the format of OCI, or of Docker (schema 2).",
         )
     config = read_config(client, reference, document, scopes=scopes)

@@ -72,7 +72,7 @@ def append_layer(
     manifest comes last: until then nothing can be pulled, and a failure leaves nothing that can.
 
     Args:
-        base: the image to build upon.
+        base: the image to build on.
         target: where to; its tag, if it has one, is set too.
         layers: what comes on top, the lowest first.
         configure: gets the base's configuration and returns the new one, with ``rootfs.diff_ids`` of the
@@ -92,7 +92,7 @@ def append_layer(
     """
     if base.name == target.name and target.tag is not None and target.tag == base.selector:
         raise ConfigError(
-            f"the image {base} would be replaced by the one that is built upon it",
+            f"the image {base} would be replaced by the one that is built on it",
             hint="Give the new one another repository, or another tag.",
         )
     told = progress or Silent()

@@ -217,7 +217,7 @@ def unavailable(purpose: Purpose, trouble: Trouble, seconds: float) -> RegistryU
 
 
 def connection_trouble(error: Exception, purpose: Purpose, *, insecure: bool) -> Exception:
-    """Return what to raise when there was no answer: `Trouble`, or an error if trying again is no use."""
+    """Return what to raise when there was no answer: `Trouble`, or an error if trying again cannot help."""
     registry = purpose.registry
     if isinstance(error, ssl.SSLCertVerificationError):
         return RegistryUnavailableError(

@@ -429,7 +429,7 @@ class Runner:
         Args:
             app_handle: the job.
             wait_interval: longest time between two attempts to reach a scheduler that does not answer.
-                A scheduler that answers decides itself how often it is asked.
+                A scheduler with its own `wait` decides how often it polls.
             timeout: seconds after which the job's current state is returned; None to wait forever.
 
         Raises:

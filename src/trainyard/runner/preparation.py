@@ -17,7 +17,7 @@ from trainyard.specs.app import validate_app
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import DOCUMENT, METADATA_KEY, local_path
+from trainyard.specs.training import DOCUMENT, METADATA_KEY, channel_uri, check_channels, local_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
             hint="Run the script without it (train.script --toolkit=false), or on another scheduler.",
         )
     if place.base and scheduler.is_local:
-        _check_channels(role)
+        check_channels(role.metadata)
     elif scheduler.is_local:  # in a container of this machine
         _mount_local_paths(role)
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
@@ -153,22 +153,14 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
         role.env.setdefault(name, value)
 
 
-def _check_channels(role: Role) -> None:
-    """Refuse channels whose path on this machine does not exist."""
-    for name, channel in role.metadata[METADATA_KEY].get("channels", {}).items():
-        path = local_path(_uri(channel))
-        if path and not os.path.exists(path):
-            raise ConfigError(
-                f"channel {name!r}: {path} does not exist", hint=f"Name existing data: --channel {name}=PATH"
-            )
-
-
 def _mount_local_paths(role: Role) -> None:
     """Show a container the directories of this machine that channels and results name, at the same paths."""
     from trainyard.specs.mounts import BindMount
 
     specification = role.metadata[METADATA_KEY]
-    wanted = {local_path(_uri(channel)): True for channel in specification.get("channels", {}).values()}
+    wanted = {
+        local_path(channel_uri(channel)): True for channel in specification.get("channels", {}).values()
+    }
     for section in ("output", "checkpoints"):
         wanted[local_path(specification.get(section, {}).get("uri", ""))] = False
     for path, read_only in wanted.items():
@@ -177,8 +169,3 @@ def _mount_local_paths(role: Role) -> None:
         )
         if path and not mounted:
             role.mounts.append(BindMount(path, path, read_only))
-
-
-def _uri(channel: Any) -> str:
-    uri: str = channel if isinstance(channel, str) else channel.get("uri", "")
-    return uri

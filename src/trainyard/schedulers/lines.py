@@ -148,7 +148,7 @@ def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int)
     """Return where the last ``count`` lines before ``end`` begin in a file.
 
     Args:
-        read: returns so many bytes of the file, from an offset.
+        read: returns this many bytes of the file, from an offset.
         count: how many lines.
         end: offset of the end.
     """

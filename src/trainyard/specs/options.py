@@ -36,7 +36,7 @@ class runopt:
     Attributes:
         default: its value when nobody gives one.
         opt_type: its type.
-        is_required: whether somebody must give one.
+        is_required: whether it has to be given.
         help: what it does, in a sentence.
         secret: whether its value is kept out of logs, dry runs and the history.
         sends: "to" if it says where code or data go, "from" if it names files of this machine that go there.

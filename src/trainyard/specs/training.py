@@ -55,6 +55,30 @@ def local_path(uri: str) -> str:
     return path if path.startswith("/") else ""
 
 
+def channel_uri(channel: Any) -> str:
+    """Return where a channel's data come from."""
+    uri: str = channel if isinstance(channel, str) else channel.get("uri", "")
+    return uri
+
+
+def check_channels(metadata: Mapping[str, Any]) -> None:
+    """Check that this machine has what a role's channels name on it.
+
+    Raises:
+        ConfigError: a path does not exist.
+    """
+    import os
+
+    for name, channel in (specification(metadata).get("channels") or {}).items():
+        path = local_path(channel_uri(channel))
+        if path and not os.path.exists(path):
+            from trainyard.errors import ConfigError
+
+            raise ConfigError(
+                f"channel {name!r}: {path} does not exist", hint=f"Name existing data: --channel {name}=PATH"
+            )
+
+
 def script_of(args: Sequence[str], metadata: Mapping[str, Any]) -> str:
     """Return the script of a role of `train.script`; "" for other roles, and if it is not a file name."""
     found = str(specification(metadata).get("program", ""))

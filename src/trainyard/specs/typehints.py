@@ -1,6 +1,6 @@
 """Type annotations at run time, without `import typing` for the plain ones: ``int | None``, ``list[str]``.
 
-What only `typing` makes (``Optional``, ``Literal``, ``Annotated``) exists only once somebody has imported it.
+What only `typing` makes (``Optional``, ``Literal``, ``Annotated``) exists only once it has been imported.
 """
 
 from __future__ import annotations

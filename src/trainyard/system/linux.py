@@ -477,7 +477,7 @@ def routes() -> list[tuple[int, int]]:
 def user_of_peer(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     """Return the uid of the process at the other end of a TCP connection on this machine.
 
-    -1 if there is none, or if it has closed its end, which the kernel shows as root's. None where the system
+    -1 without one, or if it has closed its end, which the kernel shows as root's. None where the system
     cannot tell.
 
     Args:

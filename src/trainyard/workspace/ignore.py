@@ -63,7 +63,7 @@ class IgnoreDecision(Enum):
     """What the last pattern that matches a path says."""
 
     OUT = "out"
-    #: A ``!pattern`` of wildcards only: it undoes patterns of its own file.
+    #: A ``!pattern`` of wildcards only: it undoes only patterns of the same file.
     BACK = "back"
     #: A ``!pattern`` that has something of the name in it.
     NAMED = "named"
@@ -111,11 +111,6 @@ class GitRules:
     def directory(self, path: str) -> IgnoreDecision | None:
         """Judge a directory by the patterns that match it; None if none does."""
         return _last_decision(self._for_directories, path)
-
-    @property
-    def names_something(self) -> bool:
-        """Tell whether there is a ``!pattern`` that can bring back what other rules exclude."""
-        return bool(self._named)
 
     def may_name_below(self, directory: str) -> bool:
         """Tell whether a ``!pattern`` that starts at the root leads into this directory."""

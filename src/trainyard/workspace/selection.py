@@ -58,11 +58,6 @@ class Report:
     #: A secret by its path in its project, whose ignore file can name it.
     secret_example: str = ""
 
-    @property
-    def ignored_count(self) -> int:
-        """How many files and directories rules left out."""
-        return sum(len(paths) for paths in self.left_out.values())
-
     def warnings(self) -> list[str]:
         """Return in words what the user should know."""
         lines = list(self.notes)
@@ -321,16 +316,23 @@ class _Selector:
         """Return which rule leaves a directory out: "" for none, None when Git must be asked."""
         if entry.name in _BY_DEFAULT or self._is_state(entry):
             return DEFAULT
+        rules = task.git
+        if not task.free and isinstance(rules, GitCheckout):
+            is_known = path in rules.directories or path in rules.files
+            return self._pattern_reason(task, path, directory=True) or ("" if is_known else None)
+        return self._pattern_reason(task, path, directory=True)
+
+    def _pattern_reason(self, task: _Task, path: str, *, directory: bool) -> str:
+        """Return which ignore file leaves a path out: "" for none. What a Git checkout has is left open."""
         if task.free:
             return ""
         if self._docker is not None and self._docker.excludes(path):
             return DOCKERIGNORE
-        if self._torchx is not None and self._torchx.directory(path) is IgnoreDecision.OUT:
-            return TORCHXIGNORE
-        rules = task.git
-        if isinstance(rules, GitCheckout) and path not in rules.directories and path not in rules.files:
-            return None
-        if isinstance(rules, GitignoreFiles) and rules.ignores(path, directory=True):
+        if self._torchx is not None:
+            judge = self._torchx.directory if directory else self._torchx.file
+            if judge(path) is IgnoreDecision.OUT:
+                return TORCHXIGNORE
+        if isinstance(task.git, GitignoreFiles) and task.git.ignores(path, directory=directory):
             return GIT
         return ""
 
@@ -391,21 +393,14 @@ class _Selector:
     def _file_reason(self, task: _Task, entry: os.DirEntry[str], path: str) -> str | None:
         if entry.name in _METADATA:  # a file in worktrees and submodules
             return DEFAULT
-        if task.free:
-            return ""
-        if self._docker is not None and self._docker.excludes(path):
-            return DOCKERIGNORE
-        if self._torchx is not None and self._torchx.file(path) is IgnoreDecision.OUT:
-            return TORCHXIGNORE
+        reason = self._pattern_reason(task, path, directory=False)
         rules = task.git
-        if isinstance(rules, GitCheckout) and path not in rules.files:
+        if not reason and not task.free and isinstance(rules, GitCheckout) and path not in rules.files:
             if entry.is_file(follow_symlinks=False) or entry.is_symlink():
                 return GIT
             self._candidates.append(_Candidate(task, entry, path))
             return None
-        if isinstance(rules, GitignoreFiles) and rules.ignores(path, directory=False):
-            return GIT
-        return ""
+        return reason
 
     def _include(self, task: _Task, entry: os.DirEntry[str], path: str, *, named: bool) -> None:
         try:

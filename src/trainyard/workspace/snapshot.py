@@ -200,7 +200,6 @@ class _Merged:
         self.entries: dict[str, Entry] = {}
         self.sources: dict[str, str] = {}
         self._owners: dict[str, str] = {}
-        self._inner: dict[str, str] = {}
 
     def add(self, source: str, prefix: str, entries: list[Entry]) -> None:
         for entry in [*_parents(prefix), *entries]:

@@ -104,7 +104,7 @@ def put_toolkit() -> None:
             _write(os.path.join(partial, name), content)
         os.rename(partial, path)
     except OSError as error:
-        if not os.path.exists(path):  # somebody was quicker
+        if not os.path.exists(path):  # another process was quicker
             raise state_error("put the toolkit at", path, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -156,7 +156,7 @@ def _given(path: str) -> bytes:
     except OSError as error:
         reason = str(error.strerror or error)
     except (zipfile.BadZipFile, KeyError):
-        reason = "it is no archive that Python runs"
+        reason = "Python cannot run it as an archive"
     else:
         return content
     raise ConfigError(

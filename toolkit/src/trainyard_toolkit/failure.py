@@ -52,7 +52,7 @@ class Report:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job was asked to stop, which is no failure."""
+        """Whether the job was asked to stop; that is not a failure."""
         return bool(self.fields["outcome"] == "stopped")
 
     def brief(self) -> str:
@@ -211,7 +211,7 @@ class Writer:
         self._reserve = os.path.join(layout.output, ".failure.reserve")
 
     def prepare(self) -> None:
-        """Remove what an earlier attempt left and set room aside. A read-only directory is no error yet."""
+        """Remove what an earlier attempt left, and reserve room. A read-only directory is no problem yet."""
         for path in (self.layout.failure, self.layout.failure_json, self.layout.success):
             _remove(path)
         try:

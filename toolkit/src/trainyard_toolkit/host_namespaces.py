@@ -104,7 +104,7 @@ class HostView:
             self._keeper.close()
 
     def _hidden(self) -> str:
-        """A path that the job needs and that lies in the machine's own /opt/ml; "" if there is none."""
+        """A path that the job needs and that lies in the machine's own /opt/ml; "" without one."""
         place = os.path.realpath(DEFAULT_BASE) + os.sep
         document = self.job.document if self.job is not None else {}
         channels = [channel.uri for channel in self.job.channels] if self.job is not None else []

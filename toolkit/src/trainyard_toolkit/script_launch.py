@@ -83,8 +83,8 @@ class Launch:
     def relays(self) -> dict[int, Relay]:
         """The streams that have to pass through us.
 
-        stdout only if somebody observes it. stderr for its last lines, which the failure report needs; but
-        where it is a plain file they are read back from there, and the stream goes straight through.
+        stdout only if metrics are read from it. stderr for its last lines, which the failure report needs;
+        but where it is a plain file they are read back from there, and the stream goes straight through.
         """
         if self.observers:
             return {fd: Relay(fd, self.observers.get(fd), wide=True) for fd in (1, 2)}

@@ -40,7 +40,7 @@ class Mirror:
         store: sends them.
         is_alive: whether the program that writes there still runs, where it is not our own. What it had open
             when it was killed may be half a file, and is not sent.
-        has_writer: whether somebody has a file open for writing, where the system can say.
+        has_writer: whether a process has a file open for writing, where the system can say.
         warn: takes messages about what is tried again.
     """
 

@@ -199,7 +199,7 @@ class LogCalls:
     def last_ingestion(self, stream: str) -> int:
         """Return when the stream last received events (ms); 0 if AWS does not tell.
 
-        It only helps to wait for the end of a log, so a failure (it needs another permission) is no error.
+        It only helps to wait for the end of a log, so a failure (it needs another permission) is ignored.
         """
         if not self._may_describe:
             return 0

@@ -20,7 +20,7 @@ from trainyard.schedulers.aws.aws_errors import AwsError, missing_sdk, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 CONNECT_SECONDS = 5
@@ -188,6 +188,38 @@ class AwsSession:
         if service != "s3":  # answers to HEAD have a length and no body
             check_answers(client)
         return client
+
+
+class SessionPool:
+    """The sessions of a scheduler, one for each region and profile that its jobs have.
+
+    Args:
+        clients: clients to use instead of making them, by service.
+        configured: returns the options configured for this directory: the default region and profile.
+    """
+
+    def __init__(self, clients: Mapping[str, Any], configured: Callable[[], Mapping[str, Any]]) -> None:
+        self._clients = dict(clients)
+        self._configured = configured
+        self._defaults: Mapping[str, Any] | None = None
+        self._sessions: dict[tuple[str, str], AwsSession] = {}
+
+    def get(self, region: str | None, profile: str | None) -> AwsSession:
+        """Return the session of a region and profile."""
+        if self._defaults is None and not (region and profile):
+            self._defaults = self._configured()
+        defaults = self._defaults or {}
+        key = (region or defaults.get("region") or "", profile or defaults.get("profile") or "")
+        if key not in self._sessions:
+            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._clients)
+        return self._sessions[key]
+
+    def close(self) -> None:
+        """Close the connections; clients that were passed in stay open. May be called more than once."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if not self._clients:
+                session.close()
 
 
 # ---- incomplete answers

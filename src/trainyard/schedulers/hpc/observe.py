@@ -38,14 +38,17 @@ def describe(
         return None  # it never was, or its folder has been deleted; the accounting never forgets
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
+    errors = [r for role in roles for r in role.replicas if r.structured_error_msg != NONE]
+    first = min(errors, key=lambda replica: replica.ended_at or 0.0, default=None)
     return DescribeAppResponse(
         app_id=app_id,
         state=state,
         num_restarts=_restarts(native, job),
         msg=reason or _failed_replica(roles) or _failed_script(job, native, state) or NONE,
+        structured_error_msg=first.structured_error_msg if first is not None else NONE,
         roles_statuses=roles,
         metadata=_metadata(native),
-        results=None,
+        results=job.document.get("results") if job is not None else None,
     )
 
 
@@ -133,7 +136,10 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
         for k in range(count):
             said = native.replicas.get(number) if native is not None else None
             record = job.replicas.get((role, k)) if job is not None else None
-            replicas.append(_replica(role, k, record, said, state, hosts[number] if hosts else ""))
+            status = _replica(role, k, record, said, state, hosts[number] if hosts else "")
+            if job is not None and status.state == AppState.FAILED:
+                status.structured_error_msg = job.reports.get((role, k), NONE)
+            replicas.append(status)
             number += 1
         roles.append(RoleStatus(role, replicas))
     return roles

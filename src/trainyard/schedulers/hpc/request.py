@@ -12,11 +12,12 @@ import shlex
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc import shared_folder
-from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, job_folder
+from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, base_folder, job_folder
 from trainyard.schedulers.hpc.spread import SPREAD_SCRIPT, spread_script
 from trainyard.specs.app import NO_IMAGE
+from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import grace_variables
+from trainyard.specs.training import check_channels, grace_variables, output_of, specification
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class HpcRequest:
         layout: role and number of replicas, in order.
         chain: how many submissions.
         workdir: the directory to run in.
+        results: where the results will be; "" if nothing runs under the toolkit.
         warnings: what has no effect here.
         details: more values of the backend, which go into ``job.json`` as they are.
     """
@@ -75,6 +77,7 @@ class HpcRequest:
     layout: list[tuple[str, int]]
     chain: int = 1
     workdir: str = ""
+    results: str = ""
     warnings: list[str] = field(default_factory=list)
     #: Native options that make it wait for other jobs, from `HpcScheduler.depend_on`.
     dependencies: list[str] = field(default_factory=list)
@@ -118,6 +121,7 @@ class HpcRequest:
             script=put(self.script),
             roles={name: put(text) for name, text in self.roles.items()},
             workdir=put(self.workdir),
+            results=put(self.results),
         )
 
 
@@ -147,6 +151,10 @@ class JobPlan:
         self.workdir = self._workdir(manifest)
         self.warnings: list[str] = []
         self.details: dict[str, Any] = {}
+        _check_options(opts)
+        if not self.host:
+            for role in app.roles:
+                check_channels(role.metadata)
 
     @property
     def replicas(self) -> int:
@@ -193,6 +201,7 @@ class JobPlan:
             layout=self.layout,
             chain=self.opts.chain,
             workdir=self.workdir,
+            results=self._results(),
             warnings=self.warnings,
             details=self.details,
         )
@@ -203,6 +212,16 @@ class JobPlan:
         if manifest is not None:
             return posixpath.join(self.shared_dir, "code", manifest.fingerprint[:32])
         return os.getcwd() if not self.host else posixpath.join(self.folder, "work")
+
+    def _results(self) -> str:
+        """Return where the results will be; "" if no role runs under the toolkit."""
+        trained = [role for role in self.app.roles if specification(role.metadata)]
+        if not trained:
+            return ""
+        sent = output_of(specification(trained[0].metadata), self.app_id)
+        is_one = len(trained) == trained[0].num_replicas == 1
+        own = base_folder(self.folder, trained[0].name, 0) if is_one else posixpath.join(self.folder, "ml")
+        return sent or own
 
     def _role_file(self, role: Role) -> str:
         values = macros.Values(
@@ -252,6 +271,7 @@ def document_of(request: HpcRequest) -> dict[str, Any]:
         "layout": [list(pair) for pair in request.layout],
         "chain": request.chain,
         "workdir": request.workdir,
+        **({"results": request.results} if request.results else {}),
         **request.details,
     }
 
@@ -270,6 +290,19 @@ def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[b
             for name, text in request.roles.items()
         },
     }
+
+
+def _check_options(opts: HpcOpts) -> None:
+    problems = []
+    if opts.chain < 1:
+        problems.append(f"chain={opts.chain} must be at least 1")
+    if not 0 <= opts.grace_period <= MOST_SECONDS:
+        problems.append(f"grace_period={opts.grace_period:g} is not a number of seconds")
+    problems += [
+        f"env: {name!r} is not a name of a variable" for name in opts.env or {} if not _VARIABLE.match(name)
+    ]
+    if problems:
+        raise ConfigError("; ".join(problems))
 
 
 def _flags(retries: int, rank0: str) -> list[str]:

@@ -236,6 +236,7 @@ export_names() { # what every program of the attempt finds in its environment
 find_rank0() { # prints where the first replica of the role runs
     first=${rank0:-${TRAINYARD_RANK0:-}}
     if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(hostname); fi
+    if [ -z "$first" ] && [ -z "$given" ]; then first=localhost; fi # it does not work with the others
     tries=0
     while [ -z "$first" ] && [ "$tries" -lt 600 ]; do
         ls "$job/state" >/dev/null # asks the server, so that a new file is seen
@@ -319,8 +320,9 @@ replica) run_replica "$@" ;;
 enter)
     role=$1 index=$2 name="$1-$2"
     shift 2
-    attempt=0
+    attempt=0 given=
     while [ -e "$job/state/$name.$((attempt + 1)).start" ]; do attempt=$((attempt + 1)); done
+    [ ! -e "$job/state/job.$attempt.start" ] || rank0=$(value "$job/state/$role-0.$attempt.start" host)
     enter "$@"
     ;;
 warn)

@@ -217,6 +217,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be on shared storage; each replica gets a base directory."""
         from trainyard.schedulers.hpc.request import JOB_DIR, REPLICA
+        from trainyard.schedulers.hpc.shared_folder import base_folder
         from trainyard.schedulers.hpc.submission import TOOLKIT
         from trainyard.specs.substitution import macros
         from trainyard.workspace.toolkit_files import ToolkitPlace
@@ -224,7 +225,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         return ToolkitPlace(
             ("python", "-S", TOOLKIT),
             code=macros.img_root,
-            base=f"{JOB_DIR}/ml/{role.name}-{REPLICA}",
+            base=base_folder(JOB_DIR, role.name, REPLICA),
             env={"TRAINYARD_INSTALLER": "none"},
         )
 
@@ -357,6 +358,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             storage_problem = ""
             try:
                 jobs = shared_folder.read_jobs(self.storage(host), shared, ids)
+                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
             except (BackendError, ConfigError) as error:
                 storage_problem = error.message
             refs = []
@@ -505,26 +507,40 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         return results
 
     def _delete_existing(self, app_id: str) -> None:
-        place = self.place_of(app_id)
-        found = self.describe(app_id)
-        if found is not None and not is_terminal(found.state):
-            raise ConfigError(f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first.")
-        self.storage(place.host).remove([job_folder(place.shared, app_id)])
-        self._query(place.host).forget([app_id])
+        error = self.delete_many([app_id])[app_id]
+        if error is not None:
+            raise error
+
+    def delete_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
+        """Remove the folders of jobs that have ended: one query, and one removal for each cluster."""
+        from trainyard.schedulers.hpc.observe import describe
+
+        results: dict[str, TrainyardError | None] = {}
+        by_host: dict[str, builtins.list[tuple[str, str]]] = {}
+        for app_id, look in self._look_at(app_ids).items():
+            found = describe(app_id, look.native, look.job, look.problem, time.time())
+            results[app_id] = None
+            if found is not None and not is_terminal(found.state):
+                results[app_id] = ConfigError(
+                    f"{app_id} is {found.state}, so it cannot be deleted", hint="Cancel it first."
+                )
+            elif look.job is not None:
+                folder = job_folder(look.place.shared, app_id)
+                by_host.setdefault(look.place.host, []).append((app_id, folder))
+        for host, items in by_host.items():
+            try:
+                self.storage(host).remove([folder for _, folder in items])
+                self._query(host).forget([app_id for app_id, _ in items])
+            except TrainyardError as error:
+                results.update({app_id: error for app_id, _ in items})
+        return results
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return the folders of jobs that ended long enough ago."""
+        """Return the folders of jobs that ended long enough ago, and code that no job has any more."""
+        from trainyard.schedulers.hpc.housekeeping import leftovers
+
         place = self.default_place(cfg)
-        now = time.time()
-        rows = [row for row in self.list(cfg) if is_terminal(row.state)]
-        old = [row for row in rows if now - (row.ended_at or row.submitted_at or now) >= older_than]
-        folders = [job_folder(place.shared, row.app_id) for row in old]
-        sizes = self.storage(place.host).disk_usage(folders)
-        return [
-            Leftover(folder, folder, now - (row.ended_at or row.submitted_at or now), size, row.app_id)
-            for row, folder, (size, changed) in zip(old, folders, sizes, strict=True)
-            if changed
-        ]
+        return leftovers(self.storage(place.host), place.shared, self.list(cfg), older_than, time.time())
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
-#: What stands for itself until the storage is known: the home directory there.
-HOME = "~"
+#: How many reports of a job are read, and how much of each.
+MOST_REPORTS = 8
+LONGEST_REPORT = 1 << 20
 DEFAULT_SHARED = "~/.trainyard"
 
 
@@ -69,6 +70,7 @@ class SharedJob:
         replicas: the last record of each replica that has started, by role and index.
         submission: the last record of a submission.
         attempts: how many attempts there have been.
+        reports: what replicas that failed left in torchelastic's error file, or in the toolkit's report.
     """
 
     app_id: str
@@ -78,6 +80,7 @@ class SharedJob:
     replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
     submission: AttemptRecord | None = None
     attempts: int = 0
+    reports: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def layout(self) -> list[tuple[str, int]]:
@@ -98,6 +101,11 @@ def job_folder(shared: str, app_id: str) -> str:
 def log_folder(folder: str, role: str, replica: int) -> str:
     """Return the path of the folder with a replica's logs."""
     return posixpath.join(folder, "logs", f"{role}-{replica}")
+
+
+def base_folder(folder: str, role: str, replica: object) -> str:
+    """Return the path of what stands for ``/opt/ml`` in a replica that runs under the toolkit."""
+    return posixpath.join(folder, "ml", f"{role}-{replica}")
 
 
 def run_script() -> bytes:
@@ -128,6 +136,32 @@ def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str
         _add_records(job, by_folder.get(posixpath.join(folder, "state"), {}))
         found[app_id] = job
     return found
+
+
+def read_reports(storage: Storage, shared: str, jobs: Sequence[SharedJob]) -> None:
+    """Add to jobs what their replicas that failed reported, a few of each job; one call for all."""
+    wanted: list[tuple[SharedJob, tuple[str, int]]] = []
+    paths = []
+    for job in jobs:
+        folder = job_folder(shared, job.app_id)
+        failed = [(key, record) for key, record in job.replicas.items() if record.code]
+        failed.sort(key=lambda item: item[1].ended_at or 0.0)
+        for key, record in failed[:MOST_REPORTS]:
+            wanted.append((job, key))
+            paths.append(f"{log_folder(folder, *key)}/{record.attempt}.error.json")
+            paths.append(f"{base_folder(folder, *key)}/output/failure")
+    if not wanted:
+        return
+    contents = iter(storage.read(paths))
+    for job, key in wanted:
+        error, report = (
+            (content or b"")[:LONGEST_REPORT].decode("utf-8", "replace").strip()
+            for content in (next(contents), next(contents))
+        )
+        if report and not error:
+            error = json.dumps({"message": {"message": report}})
+        if error:
+            job.reports[key] = error
 
 
 def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:

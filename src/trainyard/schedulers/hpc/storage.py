@@ -96,6 +96,10 @@ class Storage(ABC):
     def disk_usage(self, paths: Sequence[str]) -> list[tuple[int, float]]:
         """Return size in bytes and time of the last change of each path; (0, 0) if it does not exist."""
 
+    @abstractmethod
+    def have_results(self, folders: Sequence[str]) -> list[bool]:
+        """Tell of folders of base directories whether scripts left results in them."""
+
 
 class LocalStorage(Storage):
     """Shared storage that is mounted on this machine."""
@@ -242,6 +246,12 @@ class LocalStorage(Storage):
                 found.append((0, 0.0))
         return found
 
+    def have_results(self, folders: Sequence[str]) -> list[bool]:
+        """Tell of folders of base directories whether scripts left results in them."""
+        from trainyard.schedulers.exec.directories import has_results
+
+        return [has_results(folder) for folder in folders]
+
 
 class RemoteStorage(Storage):
     """Shared storage that is reached through a login node.
@@ -377,6 +387,15 @@ class RemoteStorage(Storage):
             for line in self._shell(script, chunk, timeout=COPY_SECONDS).decode().splitlines():
                 size, time = line.split()
                 found.append((int(size) << 10, float(time)))
+        return found
+
+    def have_results(self, folders: Sequence[str]) -> list[bool]:
+        """Tell of folders of base directories whether scripts left results in them."""
+        places = " -o ".join(f"-path '*/{part}/*'" for part in ("model", "output/data", "checkpoints"))
+        script = f'for d; do find "$d" -type f \\( {places} \\) 2>/dev/null | head -n 1 | wc -l; done; :'
+        found: list[bool] = []
+        for chunk in _chunks(folders):
+            found += [int(line) > 0 for line in self._shell(script, chunk).split()]
         return found
 
     def _shell(

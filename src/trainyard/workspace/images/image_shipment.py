@@ -15,7 +15,7 @@ from trainyard.errors import ConfigError, InvalidRunConfigException, TrainyardEr
 from trainyard.parallel import for_all
 from trainyard.progress import Silent
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.options import option, runopts
+from trainyard.specs.options import option
 from trainyard.specs.workspace import Workspace
 from trainyard.workspace.code_store import Store
 from trainyard.workspace.images.dockerfile import IMAGE_ARG
@@ -173,10 +173,6 @@ class DockerWorkspaceMixin:
         if self._own_engine is None:
             self._own_engine = Engine.from_env()
         return self._own_engine
-
-    def workspace_opts(self) -> runopts:
-        """Return the options of `DockerWorkspaceOpts`."""
-        return runopts.from_dataclass(DockerWorkspaceOpts)
 
     def plan_shipment(
         self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]

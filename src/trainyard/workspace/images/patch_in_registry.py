@@ -90,7 +90,7 @@ class RegistryPatch:
 
         Raises:
             WorkspaceChangedError: a file is no longer what it was when it was hashed; nothing was pushed.
-            ConfigError: the base cannot be built upon.
+            ConfigError: nothing can be built on the base.
             RegistryError: a registry refuses, cannot be reached, or sends something else than an image.
             BackendError: this machine's disk is full.
         """

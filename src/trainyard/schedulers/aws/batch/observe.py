@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError
-from trainyard.schedulers.aws.batch import names, observe
+from trainyard.schedulers.aws.batch import names
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.reasons import exit_code, reason_of
 from trainyard.schedulers.aws.batch.replicas import (
@@ -27,7 +27,7 @@ from trainyard.schedulers.aws.batch.replicas import (
     original_command,
 )
 from trainyard.schedulers.aws.batch.rules import node_range
-from trainyard.schedulers.aws.session import AwsSession
+from trainyard.schedulers.aws.session import AwsSession, SessionPool
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
@@ -315,35 +315,15 @@ class JobFinder:
         recall: Callable[[str], str | None],
         configured: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._given = dict(clients)
+        self.sessions = SessionPool(clients, configured)
         self._recall = recall
-        self._configured = configured
-        self._sessions: dict[tuple[str, str], AwsSession] = {}
-        self._defaults: tuple[str, str] | None = None
         self._known: dict[str, JobRef] = {}
         self._submitted_at: dict[str, float] = {}
-
-    def close(self) -> None:
-        """Close the connections; clients that were passed in stay open."""
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            if not self._given:
-                session.close()
-
-    def session(self, region: str | None, profile: str | None) -> AwsSession:
-        """Return the session of a region and profile, by default those of the configuration."""
-        if self._defaults is None:
-            configured = self._configured()
-            self._defaults = (configured.get("region") or "", configured.get("profile") or "")
-        key = (region or self._defaults[0], profile or self._defaults[1])
-        if key not in self._sessions:
-            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
-        return self._sessions[key]
 
     def session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
         """Return the session for these options."""
         region = cfg.get("region") or names.region_of_arn(cfg.get("queue") or "")
-        return self.session(region, cfg.get("profile"))
+        return self.sessions.get(region, cfg.get("profile"))
 
     def _ref(self, app_id: str) -> JobRef | None:
         if app_id not in self._known:
@@ -361,7 +341,7 @@ class JobFinder:
     def session_and_id(self, app_id: str) -> tuple[AwsSession, str]:
         """Return session and Batch's id of a job that was found or submitted before."""
         ref = self._known[app_id]
-        return self.session(ref.region, ref.profile), ref.job_id
+        return self.sessions.get(ref.region, ref.profile), ref.job_id
 
     def find(self, app_id: str) -> tuple[AwsSession, Job] | None:
         """Find a job; None if it does not exist or was deleted."""
@@ -378,7 +358,7 @@ class JobFinder:
             groups.setdefault((ref.region, ref.profile), {})[ref.job_id] = app_id
         found: dict[str, Job | None] = dict.fromkeys(app_ids)
         for (region, profile), ids in groups.items():
-            for job_id, job in observe.describe_jobs(self.session(region, profile), ids).items():
+            for job_id, job in describe_jobs(self.sessions.get(region, profile), ids).items():
                 found[ids[job_id]] = job
         for app_id in app_ids:
             if found[app_id] is None and not self.is_fresh(app_id):
@@ -391,12 +371,12 @@ class JobFinder:
         parts = names.split_app_id(app_id)
         if parts is None:
             return None
-        session = self.session(ref.region, ref.profile) if ref else self.session(None, None)
+        session = self.sessions.get(ref.region, ref.profile) if ref else self.sessions.get(None, None)
         summaries = find_by_name(session, *parts)
         if not summaries:
             return None
         job_id = summaries[0]["jobId"]
-        job = observe.describe_jobs(session, [job_id]).get(job_id)
+        job = describe_jobs(session, [job_id]).get(job_id)
         if job is not None:
             arn = job.get("jobArn") or job_id
             region, profile = (ref.region, ref.profile) if ref else ("", "")

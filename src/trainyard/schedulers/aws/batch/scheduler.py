@@ -80,7 +80,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
-        self._jobs.close()
+        self._jobs.sessions.close()
         if self._made_images is not None:
             self._made_images.close()
 
@@ -133,7 +133,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         from trainyard.schedulers.aws.batch.submission import check_queue
 
         job = info.request
-        check_queue(self._jobs.session(job.region, job.profile), job.submission["jobQueue"])
+        check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Register the job's definition if necessary, and submit the job exactly once.
@@ -152,7 +152,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
-        session = self._jobs.session(job.region, job.profile)
+        session = self._jobs.sessions.get(job.region, job.profile)
         definition = register_definition(
             session, rename_by_content(job.job_def)
         )  # shipping may have changed its images

@@ -118,7 +118,7 @@ def register_definition(session: AwsSession, job_def: dict[str, Any]) -> str:
         "batch", "DescribeJobDefinitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE"
     ):
         for found in page:
-            # somebody may have made another revision
+            # another process may have made a revision
             if found.get("tags", {}).get(names.TAG_CONTENT) == digest:
                 return str(found["jobDefinitionArn"])
     tags = {**job_def["tags"], names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

@@ -444,7 +444,7 @@ class GitClone:
         return environ, [encoded, password or user]
 
     def _login(self) -> str:
-        """Return ``user:password``; "" if there is none."""
+        """Return ``user:password``; "" without a login."""
         two_factors = str(self._config.get("2FA_enabled", "")).lower() == "true"
         token = self._config.get("token") or next(
             (os.environ[name] for name in TOKEN_VARIABLES if os.environ.get(name)), ""

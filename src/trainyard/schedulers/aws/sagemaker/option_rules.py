@@ -205,12 +205,8 @@ def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
         elif opts.max_wait < max_run:
             default = " (the default)" if opts.max_run is None else ""
             yield f"max_wait is {opts.max_wait}, less than max_run, which is {max_run}{default}"
-        if opts.keep_alive_period_in_seconds:
-            yield "keep_alive_period_in_seconds cannot keep spot instances: a warm pool needs on-demand ones"
     elif opts.max_wait is not None:
         yield "max_wait is given without use_spot_instances: only spot instances are waited for"
-    if opts.keep_alive_period_in_seconds and opts.instance_groups:
-        yield "keep_alive_period_in_seconds cannot keep instance_groups: a warm pool is of one type"
     if opts.max_retry_attempts is not None and not 1 <= opts.max_retry_attempts <= 30:
         yield f"max_retry_attempts must be from 1 to 30, not {opts.max_retry_attempts}"
     if opts.volume_size is not None and opts.volume_size < 1:
@@ -221,19 +217,12 @@ def _network(opts: AWSSageMakerOpts) -> Iterator[str]:
     if bool(opts.subnets) != bool(opts.security_group_ids):
         given, missing = ("subnets", "security_group_ids")[:: 1 if opts.subnets else -1]
         yield f"{given} are given without {missing}; a VPC needs both"
-    mode, login = opts.training_repository_access_mode, opts.training_repository_credentials_provider_arn
-    if login and mode != "Vpc":
-        yield (
-            "training_repository_credentials_provider_arn is given, but training_repository_access_mode is "
-            f"{mode or 'not'}: logins are for registries in a VPC (access mode Vpc)"
-        )
+    login = opts.training_repository_credentials_provider_arn
     if login and not _LAMBDA.fullmatch(login):
         yield (
             "training_repository_credentials_provider_arn must be the ARN of a Lambda function, "
             f"arn:aws:lambda:REGION:ACCOUNT:function:NAME, not {login!r}"
         )
-    if mode == "Vpc" and not opts.subnets:
-        yield "training_repository_access_mode is Vpc, but no subnets and security_group_ids are given"
 
 
 def _results(opts: AWSSageMakerOpts, *, local: bool) -> Iterator[str]:
@@ -301,8 +290,6 @@ def _debugger(opts: AWSSageMakerOpts, region: str) -> Iterator[str]:
     profiler = as_object(opts, "profiler_config")
     if opts.disable_profiler and profiler and profiler.get("DisableProfiler") is not True:
         yield "profiler_config is given, but disable_profiler turns the profiler off"
-    if opts.profiler_rules and (opts.disable_profiler or profiler.get("DisableProfiler")):
-        yield "profiler_rules are given, but the profiler is turned off"
     for option in ("debugger_rules", "profiler_rules"):
         if any("RuleConfigurationName" not in rule for rule in as_objects(opts, option)):
             yield f"{option}: a rule has no name (RuleConfigurationName)"

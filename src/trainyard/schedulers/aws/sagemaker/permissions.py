@@ -214,7 +214,7 @@ def policy(grants: Sequence[Grant]) -> dict[str, Any]:
 
 
 def caller_grants(used: UsedResources) -> list[Grant]:
-    """Return what somebody needs who submits jobs, watches and stops them."""
+    """Return the rights that submitting, watching and stopping jobs takes."""
     role = [used.role or f"arn:{used.partition}:iam::{used.account}:role/*"]
     known = None if used.role else ()
     job = [used.arn("sagemaker", f"training-job/{used.job}")]

@@ -66,7 +66,7 @@ class Needs:
         role_check: whether the role is to be looked up, though its ARN was given.
         checkpoint_check: where the checkpoints are, if the role's rights to them are to be checked.
         default_bucket: whether something goes to the account's own bucket, made if it is missing.
-        code_uri: where the code is to be uploaded, a "directory" of S3; "" if there is none to upload.
+        code_uri: where the code is to be uploaded, a "directory" of S3; "" if no code is uploaded.
         uploads: paths of this machine that are to be uploaded.
         extension: id of the offering that the job's training plan is to be extended by; "" for none.
     """

@@ -129,7 +129,7 @@ def _debugger(request: Mapping[str, Any], name: Names) -> Iterator[str]:
         known = ", ".join(map(str, INTERVALS))
         yield f"{name('ProfilerConfig')}: the interval must be one of {known} ms, not {interval}"
     if profiler.get("DisableProfiler") and request.get("ProfilerRuleConfigurations"):
-        yield f"{name('ProfilerRuleConfigurations')} are given, but {name('ProfilerConfig')} is disabled"
+        yield f"{name('ProfilerRuleConfigurations')} are given, but the profiler is turned off"
     # API reference, DebugRuleConfiguration: it must be unique relative to other rule configuration names
     kinds = ("DebugRuleConfigurations", "ProfilerRuleConfigurations")
     rules = (rule.get("RuleConfigurationName") for kind in kinds for rule in request.get(kind) or [])
@@ -275,7 +275,11 @@ def _registry(request: Mapping[str, Any], name: Names) -> Iterator[str]:
     if mode == "Vpc" and not request.get("VpcConfig"):
         yield f"{name('TrainingRepositoryAccessMode')} is Vpc, but no {name('VpcConfig')} are given"
     if mode != "Vpc" and config.get("TrainingRepositoryAuthConfig"):
-        yield f"{name('TrainingRepositoryAccessMode')} is {mode}: logins are for registries in a VPC (Vpc)"
+        yield (
+            f"{name('TrainingRepositoryCredentialsProviderArn')} is given, but "
+            f"{name('TrainingRepositoryAccessMode')} is {mode or 'not'}: logins are for registries in a VPC "
+            "(access mode Vpc)"
+        )
 
 
 def _tags(request: Mapping[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.aws.sagemaker import names
-from trainyard.schedulers.aws.session import AwsSession
+from trainyard.schedulers.aws.session import AwsSession, SessionPool
 from trainyard.schedulers.base import (
     Check,
     DescribeAppResponse,
@@ -57,16 +57,13 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         super().__init__(names.BACKEND, session_name)
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
         self._docker_client = docker_client
-        self._sessions: dict[tuple[str, str], AwsSession] = {}
+        self._sessions = SessionPool(self._given, lambda: self.configured())
         self._regions: dict[str, tuple[str, str]] = {}
         self._made_queued: QueuedJobs | None = None
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            if not self._given:
-                session.close()
+        self._sessions.close()
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -191,7 +188,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         for app_id in filter(names.is_job_name, wanted):
             by_region.setdefault(self._region_and_profile(app_id), []).append(app_id)
         for key, own in by_region.items():
-            for app_id, job in observe.describe_jobs(self._session(*key), own).items():
+            for app_id, job in observe.describe_jobs(self._sessions.get(*key), own).items():
                 found[app_id] = None if job is None else observe.describe(app_id, job)
         queued = [app_id for app_id in wanted if names.split_queued(app_id) is not None]
         return {**found, **self._queued.describe_many(queued)} if queued else found
@@ -321,18 +318,11 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
             self._regions[app_id] = (_region_of(arn), profile)
         return self._regions[app_id]
 
-    def _session(self, region: str | None, profile: str | None) -> AwsSession:
-        configured = {} if region and profile else self.configured()
-        key = (region or configured.get("region") or "", profile or configured.get("profile") or "")
-        if key not in self._sessions:
-            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._given)
-        return self._sessions[key]
-
     def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
-        return self._session(cfg.get("region"), cfg.get("profile"))
+        return self._sessions.get(cfg.get("region"), cfg.get("profile"))
 
     def _session_of_job(self, app_id: str) -> AwsSession:
-        return self._session(*self._region_and_profile(app_id))
+        return self._sessions.get(*self._region_and_profile(app_id))
 
     def _region(self, cfg: Mapping[str, Any]) -> str:
         """Return the region of a new job."""

@@ -30,7 +30,7 @@ def send_results(run: TrainingSupervisor, trees: dict[str, Tree], *, with_model:
     """Send model and output of the hosts; returns what went wrong, None after success.
 
     What could not be sent is kept in the job's directory, and the text says where. A full disk is waited for,
-    unless somebody waits for the end of the job.
+    unless a command waits for the end of the job.
 
     Args:
         run: the job's run.

@@ -21,7 +21,7 @@ _OPEN_PAUSE = 0.02
 
 
 class PipeFeeder(threading.Thread):
-    """Writes what a channel brings into its fifos, one epoch after the other, for as long as somebody reads.
+    """Writes what a channel brings into its fifos, one epoch after the other, for as long as a program reads.
 
     Args:
         path: of the fifos, without ``_EPOCH``.
@@ -84,7 +84,7 @@ class PipeFeeder(threading.Thread):
             pass
 
     def _open(self, epoch: int) -> int:
-        """Open a fifo when somebody has opened it to read; -1 if nobody will."""
+        """Open a fifo once a program has opened it for reading; -1 if none will."""
         while not self._stopping.is_set():
             try:
                 return os.open(f"{self._path}_{epoch}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

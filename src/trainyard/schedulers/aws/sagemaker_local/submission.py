@@ -65,7 +65,7 @@ def check(app: AppDef, opts: SageMakerLocalOpts) -> None:
     check_options(app, _completed(app, opts), region=opts.region or region_of_environment(), local=True)
 
 
-#: Options that only AWS can act upon: they stay in the request where it has a place for them.
+#: Options that only AWS can act on; they stay in the request where it has a member for them.
 ONLY_ON_AWS = (
     "batch_queue",
     "debugger_rules",
@@ -216,7 +216,7 @@ def _write(code: CodePackage) -> None:
             try:
                 os.rename(staged, target)
             except OSError:
-                if not os.path.isdir(target):  # somebody was quicker with the same content
+                if not os.path.isdir(target):  # another process was quicker with the same content
                     raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)

@@ -7,8 +7,8 @@
         state.json        its state, see `job_status`; replaced whole at every change
         state.reserve     space for its last change, should the disk be full then
         tags.json         its tags
-        stop.json         somebody asked for its end
-        interrupt.json    somebody asked for a spot interruption (`trainyard drill spot`)
+        stop.json         a request to end it
+        interrupt.json    a request for a spot interruption (`trainyard drill spot`)
         runner.log        what the supervisor itself printed
         logs/             one log per host and attempt, see `logs`
         work/             the hosts' files while it runs; gone afterwards

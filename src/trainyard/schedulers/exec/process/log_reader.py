@@ -54,14 +54,14 @@ class Part(namedtuple("Part", "time_ns data")):
     data: bytes
 
 
-class LogFile(Protocol):
+class OutputFile(Protocol):
     """A file that grows, wherever it is."""
 
     def size(self) -> int:
         """Return its size; 0 if it does not exist."""
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return at most so many bytes of it, from an offset."""
+        """Return at most this many bytes, from an offset."""
 
     def close(self) -> None:
         """Close it."""
@@ -104,7 +104,7 @@ class LogWatch(Protocol):
         """Block until some have, or ``timeout`` seconds have passed."""
 
 
-class GrowingFile(LogFile):
+class GrowingFile(OutputFile):
     """A file of this machine that may not exist yet, and grows.
 
     Args:
@@ -120,7 +120,7 @@ class GrowingFile(LogFile):
         return os.fstat(self._fd).st_size if self._is_open() else 0
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return at most so many bytes of it, from an offset."""
+        """Return at most this many bytes, from an offset."""
         return os.pread(self._fd, count, offset) if self._is_open() else b""
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class ReplicaLog:
     """
 
     def __init__(
-        self, files: tuple[LogFile, LogFile], index: LogIndex, stream: Stream, index_path: str = ""
+        self, files: tuple[OutputFile, OutputFile], index: LogIndex, stream: Stream, index_path: str = ""
     ) -> None:
         self.index_path = index_path
         self._wanted = {Stream.STDOUT: (0,), Stream.STDERR: (1,), Stream.COMBINED: (0, 1)}[stream]

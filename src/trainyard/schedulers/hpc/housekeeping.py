@@ -1,0 +1,75 @@
+"""What jobs leave on shared storage: their folders, and code that no folder names any more."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+
+from trainyard.schedulers.hpc.shared_folder import job_folder
+from trainyard.schedulers.responses import Leftover
+from trainyard.specs.status import is_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainyard.schedulers.hpc.storage import Storage
+    from trainyard.schedulers.responses import ListAppResponse
+
+#: Code that is younger may belong to a job that is being submitted.
+SPARED_SECONDS = 86400.0
+
+
+def leftovers(
+    storage: Storage, shared: str, rows: Sequence[ListAppResponse], older_than: float, now: float
+) -> list[Leftover]:
+    """Return what could be removed.
+
+    Args:
+        storage: the shared storage.
+        shared: the folder of all jobs and code on it.
+        rows: all jobs of this user.
+        older_than: what was of use within so many seconds is left out.
+        now: seconds since the epoch.
+    """
+    ages = {row.app_id: now - (row.ended_at or row.submitted_at or now) for row in rows}
+    old = [row.app_id for row in rows if is_terminal(row.state) and ages[row.app_id] >= older_than]
+    names = storage.names(posixpath.join(shared, "jobs"))
+    folders = [job_folder(shared, app_id) for app_id in set(names).intersection(old)]
+    sizes = storage.disk_usage(folders)
+    results = storage.have_results([posixpath.join(folder, "ml") for folder in folders])
+    found = [
+        Leftover(
+            folder,
+            folder,
+            ages[posixpath.basename(folder)],
+            size,
+            posixpath.basename(folder),
+            results=has_results,
+        )
+        for folder, (size, _), has_results in zip(folders, sizes, results, strict=True)
+    ]
+    return found + _unused_code(storage, shared, names, max(older_than, SPARED_SECONDS), now)
+
+
+def _unused_code(
+    storage: Storage, shared: str, jobs: Sequence[str], older_than: float, now: float
+) -> list[Leftover]:
+    """Return copies of code in which no job that has a folder runs."""
+    parent = posixpath.join(shared, "code")
+    names = storage.names(parent)
+    if not names:
+        return []
+    documents = storage.read([posixpath.join(job_folder(shared, app_id), "job.json") for app_id in jobs])
+    used = set()
+    for content in documents:
+        try:
+            used.add(posixpath.basename(str(json.loads(content or b"{}").get("workdir"))))
+        except (ValueError, AttributeError):
+            return []  # which code that job has is not known
+    unused = [posixpath.join(parent, name) for name in names if name not in used]
+    return [
+        Leftover(path, path, now - changed, size, fingerprint=posixpath.basename(path).partition(".")[0])
+        for path, (size, changed) in zip(unused, storage.disk_usage(unused), strict=True)
+        if changed and now - changed >= older_than
+    ]

@@ -1,0 +1,241 @@
+"""`run.sh` by itself, as nodes run it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.schedulers.hpc.conftest import wait_until
+from trainyard.schedulers.hpc import shared_folder
+from trainyard.schedulers.hpc.storage import LocalStorage
+
+SHELLS = [shell for shell in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])]
+
+
+class Folder:
+    """A job's folder with one role ``r``, whose program is a script of the shell."""
+
+    def __init__(self, path: Path, shell: list[str]) -> None:
+        self.path = path / "jobs" / "app"
+        self.shell = shell
+        for name in ("state", "logs", "roles"):
+            (self.path / name).mkdir(parents=True)
+        (self.path / "run.sh").write_bytes(shared_folder.run_script())
+        (self.path / "layout").write_text("r 2\nother 3\n")
+        (self.path / "job.json").write_text('{"layout": [["r", 2], ["other", 3]], "chain": 2}')
+
+    def program(self, script: str, role: str = "r") -> None:
+        (self.path / "program").write_text(script)
+        self.role(f"cd {self.path} || exit 72\nset -- sh program one 'two  three'\n", role)
+
+    def role(self, text: str, role: str = "r") -> None:
+        (self.path / "roles" / f"{role}.sh").write_text(text)
+
+    def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
+        command = [*self.shell, str(self.path / "run.sh"), *words]
+        return subprocess.Popen(command, env={**os.environ, **env}, stderr=subprocess.PIPE)
+
+    def run(self, *words: str, **env: str) -> int:
+        process = self.start(*words, **env)
+        _, errors = process.communicate(timeout=50)
+        assert not errors, errors
+        return process.returncode
+
+    def around(self, *words: str) -> list[str]:
+        """Return the words that run replica 0 within a job."""
+        return ["job", *words, "--", *self.shell, str(self.path / "run.sh"), "replica", "r", "0"]
+
+    def seen(self):
+        return shared_folder.read_jobs(LocalStorage(), str(self.path.parents[1]), ["app"])["app"]
+
+    def text(self, name: str) -> str:
+        path = self.path / name
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell[0])
+def folder(request, tmp_path):
+    return Folder(tmp_path, request.param)
+
+
+def test_a_replica_leaves_records_logs_and_an_index(folder):
+    folder.program(
+        'echo "$1|$2|$TRAINYARD_REPLICA|$TRAINYARD_ATTEMPT|$TORCHX_RANK0_HOST"; echo oops >&2; exit 7'
+    )
+    assert folder.run("replica", "r", "NUMBER-1", NUMBER="2", TRAINYARD_RANK0="first") == 7
+    assert folder.text("logs/r-1/0.out") == "one|two  three|1|0|first\n"
+    assert folder.text("logs/r-1/0.err") == "oops\n"
+    record = folder.seen().replicas["r", 1]
+    assert (record.code, record.why, record.attempt) == (7, "ended", 0)
+    assert record.host == os.uname().nodename
+    assert record.started_at <= record.ended_at <= time.time()
+    time_ns, out, err = folder.text("logs/r-1/0.idx").splitlines()[-1].split()
+    assert (int(out), int(err)) == (25, 5)
+    assert abs(int(time_ns) / 1e9 - record.ended_at) < 5
+
+
+def test_an_index_counts_through_all_roles(folder):
+    folder.program("exit 0", "other")
+    assert folder.run("replica", "-", "4") == 0
+    assert ("other", 2) in folder.seen().replicas
+
+
+def test_a_variable_that_is_missing_is_told(folder):
+    process = folder.start("replica", "r", "NO_SUCH-1")
+    assert b"the variable NO_SUCH, which numbers replicas, is not set" in process.communicate()[1]
+    assert process.returncode == 64
+
+
+def test_a_program_that_is_missing_has_its_message_in_the_log(folder):
+    folder.program("")
+    folder.role("set -- no-such-program\n")
+    assert folder.run("replica", "r", "0") == 127
+    assert "no-such-program" in folder.text("logs/r-0/0.err")
+
+
+def test_python_may_be_called_python3_alone(folder, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "setsid"):
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").write_text('#!/bin/sh\necho "python3 $*"\n')
+    (tools / "python3").chmod(0o755)
+    folder.program("")
+    folder.role(f"export PATH={tools}\nset -- python train.py\n")
+    assert folder.run("replica", "r", "0") == 0
+    assert folder.text("logs/r-0/0.out") == "python3 train.py\n"
+
+
+def test_retries_are_attempts_with_logs_of_their_own(folder):
+    folder.program('echo "attempt $TRAINYARD_ATTEMPT"; [ "$TRAINYARD_ATTEMPT" = 2 ]')
+    assert folder.run(*folder.around("--retries", "5")) == 0
+    assert [folder.text(f"logs/r-0/{number}.out") for number in range(4)] == [
+        "attempt 0\n", "attempt 1\n", "attempt 2\n", "",
+    ]  # fmt: skip
+    assert folder.seen().attempts == 3
+    assert folder.seen().submission.code == 0
+
+
+def test_what_comes_after_a_restart_is_another_attempt(folder):
+    folder.program("exit 1")
+    assert folder.run(*folder.around()) == 1
+    folder.program("echo again")
+    assert folder.run(*folder.around()) == 0
+    assert folder.text("logs/r-0/1.out") == "again\n"
+
+
+SAVING = 'trap "echo saved; exit 0" TERM; echo ready; while :; do sleep 0.1; done'
+
+
+def start_saving(folder, *words, **env):
+    folder.program(SAVING)
+    process = folder.start(*(words or folder.around()), **env)
+    wait_until(lambda: "ready" in folder.text("logs/r-0/0.out"), "the program is ready")
+    return process
+
+
+@pytest.mark.parametrize(("name", "why", "code"), [("TERM", "stopped", 0), ("USR1", "time-limit", 124)])
+def test_a_signal_to_the_batch_script_reaches_the_program(folder, name, why, code):
+    process = start_saving(folder)
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    assert process.wait(50) in (code, 143)  # a stop ends the command that starts the replicas at once
+    process.stderr.close()
+    wait_until(lambda: folder.seen().replicas["r", 0].code is not None, "the end of the replica")
+    assert folder.text("logs/r-0/0.out") == "ready\nsaved\n"
+    assert folder.seen().replicas["r", 0].why == why
+    assert folder.seen().submission.why == why
+
+
+def test_a_signal_to_a_replica_reaches_its_program(folder):
+    process = start_saving(folder, "replica", "r", "0")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 0
+    assert folder.text("logs/r-0/0.out") == "ready\nsaved\n"
+    assert folder.seen().replicas["r", 0].why == "stopped"
+
+
+def test_signals_that_warn_of_the_limit_are_the_clusters(folder):
+    process = start_saving(folder, "replica", "r", "0", TRAINYARD_WARNING_SIGNALS="XCPU")
+    process.send_signal(signal.SIGXCPU)
+    process.communicate()
+    assert process.returncode == 124
+    assert folder.seen().replicas["r", 0].why == "time-limit"
+
+
+def test_a_signal_reaches_all_that_the_program_started(folder):
+    folder.program(f"sh -c '{SAVING}' & wait")
+    process = folder.start("replica", "r", "0")
+    wait_until(lambda: "ready" in folder.text("logs/r-0/0.out"), "the program is ready")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    wait_until(lambda: "saved" in folder.text("logs/r-0/0.out"), "the signal's arrival at the inner program")
+
+
+def test_the_next_link_goes_on_after_the_time_limit(folder):
+    process = start_saving(folder)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate()
+    folder.program("echo going on")
+    assert folder.run(*folder.around("--link", "1")) == 0
+    assert folder.text("logs/r-0/1.out") == "going on\n"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_next_link_does_nothing_after_an_end(folder, code):
+    folder.program(f"exit {code}")
+    assert folder.run(*folder.around()) == code
+    folder.program("echo too much")
+    assert folder.run(*folder.around("--link", "1")) == 0
+    assert folder.text("logs/r-0/1.out") == ""
+
+
+def test_the_next_link_goes_on_after_a_death_without_a_record(folder):
+    process = start_saving(folder)
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    (folder.path / "state" / "stop.0").write_text("stopped\n")  # ends the replica, which is an orphan now
+    wait_until(lambda: folder.seen().replicas["r", 0].code is not None, "the end of the orphan")
+    folder.program("echo going on")
+    assert folder.run(*folder.around("--link", "1")) == 0
+    assert folder.text("logs/r-0/1.out") == "going on\n"
+
+
+def test_a_cancelled_job_has_no_next_link(folder):
+    (folder.path / "cancelled").write_text("me")
+    folder.program("echo too much")
+    assert folder.run(*folder.around("--link", "1")) == 0
+    assert folder.text("logs/r-0/0.out") == ""
+
+
+def test_a_command_can_be_run_beside_a_replica(folder):
+    folder.program(SAVING)
+    process = folder.start("replica", "r", "1")
+    wait_until(lambda: "ready" in folder.text("logs/r-1/0.out"), "the program is ready")
+    folder.role(f"export A='b c'\ncd {folder.path}/logs || exit 72\nset -- false\n")
+    command = [*folder.shell, str(folder.path / "run.sh"), "enter", "r", "1"]
+    inside = [*command, "sh", "-c", 'echo "$A|$PWD|$TRAINYARD_REPLICA|$1"; exit 5', "sh", "x  y"]
+    result = subprocess.run(inside, capture_output=True, text=True, check=False)
+    assert result.stdout == f"b c|{folder.path}/logs|1|x  y\n"
+    assert result.returncode == 5
+    process.terminate()
+    process.communicate()
+
+
+def test_programs_have_the_users_umask(folder):
+    folder.program("touch made; umask")
+    before = os.umask(0o027)
+    try:
+        assert folder.run("replica", "r", "0") == 0
+    finally:
+        os.umask(before)
+    assert folder.text("logs/r-0/0.out").strip() == "0027"
+    assert (folder.path / "made").stat().st_mode & 0o777 == 0o640
+    assert (folder.path / "logs" / "r-0" / "0.out").stat().st_mode & 0o777 == 0o600
