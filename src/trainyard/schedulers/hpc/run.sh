@@ -72,7 +72,7 @@ last_exit() { # last_exit NAME BEFORE: prints the exit record of the attempt bef
 }
 
 go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
-    over=1
+    over=0
     [ ! -e "$job/cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
     number=0
@@ -125,7 +125,7 @@ await() { # await: waits for $pid, through signals; leaves its exit code in $cod
 # ---- one submission
 
 run_job() {
-    go_on job || exit "${over:-1}"
+    go_on job || exit "${over:-0}"
     pid=
     watch_signals
     while :; do
@@ -164,7 +164,7 @@ run_replica() {
     fi
     name="$role-$index"
     given=$attempt
-    [ -n "$given" ] || go_on "$name" || exit "${over:-1}"
+    [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
     mkdir -p "$job/logs/$name"
     pid=
     watch_signals

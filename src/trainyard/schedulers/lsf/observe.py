@@ -211,8 +211,9 @@ def parse_history(text: str, now: float) -> dict[str, NativeJob]:
     """Read `bhist -n 0 -UF`: jobs that have ended, by id; others are left out."""
     records: dict[str, list[dict[str, str]]] = {}
     matches = list(_JOB.finditer(text))
-    for match, after in zip(matches, [*matches[1:], None], strict=True):
-        block = text[match.start() : after.start() if after else len(text)]
+    ends = [*(match.start() for match in matches[1:]), len(text)]
+    for match, end in zip(matches, ends, strict=False):
+        block = text[match.start() : end]
         record = {
             "JOBID": match[1],
             "JOBINDEX": match[2] or "0",
