@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.cli.catalog import COMMANDS, load_command
+from trainyard.cli.commands.schedulers import shown
 from trainyard.cli.parser import Parser, add_common_options
 from trainyard.components.component import Component
 from trainyard.components.component_help import read_docstring
 from trainyard.components.finder import BUILTINS, get_component
 from trainyard.components.parameters import Parameter
+from trainyard.schedulers.capabilities import COLUMNS, capabilities_of
 from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factory
 from trainyard.specs import NULL_RESOURCE, Resource, named_resources_aws, named_resources_generic
 from trainyard.specs.conversion import type_name
@@ -33,6 +35,7 @@ def schedulers() -> Iterator[str]:
     yield from heading("Options of schedulers")
     yield "Given with `-cfg NAME=VALUE,...`, in the configuration as `[scheduler.NAME]`, or in Python as"
     yield "`cfg`. `trainyard runopts` shows the same, and the options of plugins' schedulers too."
+    yield from matrix()
     for name in DEFAULT_SCHEDULER_MODULES:
         with closing(get_scheduler_factory(name)("docs")) as scheduler:
             options = list(scheduler.run_opts())
@@ -42,6 +45,23 @@ def schedulers() -> Iterator[str]:
             default = "required" if option.is_required else shown_default(option.default)
             rows.append((code(key), code(option.opt_type_name), default, option.help))
         yield from table(("option", "type", "default", "meaning"), rows)
+
+
+def matrix() -> Iterator[str]:
+    """Yield the table of what each scheduler can do."""
+    found = {}
+    for name in DEFAULT_SCHEDULER_MODULES:
+        with closing(get_scheduler_factory(name)("docs")) as scheduler:
+            found[name] = capabilities_of(scheduler)
+    yield from ("", "## What each can do", "")
+    yield "`trainyard schedulers` prints this table. A job that needs what its scheduler lacks is refused, or"
+    yield "warned of, before it is submitted."
+    yield ""
+    rows = [
+        (code(column), meaning, *(shown(found[name][column]) for name in found))
+        for column, meaning in COLUMNS.items()
+    ]
+    yield from table(("", "meaning", *map(code, found)), rows)
 
 
 def resources() -> Iterator[str]:

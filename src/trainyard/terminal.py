@@ -11,19 +11,39 @@ _BEGIN, _END = "\ufdd0", "\ufdd1"
 #: Reset, bold, faint and colours.
 _COLOURS = ("", "0", "1", "2", *map(str, (*range(31, 37), *range(91, 97))))
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-# Characters that reorder or break a line, or are invisible; not joiners and marks of scripts.
-_CONTROLS |= {
-    code: f"\\u{code:04x}"
-    for code in (
+
+class _Escapes(dict[int, str]):
+    """What `str.translate` puts in place of a character, found when it comes up; `kept` stay."""
+
+    def __init__(self, kept: str = "") -> None:
+        super().__init__()
+        self._kept = kept
+
+    def __missing__(self, code: int) -> str:
+        shown = self[code] = _escape(code) if chr(code) not in self._kept else chr(code)
+        return shown
+
+
+#: Characters that reorder or break a line, or are invisible; not joiners and marks of scripts.
+_HIDDEN = frozenset(
+    (
         *(0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, ord(_BEGIN), ord(_END)),
         *range(0x2028, 0x202F),
         *range(0x2060, 0x2070),
         *range(0xFFF9, 0xFFFC),
     )
-}
-_CONTROLS |= {code: f"\\U{code:08x}" for code in range(0xE0000, 0xE0080)}
-_CONTROLS_OF_LINES = {code: shown for code, shown in _CONTROLS.items() if chr(code) not in "\n\t"}
+)
+
+
+def _escape(code: int) -> str:
+    if code < 32 or 127 <= code < 160:
+        return f"\\x{code:02x}"
+    if code in _HIDDEN:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}" if 0xE0000 <= code < 0xE0080 else chr(code)
+
+
+_CONTROLS, _CONTROLS_OF_LINES = _Escapes(), _Escapes(kept="\n\t")
 
 
 def clean(text: str) -> str:

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "delete": "remove the logs, results and entries of ended jobs",
     "workspace": "show which code would be sent with a job",
     "components": "list components, show their help, lint them",
+    "schedulers": "show which schedulers there are, and what each can do",
     "runopts": "show the options of schedulers",
     "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",

@@ -126,9 +126,9 @@ def _without_given_secrets(text: str) -> str:
 
 def print_json(data: Any) -> None:
     """Print a value as JSON, in ASCII for any terminal and pipe."""
-    import json
+    from trainyard.plain_json import pretty
 
-    out(json.dumps(data, indent=2, default=str))
+    out(pretty(data, str))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 
 from trainyard.cli.console import OutputClosed, is_tty, note, out, print_json, warn
@@ -12,16 +11,18 @@ from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator, Mapping
+    from argparse import Namespace
+    from collections.abc import Mapping
+    from types import TracebackType
     from typing import Any
 
+    from trainyard.cli.parser import AnyParser
     from trainyard.runner import Runner
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.status import AppStatus
 
 
-def add_submission_options(parser: ArgumentParser) -> None:
+def add_submission_options(parser: AnyParser) -> None:
     """Add the options of every command that starts a job."""
     add_scheduler_options(parser, "where to run the job (see `trainyard runopts`)")
     parser.add_argument("--wait", action="store_true", help="wait until the job has ended, without its logs")
@@ -35,7 +36,7 @@ def add_submission_options(parser: ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def add_plan_options(parser: ArgumentParser, default_workspace: str) -> None:
+def add_plan_options(parser: AnyParser, default_workspace: str) -> None:
     """Add the options about what is submitted; ``default_workspace`` describes the default in the help."""
     parser.add_argument(
         "--dryrun",
@@ -83,28 +84,33 @@ class FollowPlan:
         self.may_stop = is_local and at_terminal and self.waits
 
 
-@contextlib.contextmanager
-def submitting(runner: Runner) -> Iterator[None]:
-    """Show the progress of shipping, and explain an interrupted submission."""
-    from trainyard.cli.liveview import TerminalProgress
+class submitting:
+    """Context manager that shows the progress of shipping, and explains an interrupted submission."""
 
-    runner.progress = progress = TerminalProgress(sys.stderr)
-    try:
-        yield
-    except KeyboardInterrupt:
-        progress.clear()
-        note("the submission was interrupted; `trainyard list` shows whether the job was started")
-        raise
-    finally:
-        progress.clear()
+    def __init__(self, runner: Runner) -> None:
+        from trainyard.cli.liveview import TerminalProgress
+
+        runner.progress = self._progress = TerminalProgress(sys.stderr)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.clear()
+        if isinstance(error, KeyboardInterrupt):
+            note("the submission was interrupted; `trainyard list` shows whether the job was started")
 
 
 def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
     """Print the handle, alone on stdout, then watch the job if requested; return the exit code."""
     if not plan.json:
-        # the job is submitted: watching it does not depend on the reader of stdout
-        with contextlib.suppress(*([OutputClosed] if plan.waits else [])):
+        try:
             out(handle)
+        except OutputClosed:
+            if not plan.waits:  # the job is submitted: watching it does not depend on the reader of stdout
+                raise
     elif plan.waits:
         note(handle)
     if not plan.waits:
@@ -131,8 +137,7 @@ def after_submission(runner: Runner, handle: str, plan: FollowPlan) -> int:
 
 def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     """Print a job that was not submitted, without secrets: its definition, options, code and request."""
-    import json
-
+    from trainyard.plain_json import pretty
     from trainyard.redaction import Redactor
     from trainyard.specs.serialize import to_json
 
@@ -147,11 +152,11 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
         parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
         print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
         return EXIT_OK
-    out(f"# job\n{json.dumps(app, indent=2)}\n")
-    out(f"# options of {info.scheduler}\n{json.dumps(cfg, indent=2, default=str)}\n")
+    out(f"# job\n{pretty(app)}\n")
+    out(f"# options of {info.scheduler}\n{pretty(cfg, str)}\n")
     if code:
-        out(f"# code\n{json.dumps(code, indent=2)}\n")
-    out(f"# request\n{request if isinstance(request, str) else json.dumps(request, indent=2, default=str)}")
+        out(f"# code\n{pretty(code)}\n")
+    out(f"# request\n{request if isinstance(request, str) else pretty(request, str)}")
     return EXIT_OK
 
 

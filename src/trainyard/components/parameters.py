@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import enum
 import re
 import types
@@ -19,6 +18,7 @@ from trainyard.specs.conversion import (
     is_path_type,
     type_name,
 )
+from trainyard.specs.copying import deep_copy
 from trainyard.specs.typehints import (
     class_hints,
     evaluate,
@@ -43,7 +43,7 @@ _SCALARS = (str, int, float, bool, object, type(None))
 #: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`.
 _VARARGS, _VARKEYWORDS = 4, 8
 _CONTAINERS = (list, tuple, dict, Sequence, MutableSequence, Mapping, MutableMapping)
-_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL_HUMP = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 
 
 class REQUIRED:
@@ -133,12 +133,12 @@ class Parameter:
 
     def default_copy(self) -> Any:
         """Return the default, never the object itself that the function holds."""
-        return copy.deepcopy(self.default)
+        return deep_copy(self.default)
 
 
 def snake_case(name: str) -> str:
     """Return ``mem_mb`` for ``memMB`` and ``mem-mb``."""
-    return _CAMEL_HUMP.sub("_", name.replace("-", "_")).lower()
+    return re.sub(_CAMEL_HUMP, "_", name.replace("-", "_")).lower()
 
 
 def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:

@@ -7,37 +7,41 @@ goes to stderr, since stdout is for the command's result, and no ``__pycache__``
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
 from stat import S_ISREG
 
 from trainyard.errors import ComponentNotFoundException, ConfigError, TrainyardError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import ModuleType, TracebackType
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
-@contextlib.contextmanager
-def guarded(attempt: str, path: str) -> Iterator[None]:
-    """Run user code: its output goes to stderr, its exceptions become errors that say where.
+class guarded:
+    """Context manager for user code: its output goes to stderr, its exceptions become errors that say where.
 
     Raises:
         ConfigError: the code raised anything but a `TrainyardError`.
     """
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            yield
-        except TrainyardError:
-            raise
-        except (Exception, SystemExit) as error:
-            where = _line_in(error, path)
-            raise ConfigError(f"{attempt}: {type(error).__name__}: {error}{where}") from error
+
+    def __init__(self, attempt: str, path: str) -> None:
+        self._attempt = attempt
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._stdout, sys.stdout = sys.stdout, sys.stderr
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.stdout = self._stdout
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, TrainyardError):
+            where = _line_in(error, self._path)
+            raise ConfigError(f"{self._attempt}: {type(error).__name__}: {error}{where}") from error
 
 
 def _line_in(error: BaseException, path: str) -> str:
@@ -159,21 +163,26 @@ def _import(path: str, name: str) -> ModuleType:
     return module
 
 
-@contextlib.contextmanager
-def _importing_from(directory: str) -> Iterator[None]:
-    """Put a directory first on ``sys.path`` for an import.
+class _importing_from:
+    """Context manager that puts a directory first on ``sys.path`` for an import.
 
     It stays on the path for later imports, but last: a user's ``types.py`` must not shadow modules that we
     import late.
     """
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    present = directory in sys.path
-    sys.path.insert(0, directory)
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = writes
-        with contextlib.suppress(ValueError):
-            sys.path.remove(directory)
-        if not present:
-            sys.path.append(directory)
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> None:
+        self._writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        self._was_present = self._directory in sys.path
+        sys.path.insert(0, self._directory)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.dont_write_bytecode = self._writes
+        if self._directory in sys.path:
+            sys.path.remove(self._directory)
+        if not self._was_present:
+            sys.path.append(self._directory)

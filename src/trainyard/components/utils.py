@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Sequence
 
 from trainyard.errors import ComponentArgumentError, ConfigError
@@ -47,12 +46,14 @@ def shell_arguments(words: Sequence[str]) -> list[str]:
     If possible the shell replaces itself by the program (exec), so that signals reach it and its exit code is
     the replica's. A command that is too long for one argument is passed as separate arguments.
     """
+    from shlex import quote
+
     first = next(
         (k for k, word in enumerate(words) if not re.fullmatch(_ASSIGNMENT, word, re.ASCII)), len(words)
     )
     becomes = ["exec"] if first < len(words) and words[first] not in _NOT_PROGRAMS else []
     before = [*words[:first], *becomes]
-    line = " ".join([*before, *map(shlex.quote, words[first:])])
+    line = " ".join([*before, *map(quote, words[first:])])
     if len(line.encode("utf-8", "surrogateescape")) <= LONGEST_LINE:
         return ["-c", line]
     return ["-c", " ".join([*before, '"$@"']), "sh", *words[first:]]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from trainyard.errors import TrainyardError
     from trainyard.git import GitProbe
     from trainyard.progress import Progress
     from trainyard.runner.config import Config
@@ -502,6 +503,20 @@ class Runner:
         with log_event("execute", scheduler.backend, self._name, app_id=app_id):
             return scheduler.execute(app_id, role_name, k, command, tty=tty)
 
+    def resolve_handles(self, texts: Iterable[str]) -> builtins.list[AppHandle]:
+        """Return the handles of the jobs that a user names, each once.
+
+        Args:
+            texts: as `resolve_handle` takes them, or patterns of names and ids with ``*``, ``?`` and ``[``.
+
+        Raises:
+            UnknownAppException: no job of the history matches one of them.
+            UsageError: what is not a pattern matches several jobs.
+        """
+        from trainyard.runner.jobsearch import resolve_all
+
+        return resolve_all(texts, self._reconciled_history)
+
     # ---- ending
 
     def cancel(self, app_handle: AppHandle) -> None:
@@ -509,6 +524,12 @@ class Runner:
         scheduler, app_id = self._locate(app_handle)
         with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
             scheduler.cancel(app_id)
+
+    def cancel_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, TrainyardError | None]:
+        """Ask jobs to stop, with few calls; returns what went wrong for each, None if nothing did."""
+        from trainyard.runner.many_jobs import cancel_all
+
+        return cancel_all(self, app_handles)
 
     def stop(self, app_handle: AppHandle) -> None:
         """Do what `cancel` does; the predecessor's older name."""
@@ -537,6 +558,12 @@ class Runner:
             scheduler.delete(app_id)
             if record is not None:
                 mark_deleted(self.history, app_handle)
+
+    def delete_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, TrainyardError | None]:
+        """Do for several jobs what `delete` does; returns what went wrong for each, None if nothing did."""
+        from trainyard.runner.many_jobs import delete_all
+
+        return delete_all(self, app_handles)
 
     # ---- logs
 

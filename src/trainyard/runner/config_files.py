@@ -256,12 +256,16 @@ def _ini_pair(path: str, number: int, line: str, section: str) -> tuple[str, str
     return line[:cut].strip(), line[cut + 1 :].strip()
 
 
+def _is_pipe(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path) and system.is_pipe_path(path)
+
+
 def _read(path: str, *, special: bool) -> str | None:
     from trainyard.regular_files import read_regular_file
 
     try:
         # a shell's <(...) is a pipe below /dev or /proc, and meant so
-        return read_regular_file(path, special=special and system.is_pipe_path(path)).decode("utf-8")
+        return read_regular_file(path, special=special and _is_pipe(path)).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:

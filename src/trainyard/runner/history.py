@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import MappingProxyType
 
 from trainyard.paths import has_content, history_path
 from trainyard.runner.records import COLUMNS, DELETED, INTENT, JSON_COLUMNS, REFUSED, SUBMITTED, JobRecord
@@ -18,10 +19,12 @@ from trainyard.specs.status import AppState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from trainyard.runner.jobsearch import JobFilter
+
+    Functions = Mapping[str, tuple[int, Callable[..., bool]]]
 
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
@@ -60,7 +63,7 @@ class History:
             durable: whether the row must survive a power failure; not needed if the job would not.
             columns: fields of `JobRecord`. Secrets must have been removed.
         """
-        import json
+        from trainyard.plain_json import dumps
 
         row: dict[str, Any] = {
             "key": os.urandom(16).hex(),
@@ -74,7 +77,7 @@ class History:
         }
         for name in JSON_COLUMNS & row.keys():
             if row[name] is not None:
-                row[name] = json.dumps(row[name])
+                row[name] = dumps(row[name])
         names = ", ".join(row)
         self._write(
             [(f"INSERT INTO jobs ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))],
@@ -102,10 +105,10 @@ class History:
 
     def amend(self, key: str, **columns: Any) -> None:
         """Change fields of a row."""
-        import json
+        from trainyard.plain_json import dumps
 
         for name in JSON_COLUMNS & columns.keys():
-            columns[name] = None if columns[name] is None else json.dumps(columns[name])
+            columns[name] = None if columns[name] is None else dumps(columns[name])
         self._write([_update(columns, "key = ?", key)])
 
     def observe(self, observations: Iterable[tuple[str, AppState, str, float | None]]) -> None:
@@ -170,13 +173,13 @@ class History:
         tail = "" if limit is None else f" LIMIT {int(limit)}"
         source = "jobs" if settled is False else "jobs INDEXED BY jobs_list"
         found = f"SELECT seq FROM {source} WHERE {condition} ORDER BY {order}{tail}"
-        return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, matches=wanted.matches)
+        return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, functions=wanted.functions())
 
     def count(self, wanted: JobFilter, *, settled: bool | None = None) -> int:
         """Return how many jobs match a filter."""
         condition, values = wanted.condition(settled)
         statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_list WHERE {condition}"
-        rows = self._query(statement, *values, matches=wanted.matches)
+        rows = self._query(statement, *values, functions=wanted.functions())
         return int(rows[0][0]) if rows else 0
 
     def known(self, scheduler: str, app_ids: Iterable[str], *, deleted: bool = False) -> set[str]:
@@ -234,17 +237,20 @@ class History:
     # ---- connections
 
     def _read(
-        self, condition: str, *values: Any, matches: Callable[[str], bool] | None = None
+        self, condition: str, *values: Any, functions: Functions = MappingProxyType({})
     ) -> list[JobRecord]:
-        return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, matches=matches)]
+        return [JobRecord(row) for row in self._query(f"{_SELECT} {condition}", *values, functions=functions)]
 
     def _first(self, condition: str, *values: Any) -> JobRecord | None:
         return next(iter(self._read(f"WHERE {condition} LIMIT 1", *values)), None)
 
     def _query(
-        self, statement: str, *values: Any, matches: Callable[[str], bool] | None = None
+        self, statement: str, *values: Any, functions: Functions = MappingProxyType({})
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, which may call ``matches``; an empty list without a database."""
+        """Return the rows of a statement, which may call functions; an empty list without a database.
+
+        ``functions`` has the number of arguments and the function by name.
+        """
         if self._writer is None and self._reader is None and not has_content(self.path):
             return []  # without importing sqlite3
         from trainyard.runner.database import explained, open_for_reading
@@ -257,8 +263,9 @@ class History:
                 if connection is None:
                     return []
             with explained("read the history", self.path):
-                if matches is not None and "matches(" in statement:
-                    connection.create_function("matches", 1, matches, deterministic=True)
+                for name, (count, function) in functions.items():
+                    if f"{name}(" in statement:
+                        connection.create_function(name, count, function, deterministic=True)
                 return connection.execute(statement, values).fetchall()
 
     def _write(self, statements: list[tuple[str, tuple[Any, ...]]], synchronous: str = "NORMAL") -> None:

@@ -10,7 +10,7 @@ from trainyard.specs.handles import parse_app_handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from trainyard.runner.history import History
@@ -35,6 +35,7 @@ class JobFilter:
         name: part of a name or id, or a pattern with ``*``, ``?`` and ``[``.
         refused: also submissions that were refused.
         scheduler: only jobs of this scheduler; None for all.
+        names: only jobs that one of these names: a name, the beginning of an id or handle, or a pattern.
     """
 
     def __init__(
@@ -44,19 +45,23 @@ class JobFilter:
         name: str | None = None,
         refused: bool = False,
         scheduler: str | None = None,
+        names: Sequence[str] = (),
     ) -> None:
+        self.names = list(names)
         self.states = states
         self.since = since
         self.name = name
         self.refused = refused
         self.scheduler = scheduler
-        self.active = states is not None or since is not None or bool(name)
+        self.active = states is not None or since is not None or bool(name) or bool(self.names)
 
     def suits(self, state: str, started_at: float | None, names: tuple[str, ...]) -> bool:
         """Tell whether a job that a scheduler lists matches."""
         if self.states is not None and state not in self.states:
             return False
         if self.since is not None and (started_at is None or started_at < self.since):
+            return False
+        if self.names and not self.is_named(names[0], names[-1], ""):
             return False
         return not self.name or any(map(self.matches, names))
 
@@ -69,10 +74,18 @@ class JobFilter:
             return fnmatchcase(text, name)
         return name in text
 
+    def is_named(self, name: str | None, app_id: str | None, handle: str | None) -> bool:
+        """Tell whether one of ``names`` means a job; what is not known is None or ""."""
+        return any(_means(text, name or "", app_id or "", handle or "") for text in self.names)
+
+    def functions(self) -> dict[str, tuple[int, Callable[..., bool]]]:
+        """Return the functions that `condition` calls, each with the number of its arguments."""
+        return {"matches": (1, self.matches), "is_named": (3, self.is_named)}
+
     @property
     def is_pattern(self) -> bool:
         """Whether the name is a pattern rather than a part of the text."""
-        return any(char in (self.name or "") for char in "*?[")
+        return is_pattern(self.name or "")
 
     def condition(self, settled: bool | None = None) -> tuple[str, list[Any]]:
         """Return the filter in SQL, and its values.
@@ -96,6 +109,8 @@ class JobFilter:
         if self.since is not None:
             terms.append("coalesce(submitted_at, created_at) >= ?")
             values.append(self.since)
+        if self.names:
+            terms.append("is_named(name, app_id, handle)")
         if self.name and self.is_pattern:
             terms.append("(matches(name) OR matches(app_id))")
         elif self.name:
@@ -115,6 +130,21 @@ class JobFilter:
         elif self.refused:
             choices.append(f"(phase = '{REFUSED}' AND state IN ({_texts(states)}))")
         return f"({' OR '.join(choices)})"
+
+
+def is_pattern(text: str) -> bool:
+    """Tell whether a text is a pattern of names rather than a name."""
+    return any(char in text for char in "*?[")
+
+
+def _means(text: str, name: str, app_id: str, handle: str) -> bool:
+    if not is_pattern(text):
+        return text == name or app_id.startswith(text) or handle.startswith(text)
+    from fnmatch import fnmatchcase
+
+    if "://" in text:
+        return fnmatchcase(handle, text)
+    return fnmatchcase(name, text) or fnmatchcase(app_id, text)
 
 
 def _texts(texts: list[str]) -> str:
@@ -192,6 +222,25 @@ def resolve(text: str | None, history: Callable[[], History]) -> str:
         return _only(text, rest, scheduler, history())
     parse_app_handle(text)  # a job of another machine, or of another user
     return text
+
+
+def resolve_all(texts: Iterable[str], history: Callable[[], History]) -> list[str]:
+    """Return the handles of the jobs that texts name; see `Runner.resolve_handles`."""
+    handles: dict[str, None] = {}
+    for text in texts:
+        if not is_pattern(text):
+            handles[resolve(text, history)] = None
+            continue
+        found = [
+            record.handle for record in history().select(JobFilter(names=[text])) if record.phase == SUBMITTED
+        ]
+        if not found:
+            raise UnknownAppException(
+                f"no job in the history has a name or an id that matches {text!r}",
+                hint="`trainyard list` shows the jobs. Patterns have to be quoted: 'exp-*'.",
+            )
+        handles.update(dict.fromkeys(found))
+    return list(handles)
 
 
 def _latest(history: History) -> str:

@@ -7,13 +7,13 @@ read the metadata instead.
 
 from __future__ import annotations
 
-import copy
 import functools
-import json
 import os
 
+from trainyard import plain_json
 from trainyard.errors import ConfigError
 from trainyard.specs.app import validate_app
+from trainyard.specs.copying import deep_copy
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
 from trainyard.specs.substitution import macros
@@ -60,7 +60,7 @@ def prepare(
     validate_app(app)
     if not isinstance(workspace, Workspace):
         workspace = Workspace.from_str(workspace)
-    own = copy.deepcopy(app)
+    own = deep_copy(app)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
     start_toolkits(own, scheduler)
@@ -142,9 +142,9 @@ def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
     role.entrypoint = place.command[0]
     role.args = [*place.command[1:], "train"]
-    if len(json.dumps(document)) > LONGEST_DOCUMENT:
+    if len(plain_json.dumps(document)) > LONGEST_DOCUMENT:
         role.args += ["--", *document.pop("arguments", [])]
-    role.env[DOCUMENT] = json.dumps(document)  # macros in it are substituted, as in arguments
+    role.env[DOCUMENT] = plain_json.dumps(document)  # macros in it are substituted, as in arguments
     if place.base:
         role.env.setdefault("SAGEMAKER_BASE_DIR", place.base)
         if scheduler.is_local:  # its replicas are processes of one machine

@@ -76,10 +76,10 @@ class JobRecord:
         # JSON is parsed on demand: a list of a thousand jobs shows none of it
         if name not in JSON_COLUMNS:
             raise AttributeError(name)
-        import json
+        from trainyard.plain_json import loads
 
         text = self._json[name]
-        value = None if text is None else json.loads(text)
+        value = None if text is None else loads(text)
         setattr(self, name, value)
         return value
 

@@ -7,7 +7,6 @@ type means the same wherever a person writes a value of it.
 from __future__ import annotations
 
 import enum
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -145,6 +144,8 @@ def _union_from_text(tp: Any, text: str) -> Any:
 
 def _container_from_text(tp: Any, kind: type, text: str) -> Any:
     if text.lstrip()[:1] in ("[", "{"):
+        import json
+
         try:
             return from_value(tp, json.loads(text))
         except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from trainyard.lazy_dataclass import dataclass
 AppHandle = str
 
 # The greedy session keeps an app id free of slashes even where the session has some (a queue's ARN).
-_HANDLE = re.compile(r"(?P<scheduler>[^:/\s]+)://(?P<session>.*)/(?P<app_id>[^/\s]+)")
+_HANDLE = r"(?P<scheduler>[^:/\s]+)://(?P<session>.*)/(?P<app_id>[^/\s]+)"
 
 
 @dataclass
@@ -39,7 +39,7 @@ def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
     Raises:
         MalformedAppHandleException: it is not of the form ``scheduler://[session]/app_id``.
     """
-    match = _HANDLE.fullmatch(app_handle)
+    match = re.fullmatch(_HANDLE, app_handle)
     if match is None:
         raise MalformedAppHandleException(
             f"{app_handle!r} is not a job handle: {_what_is_wrong(app_handle)}",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Iterator, Mapping
 
 from trainyard.errors import InvalidRunConfigException, OptionParseError, did_you_mean
@@ -19,6 +17,7 @@ from trainyard.specs.conversion import (
     list_item_type,
     type_name,
 )
+from trainyard.specs.copying import deep_copy
 from trainyard.specs.pairs import parse_pairs, unquote
 from trainyard.specs.typehints import class_hints
 
@@ -167,7 +166,7 @@ class runopts:
         for name, opt in self._options.items():
             value = given.get(name)
             try:
-                resolved[name] = copy.deepcopy(opt.default) if value is None else opt.convert(value)
+                resolved[name] = deep_copy(opt.default) if value is None else opt.convert(value)
             except ConversionError as error:
                 problems.append((name, f"option {name!r} ({opt.opt_type_name}): {error}"))
                 continue
@@ -224,6 +223,8 @@ class runopts:
         Raises:
             InvalidRunConfigException: it is not a JSON object, or a value does not fit.
         """
+        import json
+
         try:
             data = json.loads(json_repr)
         except (ValueError, RecursionError) as error:

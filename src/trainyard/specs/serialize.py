@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from math import isfinite
 
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import fields, is_dataclass
@@ -24,6 +23,7 @@ _MOUNT_CLASSES: dict[str, type[Any]] = {
     MountType.VOLUME.value: VolumeMount,
     MountType.DEVICE.value: DeviceMount,
 }
+_INFINITE = float("inf")
 _MOUNT_TYPES = {cls: kind for kind, cls in _MOUNT_CLASSES.items()}
 
 
@@ -54,7 +54,11 @@ def _encode(value: Any, path: str) -> Any:
         return {key: _encode(item, f"{path}[{key}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_encode(item, f"{path}[{index}]") for index, item in enumerate(value)]
-    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, (str, int))
+        or (isinstance(value, float) and abs(value) < _INFINITE)
+    ):
         return value
     what = value if isinstance(value, float) else f"of type {type(value).__name__}"
     if isinstance(value, dict):

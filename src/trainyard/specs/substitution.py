@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from string import Template
-
 from trainyard.lazy_dataclass import dataclass
 from trainyard.specs.app import Role
+from trainyard.specs.copying import deep_copy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 
@@ -45,7 +44,7 @@ class macros:
 
         def apply(self, role: Role) -> Role:
             """Return a copy of the role with the macros substituted."""
-            applied = copy.deepcopy(role)
+            applied = deep_copy(role)
             applied.args = [self.substitute(arg) for arg in role.args]
             applied.env = {key: self.substitute(value) for key, value in role.env.items()}
             applied.metadata = self._substitute_nested(role.metadata)
@@ -53,7 +52,7 @@ class macros:
 
         def substitute(self, arg: str) -> str:
             """Return the text with the macros substituted."""
-            return Template(arg).safe_substitute(vars(self)) if "$" in arg else arg
+            return safe_substitute(arg, vars(self)) if "$" in arg else arg
 
         def to_dict(self) -> dict[str, str]:
             """Return the values by macro name."""
@@ -67,3 +66,31 @@ class macros:
             if isinstance(value, (list, tuple)):
                 return type(value)(self._substitute_nested(item) for item in value)
             return value
+
+
+def safe_substitute(text: str, values: Mapping[str, str]) -> str:
+    """Do what ``string.Template(text).safe_substitute(values)`` does; `string` compiles two patterns."""
+    parts, start = [], 0
+    while (dollar := text.find("$", start)) >= 0:
+        parts.append(text[start:dollar])
+        after = dollar + 1
+        if text.startswith("{", after):
+            end = text.find("}", after)
+            name, stop = text[after + 1 : end] if end >= 0 else "", end + 1
+        else:
+            stop = after
+            while text[stop : stop + 1].isascii() and (
+                text[stop : stop + 1].isalnum() or text[stop : stop + 1] == "_"
+            ):
+                stop += 1
+            name = text[after:stop]
+        if text.startswith("$", after):
+            parts.append("$")
+            start = after + 1
+        elif name in values:
+            parts.append(str(values[name]))
+            start = stop
+        else:
+            parts.append("$")
+            start = after
+    return "".join([*parts, text[start:]])

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,8 +40,10 @@ def output_of(specification: Mapping[str, Any], app_id: str) -> str:
 
 def output_in(environment: Mapping[str, str]) -> str:
     """Return where the results go of a job whose document is in this environment; "" if nowhere."""
+    from trainyard.plain_json import loads
+
     try:
-        document = json.loads(environment.get(DOCUMENT) or "{}")
+        document = loads(environment.get(DOCUMENT) or "{}")
         return output_of(document, str(document.get("name", "")))
     except (ValueError, AttributeError):
         return ""

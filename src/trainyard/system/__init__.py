@@ -9,10 +9,21 @@ import sys
 #: If this variable is 1, `portable` is used on Linux too, to test it.
 SWITCH = "TRAINYARD_PORTABLE"
 
-if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from trainyard.system.linux import *
 else:
-    from trainyard.system.portable import *
+
+    def __getattr__(name):
+        """Load the functions of this system when one is first needed: a dry run needs none."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0"):
+            from trainyard.system import linux as functions
+        else:
+            from trainyard.system import portable as functions
+        return globals().setdefault(name, getattr(functions, name))
+
 
 __all__ = [
     "HAS_NAMESPACES",

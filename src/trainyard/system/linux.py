@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import struct
 import sys
 
@@ -148,6 +147,8 @@ def _writes_below(pid: int, directory: str) -> bool:
 
 def handles_sigterm(pid: int) -> bool:
     """Tell whether a process has a handler for SIGTERM. True if that is not known."""
+    import signal
+
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
@@ -170,6 +171,8 @@ def signal_process(pid: int, handle: int, signum: int) -> None:
     Raises:
         ProcessLookupError: it has ended.
     """
+    import signal
+
     if handle >= 0:
         signal.pidfd_send_signal(handle, signum)
     else:

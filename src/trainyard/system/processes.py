@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import time
 
 from trainyard import system
-from trainyard.system.identity import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from trainyard.system.identity import Process
     from trainyard.system.interface import ProcessFacts
 
 
@@ -28,6 +26,8 @@ def send_signal(process: Process, signum: int) -> bool:
 
     A process that is stopped (SIGSTOP) is continued, since it could not act on the signal otherwise.
     """
+    import signal
+
     handle = system.open_process(process.pid)
     try:
         if not process.is_alive():
@@ -48,6 +48,8 @@ def send_signal(process: Process, signum: int) -> bool:
 
 def wait_for_end(process: Process, seconds: float | None = None) -> bool:
     """Wait until a process ends, at most for some seconds. Returns whether it has ended."""
+    import select
+
     handle = system.open_process(process.pid)
     try:
         if not process.is_alive():
@@ -133,6 +135,8 @@ def kill_descendants(spared: int = 0) -> None:
     Args:
         spared: pid of a child without children that is left alone; 0 for none.
     """
+    import signal
+
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:  # no child, so no descendant: /proc need not be searched
@@ -162,6 +166,8 @@ def members_of_job(job_dir: str, sessions: Collection[int] = ()) -> list[Process
         job_dir: the job's directory.
         sessions: sessions of the job, where they are known for certain.
     """
+    from trainyard.system.identity import Process
+
     boot = system.boot_id()
     members = _members_of_job(job_dir, sessions)
     return [Process(facts.pid, facts.start, boot) for facts in members.values()]
@@ -182,6 +188,8 @@ def _members_of_job(job_dir: str, sessions: Collection[int]) -> dict[int, Proces
 
 def kill_members_of_job(job_dir: str, sessions: Collection[int] = ()) -> int:
     """Kill what is left of a job whose supervisor is gone (`members_of_job`). Returns how many there were."""
+    import signal
+
     killed = 0
     while members := [process for process in members_of_job(job_dir, sessions) if process.pid != os.getpid()]:
         hit = [process for process in members if send_signal(process, signal.SIGKILL)]
@@ -201,6 +209,8 @@ def exit_code_of(status: int) -> tuple[int, int]:
 
 def signal_name(signum: int) -> str:
     """Return ``SIGKILL`` for 9."""
+    import signal
+
     try:
         return signal.Signals(signum).name
     except ValueError:

@@ -32,6 +32,8 @@ class Batch:
         self.changed = threading.Condition(self.lock)
         self.runs = True
         self.visible_after = 0.0
+        #: Ids of jobs that TerminateJobs reports as errors.
+        self.unstoppable: set[str] = set()
         self.queues: dict[str, dict[str, Any]] = {}
         self.environments: dict[str, dict[str, Any]] = {}
         self.definitions: dict[str, list[dict[str, Any]]] = {}
@@ -197,7 +199,11 @@ class Batch:
                 run.status_reason = status_reason or "Essential container in task exited"
                 leaf.attempts.append(run)
                 leaf.current = None
-            again = not stopped and len(leaf.attempts) < leaf.max_attempts
+            again = (
+                status_reason != "Dependent Job failed"
+                and not stopped
+                and len(leaf.attempts) < leaf.max_attempts
+            )
             again = again and is_retried(leaf, exit_code, reason, status_reason)
             if again:
                 leaf.status = "RUNNABLE"
@@ -209,8 +215,20 @@ class Batch:
                 leaf.stopped = now
             if leaf.parent is not None:
                 self._settle_parent(leaf.parent)
+            if (leaf.parent or leaf).status in ENDED:
+                self._settle_dependants(leaf.parent or leaf)
             self.changed.notify_all()
             return again
+
+    def _settle_dependants(self, parent: Job) -> None:
+        """Let go, or fail, the jobs that wait for one that has ended."""
+        for job in [*self.jobs.values()]:
+            wanted = [each["jobId"] for each in job.request.get("dependsOn", [])]
+            if job.parent is not None or parent.id not in wanted or job.status in ENDED:
+                continue
+            if parent.status == "FAILED":
+                for leaf in job.leaves:
+                    self.end_attempt(leaf, None, "", "Dependent Job failed")
 
     def _advance(self, job: Job, status: str, reason: str = "") -> None:
         if job.status in ENDED:

@@ -143,6 +143,18 @@ class BatchApi:
             self._batch.stop(job, params["reason"], terminate=True)
         return {}
 
+    def terminate_jobs(self, params: Params) -> Params:
+        if len(params["jobs"]) > 50:
+            raise _refuse("jobs: at most 50 can be terminated at once")
+        malformed = [job_id for job_id in params["jobs"] if job_id in self._batch.unstoppable]
+        for job_id in params["jobs"]:
+            if job_id not in malformed:
+                self.terminate_job({"jobId": job_id, "reason": params["reason"]})
+        errors = [
+            {"job": job_id, "code": "ClientException", "message": "it will not"} for job_id in malformed
+        ]
+        return {"successful": [i for i in params["jobs"] if i not in malformed], "errors": errors}
+
     def cancel_job(self, params: Params) -> Params:
         job = self._visible(params["jobId"])
         if job is not None:

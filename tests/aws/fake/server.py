@@ -18,6 +18,7 @@ from tests.aws.fake.faults import BREAKS, Faults, error_of
 from tests.aws.fake.identity import Identity
 from tests.aws.fake.logs import Logs
 from tests.aws.fake.service_jobs import ServiceJobs
+from tests.aws.fake.sessions import Sessions
 from tests.aws.fake.wire import ApiError, WrongAnswerError
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -56,11 +57,14 @@ class FakeAws:
         self.faults = Faults()
         self.calls: list[Call] = []
         self.defects: list[str] = []
+        sessions = Sessions()
         self._apis: dict[str, Any] = {
             "batch": BatchApi(self.batch, self.services),
             "logs": self.logs,
             "sts": self.identity,
             "iam": self.identity,
+            "ecs": sessions,
+            "ssm": sessions,
         }
         self._last: dict[str, Answer] = {}
         self._server = _Server(("127.0.0.1", port), _Handler)

@@ -21,7 +21,7 @@ from botocore.validate import ParamValidator
 
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
-SERVICES = ("batch", "logs", "sts", "iam")
+SERVICES = ("batch", "logs", "sts", "iam", "ecs", "ssm")
 _SCOPE = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
 
 

@@ -13,6 +13,7 @@ from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local.scheduler import create_scheduler
 from trainyard.specs import AppDef, AppState, Role, is_terminal
 from trainyard.system import processes
+from trainyard.system.identity import Process
 
 PATIENCE = 30
 #: What docs/schedulers/local_cwd.md says is weaker on other systems.
@@ -68,7 +69,7 @@ def role(script: str, name: str = "r", **fields) -> Role:
     return Role(name, "", entrypoint="sh", args=["-c", script], **fields)
 
 
-def members(app_id: str) -> list[processes.Process]:
+def members(app_id: str) -> list[Process]:
     return processes.members_of_job(ProcessJob.of(app_id).path)
 
 

@@ -103,8 +103,9 @@ def test_keepers_are_told_apart_in_a_list_of_processes(jobs):
     app_id = jobs.submit(role("exec sleep 300"))
     state = jobs.state(app_id)
     for keeper in ("guard", "supervisor"):
-        command = Path(f"/proc/{state[keeper][0]}/cmdline").read_bytes().rstrip(b"\0").decode()
-        assert command == f"trainyard: {keeper} of {app_id}"
+        command = Path(f"/proc/{state[keeper][0]}/cmdline")
+        title = f"trainyard: {keeper} of {app_id}".encode()
+        wait_until(lambda: command.read_bytes().rstrip(b"\0") == title, f"the title of the {keeper}")  # noqa: B023
 
 
 def edit_state(app_id: str, **changes) -> None:

@@ -205,7 +205,7 @@ def test_recorder_and_reader(tmp_path):
     paths = (str(tmp_path / "stdout.log"), str(tmp_path / "stderr.log"))
     for path in paths:
         Path(path).touch()
-    recorder = LogRecorder()
+    recorder = LogRecorder(system.open_file_events())
     replica = ReplicaRecorder(paths, str(tmp_path / "index"))
     recorder.add(replica)
     log = ReplicaLog.at(str(tmp_path), str(tmp_path / "index"), Stream.COMBINED)

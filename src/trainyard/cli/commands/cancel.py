@@ -1,11 +1,13 @@
-"""Ask jobs to stop. Jobs that have ended stay as they are."""
+"""Ask jobs to stop. Jobs that have ended stay as they are.
+
+A pattern means every job of the history whose name or id matches: `trainyard cancel 'exp-*'`.
+"""
 
 from __future__ import annotations
 
 from trainyard.cli.console import note, show_error
-from trainyard.cli.jobstatus import status_of
 from trainyard.cli.parser import add_handle_argument
-from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, TrainyardError
+from trainyard.errors import EXIT_INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,18 +23,26 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. If one job cannot be cancelled, the others still are."""
+    from trainyard.cli.selecting import named_jobs
     from trainyard.runner import get_runner
 
-    code, asked = EXIT_OK, []
     with get_runner() as runner:
-        for text in args.handles or [""]:
-            try:
-                handle = runner.resolve_handle(text)
-                if _cancel(runner, handle):
-                    asked.append(handle)
-            except TrainyardError as error:
-                show_error(error)
-                code = code or error.exit_code
+        jobs = named_jobs(runner, args.handles or [""])
+        code = jobs.code
+        running = []
+        for handle, status in jobs.statuses.items():
+            if not status.is_terminal():
+                running.append(handle)
+            elif handle not in jobs.by_pattern:
+                note(f"{handle} has already ended: {status.state}")
+        found = runner.cancel_many(running)
+        asked = [handle for handle, error in found.items() if error is None]
+        for handle in asked:
+            note(f"asked {handle} to stop")
+        for error in filter(None, found.values()):
+            show_error(error)
+            code = code or error.exit_code
+        jobs.note_rest("have ended already", [h for h, s in jobs.statuses.items() if s.is_terminal()])
         if args.wait:
             try:
                 _wait(runner, asked)
@@ -40,16 +50,6 @@ def run(args: Namespace) -> int:
                 note("\nno longer waiting; the jobs have been asked to stop")
                 return EXIT_INTERRUPTED
     return code
-
-
-def _cancel(runner: Runner, handle: str) -> bool:
-    status = status_of(runner, handle)
-    if status.is_terminal():
-        note(f"{handle} has already ended: {status.state}")
-        return False
-    runner.cancel(handle)
-    note(f"asked {handle} to stop")
-    return True
 
 
 def _wait(runner: Runner, handles: list[str]) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 
 from trainyard.cli.console import is_tty, note, out, print_json, table, terminal_size, warn
-from trainyard.cli.parser import add_json_option, add_scheduler_options, number_between
+from trainyard.cli.parser import add_json_option, add_scheduler_options, complete_with, number_between
 from trainyard.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 from trainyard.runner.jobsearch import REFUSED_STATE
 from trainyard.runner.records import REFUSED, SUBMITTED
@@ -33,6 +33,13 @@ LEAST_WIDTH = 12  # of a name that is cut
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    jobs = parser.add_argument(
+        "jobs",
+        nargs="*",
+        metavar="JOB",
+        help="only these: a name, the beginning of an id or handle, or a pattern in quotes: 'exp-*'",
+    )
+    complete_with(jobs, "job_completer")
     add_scheduler_options(parser, "only jobs of this scheduler")
     parser.add_argument("--state", metavar="A,B", help="only jobs in these states, such as running,failed")
     parser.add_argument("--since", metavar="TIME", help="only jobs submitted since then: 2h, 3d, an ISO date")
@@ -59,7 +66,9 @@ def run(args: Namespace) -> int:
     from trainyard.runner.jobsearch import JobFilter
 
     _apply_configuration(args)
-    wanted = JobFilter(_states(args.state), _since(args.since), args.name, args.all, args.scheduler)
+    wanted = JobFilter(
+        _states(args.state), _since(args.since), args.name, args.all, args.scheduler, args.jobs
+    )
     if args.cfg and not args.scheduler:
         raise UsageError("-cfg needs -s: it sets options of a scheduler")
     limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT

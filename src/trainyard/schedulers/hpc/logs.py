@@ -116,7 +116,6 @@ class AttemptsLog:
         self._logs = logs
         self._stream = stream
         self._attempts: dict[int, ReplicaLog] = {}
-        self._is_torn: set[int] = set()
         self._last = 0
 
     def find_attempts(self) -> None:
@@ -140,36 +139,29 @@ class AttemptsLog:
         """Yield what is new; an incomplete line of the last attempt waits for its end."""
         last = max(self._attempts, default=-1)
         for number, log in self._attempts.items():
-            yield from self._whole(number, log.grown() if number == last else log.rest(), number != last)
+            is_over = number != last
+            log.chunk = self.chunk or log.chunk
+            yield from self._whole(log.rest() if is_over else log.grown(), is_over)
 
     def rest(self) -> Iterator[Part]:
         """Yield all that there is."""
         last = max(self._attempts, default=-1)
         for number, log in self._attempts.items():
-            yield from self._whole(number, log.rest(), number != last)
+            log.chunk = self.chunk or log.chunk
+            yield from self._whole(log.rest(), number != last)
 
     def close(self) -> None:
         """Forget what was fetched."""
         for log in self._attempts.values():
             log.close()
 
-    def _whole(self, number: int, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
+    def _whole(self, parts: Iterator[Part], is_over: bool) -> Iterator[Part]:
         """Pass parts on; end the last line of an attempt that was torn off, so the next one begins a line."""
-        chunk = self.chunk
         for part in parts:
-            if not part.data:
-                continue
-            if chunk:
-                self._attempts[number].chunk = chunk
-            if part.data.endswith((b"\n", b"\r")):
-                self._is_torn.discard(number)
-            else:
-                self._is_torn.add(number)
-            self._last = max(self._last, part.time_ns)
-            yield Part(self._last, part.data)
-        if is_over and number in self._is_torn:
-            self._is_torn.discard(number)
-            yield Part(self._last, b"\n")
+            if part.data:
+                is_torn = is_over and not part.data.endswith((b"\n", b"\r"))
+                self._last = max(self._last, part.time_ns)
+                yield Part(self._last, part.data + b"\n" if is_torn else part.data)
 
 
 class SharedLogs:

@@ -378,6 +378,13 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             for app_id in ids:
                 looks[app_id].native = answers.get(app_id, [])
                 looks[app_id].problem = storage_problem
+            # a job that ended between the two looks has left its records by now
+            late = [app_id for app_id in ids if app_id in jobs and looks[app_id].is_behind()]
+            if late:
+                jobs = shared_folder.read_jobs(self.storage(host), shared, late)
+                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
+                for app_id, job in jobs.items():
+                    looks[app_id].job = job
         return looks
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -590,6 +597,13 @@ class Look:
     native: builtins.list[NativeJob] = field(default_factory=list)
     job: SharedJob | None = None
     problem: str = ""
+
+    def is_behind(self) -> bool:
+        """Tell whether the queue says that the job has ended, and its folder does not say how yet."""
+        if self.job is None or not all(is_terminal(item.state) for item in self.native):
+            return False
+        ended = [record for record in self.job.replicas.values() if record.code is not None]
+        return len(ended) < sum(count for _, count in self.job.layout)
 
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:

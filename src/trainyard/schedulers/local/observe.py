@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from trainyard.schedulers.base import DescribeAppResponse
@@ -80,7 +79,9 @@ def _replica_status(
         error = _text_of(os.path.join(log_dir, "error.json")) or NONE  # torchelastic's
         report = _text_of(os.path.join(job.base_dir(role, item["id"]), "output", "failure"))  # the toolkit's
         if error == NONE and report:
-            error = json.dumps({"message": {"message": report}})
+            from trainyard.plain_json import dumps
+
+            error = dumps({"message": {"message": report}})
     return ReplicaStatus(
         item["id"],
         state,

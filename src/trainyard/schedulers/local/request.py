@@ -5,8 +5,6 @@ Making a request changes nothing, so that a dry run can make one.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,7 +84,9 @@ class LocalRequest:
     warnings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return json.dumps(self.shown(), indent=2)
+        from trainyard.plain_json import pretty
+
+        return pretty(self.shown())
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, with secrets masked."""
@@ -217,7 +217,7 @@ def _check_options(opts: LocalOpts) -> None:
     if opts.log_dir and len(os.fsencode(os.path.abspath(opts.log_dir))) > LONGEST_LOG_DIR:
         raise ConfigError(f"log_dir is too long: it may have {LONGEST_LOG_DIR} bytes")
     for name, seconds in (("timeout", opts.timeout), ("grace_period", opts.grace_period)):
-        if seconds is not None and not math.isfinite(seconds):
+        if seconds is not None and not abs(seconds) < float("inf"):
             raise ConfigError(f"{name} is {seconds:g}, it must be a number of seconds")
         if seconds is not None and seconds > MOST_SECONDS:
             raise ConfigError(f"{name} is {seconds:g} s, it must be at most {MOST_SECONDS:.0f}")

@@ -23,10 +23,8 @@ from trainyard.schedulers.base import (
     not_running,
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.system.identity import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +38,11 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
+
+
+#: For how long a command waits for a replica that was submitted just now.
+STARTING_SECONDS = 5.0
+_STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
 
 
 class LocalScheduler(Scheduler["LocalOpts"]):
@@ -147,6 +150,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs of this machine's user, the oldest first."""
+        from trainyard.schedulers.exec.process import recovery
+
         rows = []
         for job in ProcessJob.all():
             document, state = job.read_request(), recovery.current_state(job)
@@ -173,6 +178,8 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica: with its directory and environment, in its namespaces."""
+        from trainyard.backoff import polling
+        from trainyard.schedulers.exec.process import recovery
         from trainyard.schedulers.exec.process.process_command import run_beside
         from trainyard.schedulers.lines import check_replicas
 
@@ -181,8 +188,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         if job is None or state is None:
             raise UnknownAppException(f"there is no local job {app_id!r}")
         check_replicas(app_id, [(role_name, k)], {(role, index) for role, index, _ in job.layout()})
-        replicas = {(role["role"], item["id"]): item for role in state["roles"] for item in role["replicas"]}
-        replica = replicas.get((role_name, k), {"state": state["state"], "pid": 0})
+        polls = polling(STARTING_SECONDS)
+        while (replica := _replica(state, role_name, k))["state"] in _STARTING and not state["msg"]:
+            if not polls.pause():
+                break
+            state = recovery.current_state(job) or state
         if replica["state"] != AppState.RUNNING.name or not replica["pid"]:
             raise not_running(f"{app_id} {role_name}/{k}", replica["state"])
         return run_beside(replica["pid"], f"{app_id} {role_name}/{k}", command)
@@ -190,6 +200,9 @@ class LocalScheduler(Scheduler["LocalOpts"]):
     # ---- ending
 
     def _cancel_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.exec.process import recovery
+        from trainyard.system.identity import user_name
+
         job = ProcessJob.of(app_id)
         state = recovery.current_state(job)
         if state is None or is_terminal(AppState[state["state"]]):
@@ -201,6 +214,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         recovery.stop(job, state, by=user_name())
 
     def _delete_existing(self, app_id: str) -> None:
+        from trainyard.schedulers.exec.process import recovery
         from trainyard.schedulers.local.housekeeping import remove_job
 
         job = ProcessJob.of(app_id)
@@ -242,6 +256,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         return _read(job, logs, query)
 
 
+def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:
+    """Return a replica of a state document, which has none before its supervisor writes it."""
+    found = {(group["role"], item["id"]): item for group in state["roles"] for item in group["replicas"]}
+    replica: dict[str, Any] = found.get((role, index), {"state": state["state"], "pid": 0})
+    return replica
+
+
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:
     """Make the job's working directory and start the job; remove the directory if the job cannot start."""
     from trainyard.schedulers.local.submission import submit
@@ -262,6 +283,7 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher
 
 
 def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
+    from trainyard.schedulers.exec.process import recovery
     from trainyard.schedulers.exec.process.job_watch import JobWatch
     from trainyard.schedulers.exec.process.log_reader import follow_logs, read_logs
 

@@ -84,6 +84,11 @@ class AWSBatchOpts:
     ulimits: list[str] | None = option(
         "limits of the containers, as name:soft:hard, such as memlock:-1:-1", default=None
     )
+    exec: bool = option(
+        "let `trainyard exec` run commands in the containers (ECS Exec); the role of job_role_arn has to"
+        " allow ssmmessages",
+        default=False,
+    )
     public_ip: bool = option(
         "give FARGATE containers a public address, as they need in public subnets", default=False
     )

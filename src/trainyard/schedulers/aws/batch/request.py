@@ -127,6 +127,34 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     return job
 
 
+def add_dependencies(
+    job: BatchJob, parents: Mapping[str, tuple[str, str]], any_end: list[str], region: str
+) -> None:
+    """Make a job wait for the success of others.
+
+    Args:
+        job: the job, whose request is changed.
+        parents: Batch's id and region of the jobs to wait for, by app id.
+        any_end: those of which any end would do, which Batch does not have.
+        region: the job's own.
+
+    Raises:
+        ConfigError: Batch cannot wait for these.
+    """
+    if any_end:
+        raise ConfigError(
+            f"AWS Batch starts a job after the success of others only, not after any end of {any_end[0]}",
+            hint=f"Wait for it first: `trainyard wait {any_end[0]}; trainyard run ...`.",
+        )
+    if len(parents) > MOST_PARENTS:
+        raise ConfigError(f"{len(parents)} jobs to wait for: AWS Batch accepts at most {MOST_PARENTS}")
+    for app_id, (_, other) in parents.items():
+        if other != region:
+            raise ConfigError(f"{app_id} is in {other}, and a job in {region} cannot wait for it")
+    if parents:
+        job.submission["dependsOn"] = [{"jobId": job_id} for job_id, _ in parents.values()]
+
+
 def _containers(
     group: Group, opts: AWSBatchOpts, app_id: str, name: str, session: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -231,6 +259,7 @@ def _shown(value: Any, key: str = "") -> Any:
 #: What Batch says of a job whose host was taken away: "Host EC2 (instance i-...) terminated."
 HOST_GONE = "Host EC2*"
 MOST_ATTEMPTS = 10
+MOST_PARENTS = 20
 MOST_RULES = 5
 
 _WHAT = {"exit": "onExitCode", "reason": "onReason", "status": "onStatusReason"}
@@ -395,6 +424,8 @@ def container(role: Role, opts: AWSBatchOpts, kind: str) -> dict[str, Any]:
             properties |= _fargate(role, opts, devices)
         else:
             properties |= _ec2(role.resource, opts, devices)
+        if opts.exec:
+            properties["enableExecuteCommand"] = True
         if opts.secrets:
             properties["secrets"] = _secrets(opts.secrets, role)
         instance_type = role.resource.capabilities.get(INSTANCE_TYPE)

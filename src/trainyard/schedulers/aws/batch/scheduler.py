@@ -17,6 +17,7 @@ from trainyard.schedulers.aws.batch.replicas import CONTAINER
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     Check,
+    Dependency,
     DescribeAppResponse,
     Leftover,
     ListAppResponse,
@@ -24,6 +25,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     not_ended,
+    not_running,
     poll_until_ended,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
@@ -32,6 +34,7 @@ from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainyard.errors import TrainyardError
     from trainyard.progress import Progress
     from trainyard.schedulers.aws.batch.options import AWSBatchOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.aws.batch.reasons import QueueInspector
@@ -59,7 +62,12 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         arrays=True,
         mounts=ALL_MOUNTS,
         ignores=("elastic",),
-        notes={"arrays": "array=true", "retries": "application, or replica in arrays"},
+        notes={
+            "arrays": "array=true",
+            "retries": "application, or replica in arrays",
+            "exec": "exec=true",
+            "after": "after success",
+        },
     )
     ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
@@ -134,6 +142,21 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
 
         job = info.request
         check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
+
+    def depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
+        """Let Batch start the job when others have succeeded (``dependsOn``); if one fails, it fails."""
+        from trainyard.schedulers.aws.batch.request import add_dependencies
+
+        parents = {}
+        for item in dependencies:
+            found = self._jobs.find(item.app_id)
+            if found is None and not self._jobs.is_fresh(item.app_id):
+                raise UnknownAppException(f"AWS Batch does not know the job {item.app_id!r}")
+            session, job_id = self._jobs.session_and_id(item.app_id)
+            parents[item.app_id] = (job_id, session.region)
+        any_end = [item.app_id for item in dependencies if item.any_end]
+        job = info.request
+        add_dependencies(job, parents, any_end, self._jobs.sessions.get(job.region, job.profile).region)
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Register the job's definition if necessary, and submit the job exactly once.
@@ -211,7 +234,40 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         response = poll_until_ended(lambda: self.describe_many([app_id])[app_id], timeout)
         return None if response is None else self.describe(app_id)
 
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command in a replica's container, by ECS Exec. AWS does not tell its exit code."""
+        from trainyard.schedulers.aws.batch.container_session import run_in_task
+        from trainyard.schedulers.lines import check_replicas
+
+        found = self._jobs.find(app_id)
+        if found is None:
+            raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
+        session, job = found
+        places = {(place.role, place.replica): place for place in observe.replicas_of(job)}
+        check_replicas(app_id, [(role_name, k)], places)
+        ((_, detail),) = observe.details_of(session, job, [places[role_name, k]])
+        name = f"{app_id} {role_name}/{k}"
+        if detail.get("status") != "RUNNING":
+            raise not_running(name, detail.get("status"))
+        return run_in_task(session, detail, name, command)
+
     # ---- ending
+
+    def cancel_many(self, app_ids: Iterable[str]) -> dict[str, TrainyardError | None]:
+        """Ask jobs to stop: they are described a hundred per call, and ended fifty per call."""
+        from trainyard.schedulers.aws.batch.submission import terminate_all
+
+        wanted = dict.fromkeys(app_ids)
+        open_ones = {}
+        for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
+            is_open = (
+                self._jobs.is_fresh(app_id) if job is None else not is_terminal(observe.app_state(job)[0])
+            )
+            if is_open:
+                open_ones[app_id] = self._jobs.session_and_id(app_id)
+        return {**wanted, **terminate_all(open_ones, _cancelled_by())}
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist.

@@ -1,4 +1,4 @@
-"""Registering a job's definition, and submitting the job exactly once.
+"""Registering a job's definition, submitting the job exactly once, and ending many of them.
 
 Batch has no client token: a repeated ``SubmitJob`` starts a second job. So the SDK does not repeat it, and if
 its answer was lost, the job is searched by its unique name before it is sent again.
@@ -7,10 +7,12 @@ its answer was lost, the job is searched by its unique name before it is sent ag
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from trainyard.backoff import Backoff
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import (
     AwsError,
     AwsForbiddenError,
@@ -19,9 +21,12 @@ from trainyard.schedulers.aws.aws_errors import (
 )
 from trainyard.schedulers.aws.batch import names
 from trainyard.schedulers.aws.batch.observe import find_by_name
+from trainyard.schedulers.aws.service_model import has_operation
 from trainyard.schedulers.aws.session import AwsSession
 
 ATTEMPTS = 5
+#: How many jobs one call ends, see `TerminateJobs` of the API reference.
+MOST_TERMINATED = 50
 FIRST_DELAY, LONGEST_DELAY = 0.5, 8.0
 #: How often a job whose answer was lost is searched: lists lag behind.
 LOOKS = 3
@@ -124,3 +129,48 @@ def register_definition(session: AwsSession, job_def: dict[str, Any]) -> str:
     tags = {**job_def["tags"], names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     answer = session.call("batch", "RegisterJobDefinition", **{**job_def, "tags": tags})
     return str(answer["jobDefinitionArn"])
+
+
+def terminate_all(
+    jobs: Mapping[str, tuple[AwsSession, str]], reason: str
+) -> dict[str, TrainyardError | None]:
+    """Terminate jobs: up to fifty of a queue per call, or one by one where the SDK does not know that call.
+
+    Args:
+        jobs: session and Batch's id, by app id.
+        reason: what Batch keeps as the reason.
+
+    Returns:
+        by app id, why a job could not be terminated; None if it could.
+    """
+    groups: dict[tuple[int, str], list[str]] = {}
+    for app_id, (session, _) in jobs.items():
+        queue = (names.split_app_id(app_id) or ("", ""))[0]
+        groups.setdefault((id(session), queue), []).append(app_id)
+    by_fifty = has_operation("batch", "TerminateJobs")
+    size = MOST_TERMINATED if by_fifty else 1
+    chunks = [
+        group[start : start + size] for group in groups.values() for start in range(0, len(group), size)
+    ]
+
+    def terminate(chunk: list[str]) -> dict[str, TrainyardError | None]:
+        session, ids = jobs[chunk[0]][0], {jobs[app_id][1]: app_id for app_id in chunk}
+        try:
+            if len(chunk) == 1:
+                session.call("batch", "TerminateJob", jobId=next(iter(ids)), reason=reason)
+                return dict.fromkeys(chunk)
+            answer = session.call("batch", "TerminateJobs", jobs=list(ids), reason=reason)
+        except TrainyardError as error:
+            return dict.fromkeys(chunk, error)
+        problems = {
+            ids[each["job"]]: AwsError(
+                f"AWS Batch did not end {ids[each['job']]}: {each.get('message') or each.get('code')}",
+                operation="batch:TerminateJobs",
+                code=str(each.get("code", "")),
+            )
+            for each in answer.get("errors") or []
+            if each.get("job") in ids
+        }
+        return {**dict.fromkeys(chunk), **problems}
+
+    return {app_id: error for found in for_all(terminate, chunks) for app_id, error in found.items()}

@@ -171,6 +171,11 @@ class QueuedJobs:
 
     # ---- logs
 
+    def training_job(self, app_id: str) -> dict[str, Any] | None:
+        """Return the training job of a job's last attempt, if it has one."""
+        service = self.find(app_id)
+        return None if service is None else self._training(app_id, service)
+
     def replicas(self, service: ServiceJob, app_id: str) -> list[tuple[str, int, str]]:
         """Return role, index and host of every replica."""
         return observe.layout(_as_training_job(service, self._training(app_id, service)))

@@ -17,6 +17,7 @@ from trainyard.schedulers.base import (
     LogQuery,
     Scheduler,
     not_ended,
+    not_running,
 )
 from trainyard.schedulers.capabilities import Capabilities
 
@@ -42,7 +43,10 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         clients: further clients, by service: ``s3``, ``sts``, ``iam``, ``logs``.
     """
 
-    capabilities = Capabilities(retries=("application",), notes={"retries": "application, in a Batch queue"})
+    capabilities = Capabilities(
+        retries=("application",),
+        notes={"retries": "application, in a Batch queue", "exec": "enable_remote_debug=true"},
+    )
     ships_by_default = True
     reads_training_specs = True
     list_filters = frozenset({"states", "since", "all"})
@@ -225,6 +229,26 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         if names.split_queued(app_id) is not None:
             return self._queued.exists(app_id)
         return self._job(app_id) is not None
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command on a host of a job with remote debugging. AWS does not tell its exit code."""
+        from trainyard.schedulers.aws.sagemaker.host_session import run_on_host
+        from trainyard.schedulers.aws.sagemaker.observe import layout
+        from trainyard.schedulers.aws.sagemaker.reasons import is_over
+        from trainyard.schedulers.lines import check_replicas
+
+        is_queued = names.split_queued(app_id) is not None
+        job = self._queued.training_job(app_id) if is_queued else self._job(app_id)
+        if job is None:
+            raise UnknownAppException(f"SageMaker has no training job of {app_id!r}")
+        hosts = {(role, index): host for role, index, host in layout(job)}
+        check_replicas(app_id, [(role_name, k)], hosts)
+        state = job.get("SecondaryStatus") or job.get("TrainingJobStatus")
+        if is_over(job) or state != "Training":
+            raise not_running(f"{app_id} {role_name}/{k}", state)
+        return run_on_host(self._session_of_job(app_id), job, hosts[role_name, k], command)
 
     # ---- ending
 

@@ -56,6 +56,7 @@ class TrainingSupervisor:
         job: the job's directory.
         plan: ``request``, ``arn``, ``region``, ``settings``.
         guard: the process that ends the job if this one is killed.
+        shared: what `open_shared` returned.
 
     Raises:
         OSError: the state cannot be written.
@@ -63,7 +64,11 @@ class TrainingSupervisor:
 
     job_class = TrainingJob
 
-    def __init__(self, job: TrainingJob, plan: dict[str, Any], guard: Process) -> None:
+    @staticmethod
+    def open_shared() -> None:
+        """Share nothing with the guard."""
+
+    def __init__(self, job: TrainingJob, plan: dict[str, Any], guard: Process, shared: None) -> None:
         self._events: deque[tuple[str, Attempt | None]] = deque()
         # First: once the state names this process, signals can come. SIGIO comes when a program writes to a
         # file that is checked for writers.

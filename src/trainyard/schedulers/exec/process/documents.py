@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from _thread import get_native_id
 
-from trainyard import system
+from trainyard import plain_json, system
 from trainyard.paths import state_error
 
 TYPE_CHECKING = False
@@ -19,7 +18,7 @@ def read_json(path: str) -> dict[str, Any] | None:
     """Return a document, or None if the file is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            data = plain_json.loads(file.read())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     except OSError as error:
@@ -33,7 +32,7 @@ def write_json(path: str, data: dict[str, Any]) -> None:
     temporary = f"{path}.{os.getpid()}.{get_native_id()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data))  # not json.dump, which is ten times slower
+            file.write(plain_json.dumps(data))
         os.replace(temporary, path)
     except OSError:
         if os.path.exists(temporary):
@@ -59,7 +58,7 @@ def write_json_last(path: str, data: dict[str, Any], reserved: str, *, is_final:
     try:
         write_json(path, data)
     except OSError:
-        encoded = json.dumps(data).encode()
+        encoded = plain_json.dumps(data).encode()
         with open(reserved, "r+b") as file:
             file.write(encoded)
             file.truncate()

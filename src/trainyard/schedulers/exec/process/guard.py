@@ -1,10 +1,11 @@
-"""Program of the processes that outlive the command that starts a job: launcher -> guard -> supervisor.
+"""Program of the processes that outlive the command that starts a job: guard and supervisor.
 
-``python guard.py MODULE:CLASS waiting`` reads a plan from standard input (without one it ends), detaches
-a supervisor of this class, and ends with 0 as soon as it runs the job, or prints on standard error why it
-does not. It may be started ahead of its job, so that it loads while the job is being prepared. The plan comes
-through standard input, with all secrets in it, and is never written to a disk. The class has the class of its
-jobs as ``job_class``, is made with the job, its plan and its guard, and has a method ``run``.
+``python guard.py MODULE:CLASS waiting`` detaches both at once, ahead of the job, so that they load while the
+job is being prepared. The supervisor then reads a plan from standard input (without one it ends), and writes
+READY to standard error as soon as it runs the job, or else why it does not. The plan comes through standard
+input, with all secrets in it, and is never written to a disk. The class has the class of its jobs as
+``job_class``; it is made with the job, its plan, its guard and what ``open_shared`` returned in the guard,
+and has a method ``run``.
 
 The guard does nothing but wait. Should the supervisor be killed, the kernel hands all of its descendants to
 the guard (a child subreaper), which kills them and ends the job. Should both be killed at once, the sentinel
@@ -21,24 +22,22 @@ import sys
 if __name__ == "__main__":  # run as a script, so that it may start without `site`
     sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 4))
 
-import json
 import signal
 
-from trainyard import system
-from trainyard.backoff import Backoff
+from trainyard import plain_json, system
 from trainyard.schedulers.exec.process import recovery
 from trainyard.schedulers.exec.process.job_directory import log_exception
+from trainyard.schedulers.exec.process.launcher import READY
 from trainyard.system import processes
 from trainyard.system.identity import myself
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from trainyard.schedulers.exec.process.job_directory import JobDirectory
+    from trainyard.system.identity import Process
 
-READY = b"ready"
 ORPHANED = "--orphaned"
 #: How long guard and supervisor may take from closing their files to their end, and the poll interval.
 ORPHAN_SECONDS, ORPHAN_PAUSE = 60.0, 0.05
@@ -46,34 +45,11 @@ LONGEST_PATH = 300
 
 
 def main() -> NoReturn:
-    """Wait for a job, detach a supervisor for it, and end when that is ready."""
+    """Detach a guard and its supervisor, which wait for a job."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # files that the command has open do not belong to the job
-    system.become_subreaper()  # loads what guard and supervisor need before there is a job
-    myself()
     supervisor_class = _class_named(sys.argv[1])
-    data = sys.stdin.buffer.read()
-    if not data:
-        os._exit(0)
-    plan = json.loads(data)
-    job = supervisor_class.job_class(plan["job_dir"])
-    log = job.file(f"{job.SUPERVISOR}.log")
-    ready_in, ready_out = os.pipe()
     if os.fork() == 0:
-        os.close(ready_in)
-        try:
-            _detach_output(log)
-        except OSError as error:
-            os.write(ready_out, f"cannot write {log}: {error.strerror}".encode())
-            os._exit(1)
-        _guard(job, plan, supervisor_class, ready_out)
-    os.close(ready_out)
-    answer = b""
-    while chunk := os.read(ready_in, 65536):
-        answer += chunk
-    if answer != READY:
-        problem = answer or f"the {job.SUPERVISOR} ended before it was ready: {_last_line(log)}".encode()
-        os.write(2, problem)
-        os._exit(1)
+        _guard(supervisor_class)
     os._exit(0)
 
 
@@ -82,14 +58,54 @@ def _class_named(name: str) -> Any:
     return getattr(__import__(module, fromlist=[attribute]), attribute)
 
 
-def _last_line(log: str) -> str:
-    """Return the last line of a log, which says what went wrong."""
-    with open(log, encoding="utf-8", errors="replace") as file:
-        lines = file.read().strip().splitlines()
-    return lines[-1] if lines else "it was killed"
+def _guard(supervisor_class: Any) -> NoReturn:
+    """Start the supervisor, wait for its end, and end its job if it was killed."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda *_: None)  # not SIG_IGN, which programs of the job would inherit
+    system.become_subreaper()
+    identity = myself()
+    shared = supervisor_class.open_shared()
+    lifeline, _kept_open = os.pipe()
+    path_in, path_out = os.pipe()
+    supervisor = os.fork()
+    if supervisor == 0:
+        os.close(lifeline)
+        os.close(path_in)
+        _supervise(supervisor_class, identity, shared, path_out)
+    os.close(path_out)
+    _redirect_output(os.devnull)
+    with open(path_in, "rb") as pipe:
+        path = os.fsdecode(pipe.read())
+    if not path:  # there is no job
+        os._exit(0)
+    job: JobDirectory = supervisor_class.job_class(path)
+    sentinel = _start_sentinel(job, lifeline)
+    try:
+        _redirect_output(_log_of(job))
+    except OSError:  # the supervisor says so
+        pass
+    system.set_title(f"trainyard: guard of {job.name}")
+    while (ended := os.wait()[0]) != supervisor:
+        if ended == sentinel:
+            sentinel = 0
+    state = job.read_state()
+    if state is None or not job.is_over(state):
+        processes.kill_descendants(spared=sentinel)  # spared, since this process may be killed too
+        if state is not None:
+            recovery.end_orphan(job, by_guard=True)
+    elif sentinel:  # the only child, as a rule: then /proc need not be searched
+        processes.send_to(sentinel, signal.SIGKILL)
+        os.waitpid(sentinel, 0)
+    processes.kill_descendants()
+    os._exit(0)
 
 
-def _detach_output(path: str) -> None:
+def _log_of(job: JobDirectory) -> str:
+    return job.file(f"{job.SUPERVISOR}.log")
+
+
+def _redirect_output(path: str) -> None:
+    """Take standard input from nowhere, and append output and errors to a file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -97,32 +113,6 @@ def _detach_output(path: str) -> None:
     os.dup2(log, 2)
     os.close(log)
     os.close(null)
-
-
-def _guard(job: JobDirectory, plan: dict[str, Any], supervisor_class: Any, ready: int) -> NoReturn:
-    """Start the supervisor, wait for its end, and end the job if the supervisor was killed."""
-    for signum in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, lambda *_: None)  # not SIG_IGN, which programs of the job would inherit
-    system.become_subreaper()
-    system.set_title(f"trainyard: guard of {job.name}")
-    identity = myself()
-    lifeline, _kept_open = os.pipe()
-    supervisor = os.fork()
-    if supervisor == 0:
-        os.close(lifeline)
-        _supervise(job, lambda: supervisor_class(job, plan, identity), ready)
-    os.close(ready)
-    plan.clear()  # it holds the environment of the job's programs
-    sentinel = _start_sentinel(job, lifeline)
-    while (ended := os.wait()[0]) != supervisor:
-        if ended == sentinel:
-            sentinel = 0
-    processes.kill_descendants(spared=sentinel)
-    state = job.read_state()
-    if state is not None and not job.is_over(state):
-        recovery.end_orphan(job, by_guard=True)
-    processes.kill_descendants()  # the sentinel last of all, since this process may be killed too
-    os._exit(0)
 
 
 def _start_sentinel(job: JobDirectory, lifeline: int) -> int:
@@ -143,31 +133,47 @@ def _start_sentinel(job: JobDirectory, lifeline: int) -> int:
         os.close(lifeline)
 
 
-def _supervise(job: JobDirectory, make_supervisor: Callable[[], Any], ready: int) -> NoReturn:
-    """Make the supervisor, say that it is ready, and run the job. Reports what it cannot write."""
+def _supervise(supervisor_class: Any, guard: Process, shared: Any, path_out: int) -> NoReturn:
+    """Wait for a plan, make the supervisor, say that it is ready, and run the job."""
+    system.become_subreaper()
+    with open(0, "rb", closefd=False) as stdin:
+        data = stdin.read()
+    if not data:
+        os._exit(0)
+    answer = os.dup(2)
     code = 1
     try:
-        system.become_subreaper()
-        system.set_title(f"trainyard: {job.SUPERVISOR} of {job.name}")
+        plan = plain_json.loads(data.decode())
+        job = supervisor_class.job_class(plan["job_dir"])
         try:
-            supervisor = make_supervisor()
+            _redirect_output(_log_of(job))
+            os.write(path_out, os.fsencode(job.path))
+            os.close(path_out)
+            system.set_title(f"trainyard: {job.SUPERVISOR} of {job.name}")
+            supervisor = supervisor_class(job, plan, guard, shared)
         except OSError as error:
             path = error.filename or job.path
             shown = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}..."
-            os.write(ready, f"cannot write {shown}: {error.strerror}".encode("utf-8", "surrogateescape"))
+            os.write(answer, f"cannot write {shown}: {error.strerror}".encode("utf-8", "surrogateescape"))
             os._exit(1)
-        os.write(ready, READY)
-        os.close(ready)
+        os.write(answer, READY)
+        os.close(answer)
+        answer = -1
         supervisor.run()
         code = 0
-    except BaseException:
+    except BaseException as error:
         log_exception()
+        if answer >= 0:
+            problem = f"its supervisor ended before it was ready: {type(error).__name__}: {error}"
+            os.write(answer, problem.encode("utf-8", "replace"))
     finally:
         os._exit(code)
 
 
 def _end_orphan(job: JobDirectory) -> None:
     """End a job whose guard and supervisor are gone, or about to: they close their files first."""
+    from trainyard.backoff import Backoff
+
     polls = Backoff(ORPHAN_PAUSE, jitter=0, limit=ORPHAN_SECONDS).start()
     while (state := recovery.current_state(job)) is not None and not job.is_over(state) and polls.pause():
         pass

@@ -19,7 +19,6 @@ Every job of the executor has one, with these files beside others; `ProcessJob` 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from trainyard.paths import jobs_dir, state_error
@@ -30,7 +29,6 @@ from trainyard.schedulers.exec.process.documents import (
     write_json_last,
 )
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.system.identity import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +48,10 @@ class JobDirectory:
     #: The document of what was asked for. One that lacks any of these keys is damaged.
     REQUEST, REQUEST_KEYS = "job.json", frozenset({"created_at", "submitter", "submitted_from"})
     STATE_KEYS = frozenset({"host", "boot_id"})
+    #: Whether `has_ended` begins to hold only when the supervisor ends.
+    ENDS_WITH_SUPERVISOR = False
     #: How the request to stop is called, and the signal that stands for it where it cannot be written.
-    STOP, STOP_SIGNAL = "stop", signal.SIGTERM
+    STOP, STOP_SIGNAL = "stop", "SIGTERM"
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -177,7 +177,8 @@ class ProcessJob(JobDirectory):
 
     REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"app", "layout"}
     STATE_KEYS = JobDirectory.STATE_KEYS | {"state", "roles"}
-    STOP, STOP_SIGNAL = "cancel", signal.SIGUSR1  # SIGTERM alone is a shutdown of the machine
+    ENDS_WITH_SUPERVISOR = True
+    STOP, STOP_SIGNAL = "cancel", "SIGUSR1"  # SIGTERM alone is a shutdown of the machine
 
     @staticmethod
     def root() -> str:
@@ -242,6 +243,8 @@ class ProcessJob(JobDirectory):
             "roles": [],
             **document["submitted_from"],
         }
+        from trainyard.system.identity import machine
+
         if base["host"] != machine()["host"] or not os.path.exists(self.file("state.json")):
             return base
         from trainyard.schedulers.exec.reasons import STATE_LOST, describe, state_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from types import MappingProxyType
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+#: What the supervisor answers when it runs its job.
+READY = b"ready"
 GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "guard.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
@@ -62,41 +65,41 @@ class Launcher:
             os.close(problem_in)
 
     def is_waiting(self) -> bool:
-        """Tell whether it is still there."""
-        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self._close()
+        """Tell whether the supervisor is still there."""
+        if self.pid and select.select([self._problem], [], [], 0)[0]:
+            self._end()
         return self.pid != 0
 
     def launch(self, plan: dict[str, Any]) -> str:
         """Hand over a job; returns what went wrong, "" if its supervisor is at work."""
-        import json  # late, so that this process starts before other modules are read
+        from trainyard import plain_json  # late, so that this process starts before other modules are read
 
-        rest = memoryview(json.dumps(plan).encode("utf-8", "surrogateescape"))
+        rest = memoryview(plain_json.dumps(plan).encode())
         try:
             while rest:  # it reads everything before it answers
                 rest = rest[os.write(self._plan, rest) :]
         except BrokenPipeError:  # it has ended, and has said why
             pass
-        code, problem = self._end()
-        if code == 0:
+        answer = self._end()
+        if answer == READY:
             return ""
-        return problem.decode("utf-8", "replace").strip() or "its supervisor ended before it was ready"
+        return answer.decode("utf-8", "replace").strip() or "its supervisor was killed before it was ready"
 
     def discard(self) -> None:
         """End it without a job."""
         if self.pid:
             self._end()
 
-    def _end(self) -> tuple[int, bytes]:
-        """Close its input and wait for it; returns its exit code and what it wrote to standard error."""
+    def _end(self) -> bytes:
+        """Close its input; returns its answer when it has given one, or has ended."""
         os.close(self._plan)
         self._plan = -1
-        said = b""
+        answer = b""
         while chunk := os.read(self._problem, 65536):
-            said += chunk
-        status = os.waitpid(self.pid, 0)[1]
+            answer += chunk
+        os.waitpid(self.pid, 0)
         self._close()
-        return os.waitstatus_to_exitcode(status), said
+        return answer
 
     def _close(self) -> None:
         self.pid = 0

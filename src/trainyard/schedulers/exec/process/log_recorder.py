@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Sequence
 
-from trainyard import system
 from trainyard.schedulers.exec.process.log_index import (
     COUNTED,
     MIXED,
@@ -23,6 +22,10 @@ from trainyard.schedulers.exec.process.log_index import (
     Record,
     make_record,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard.system.interface import FileEvents
 
 #: Events are gathered for at least this long, so that a busy log costs a bounded share of a cpu.
 GATHER_SECONDS = 0.004
@@ -114,10 +117,14 @@ class ReplicaRecorder:
 
 
 class LogRecorder:
-    """Watches the logs of all replicas of a job."""
+    """Watches the logs of all replicas of a job.
 
-    def __init__(self) -> None:
-        self._events = system.open_file_events()
+    Args:
+        events: a queue of file events without watches; None where the system has none.
+    """
+
+    def __init__(self, events: FileEvents | None) -> None:
+        self._events = events
         self._replicas: list[ReplicaRecorder] = []
         self._streams: dict[int, tuple[ReplicaRecorder, int]] = {}
         self._late: dict[ReplicaRecorder, bytes] = {}
@@ -238,6 +245,10 @@ class LogRecorder:
 
     def _give_up_watching(self) -> None:
         assert self._events is not None
+        directories = [replica.directory_watch for replica in self._replicas]
+        for watch in [*self._streams, *directories]:  # the guard has the queue open too
+            if watch is not None:
+                self._events.remove(watch)
         self._events.close()
         self._events = None
         self._streams.clear()

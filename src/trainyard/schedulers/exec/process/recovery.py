@@ -128,7 +128,7 @@ def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
     try:
         job.ask(job.STOP, {"by": by, "at": time.time()})
     except StateStoreError:  # a full disk, perhaps because of this job: the signal alone has to do
-        signum = job.STOP_SIGNAL
+        signum = signal.Signals[job.STOP_SIGNAL]
         if supervisor is None or not supervisor.is_alive():
             raise
     if supervisor is not None:
