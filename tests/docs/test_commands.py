@@ -18,6 +18,7 @@ from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
 from tests.grid_engine import shared
 from tests.schedulers.lsf.conftest import stand_in
+from tests.slurm_cluster import shared_cluster
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
 
@@ -32,6 +33,7 @@ FIXTURES = {
     ("-s aws_batch",): "batch",
     ("-s lsf",): "lsf",
     ("-s sge",): "grid_engine",
+    ("-s slurm",): "slurm",
 }
 IMAGE = "python:3.12"
 
@@ -108,6 +110,8 @@ def _lacks(step: Step) -> bool:
     """Tell whether a step has to be left out, since it needs a backend that is not there."""
     if any(name in step.text for name in ("aws_batch", "sagemaker")) and lacks("botocore"):
         return True
+    if "slurm" in step.text:
+        return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
     if "-s sge" in step.text or "sge://" in step.text:
@@ -138,6 +142,13 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for LSF."""
     for name, value in stand_in(tmp_path).items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm with the partitions that documents name."""
+    if not lacks("slurm"):
+        monkeypatch.setenv("SLURM_CONF", shared_cluster(tmp_path_factory).environment["SLURM_CONF"])
 
 
 @pytest.fixture(scope="session")
