@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import ray_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
@@ -34,6 +35,7 @@ FIXTURES = {
     ("-s lsf",): "lsf",
     ("-s sge",): "grid_engine",
     ("-s slurm",): "slurm",
+    ("-s ray",): "ray",
 }
 IMAGE = "python:3.12"
 
@@ -116,6 +118,8 @@ def _lacks(step: Step) -> bool:
         return lacks("torch")
     if "-s sge" in step.text or "sge://" in step.text:
         return lacks("sge")
+    if any(name in step.text for name in ("-s ray", "ray://")):
+        return lacks("ray")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
@@ -142,6 +146,14 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for LSF."""
     for name, value in stand_in(tmp_path).items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray cluster, at the address that is set."""
+    if not lacks("ray"):
+        cluster = ray_cluster.shared_cluster(ray_cluster.run_directory(tmp_path_factory))
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
 
 @pytest.fixture
