@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 EXPORTED = "HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH"
 #: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
 WARNING_SIGNAL = "USR1"
+#: Jobs with a shorter time limit, in minutes, are not warned.
+SHORTEST_WARNED = 2.0
 RANK0 = '"$rank0"'
 _CALL_STEPS = '"$(declare -f steps); steps"'
 _BARE = frozenset({RANK0, _CALL_STEPS})
@@ -131,7 +133,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
         "mail-user": opts.mail_user,
         "mail-type": opts.mail_type,
     }
-    if opts.grace_period > 0:
+    if warning_seconds(opts):
         options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
     if opts.array:
         throttle = f"%{opts.array_throttle}" if opts.array_throttle else ""
@@ -140,10 +142,15 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
 
 
 def warning_seconds(opts: SlurmOpts) -> int:
-    """Return how long before the time limit programs are warned: the grace period, at most half of it."""
+    """Return how long before the time limit programs are warned: the grace period, or half of the limit.
+
+    0 for never: Slurm sends signals up to a minute early, which would be at once for the shortest limits.
+    """
     limit = minutes(opts.time or "")
     seconds = math.ceil(opts.grace_period)
-    return max(1, min(seconds, int(limit * 30))) if limit else seconds
+    if limit is not None and limit < SHORTEST_WARNED:
+        return 0
+    return min(seconds, int(limit * 30)) if limit else seconds
 
 
 def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
@@ -246,7 +253,7 @@ def _step(plan: JobPlan, opts: SlurmOpts, role: Role, place: Sequence[str]) -> l
     flags = ["--export=ALL", "--kill-on-bad-exit=1", "--wait=0", *place]
     if role.num_replicas >= opts.replicas_per_node:
         flags.append(f"--ntasks-per-node={opts.replicas_per_node}")
-    if shape.cpus > 0:
+    if shape.cpus > 0 and "cpus-per-task" not in (opts.omit or ()):
         flags.append(f"--cpus-per-task={shape.cpus}")
     if shape.gpus > 0 and opts.replicas_per_node > 1 and not opts.gres:
         flags.append(f"--gpus-per-task={shape.gpus}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
-    from trainyard.schedulers.slurm.observe import Entry, Nodes, SlurmJob
+    from trainyard.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.options import runopts
@@ -148,7 +148,7 @@ class SlurmScheduler(HpcScheduler):
                 f"replica do more.",
             )
 
-    def partitions(self, commands: Commands) -> builtins.list[Nodes]:
+    def partitions(self, commands: Commands) -> builtins.list[PartitionNodes]:
         """Return the partitions with their nodes, those that are alike together."""
         text = self.ask(
             commands, ["sinfo", "-h", "-a", "-o", observe.PARTITION_FORMAT], "list the partitions"
@@ -341,7 +341,7 @@ class SlurmScheduler(HpcScheduler):
         return examine(self, {name.replace("-", "_"): value for name, value in cfg.items()})
 
 
-def _by_id(entries: Iterable[Entry]) -> dict[str, SlurmJob]:
+def _by_id(entries: Iterable[QueueEntry]) -> dict[str, SlurmJob]:
     return {job.native_id: job for job in observe.jobs_of(entries)}
 
 
