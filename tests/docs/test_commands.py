@@ -17,7 +17,8 @@ from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
-from tests.kubernetes.stub import Stub
+from tests.grid_engine import shared
+from tests.schedulers.lsf.conftest import stand_in
 from tests.slurm_cluster import shared_cluster
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
@@ -31,7 +32,9 @@ OURS = ("local_cwd", *NEED_DOCKER)
 FIXTURES = {
     NEED_DOCKER: "python_image",
     ("-s aws_batch",): "batch",
-    ("-s kubernetes",): "cluster",
+    ("-s kubernetes",): "kubernetes",
+    ("-s lsf",): "lsf",
+    ("-s sge",): "grid_engine",
     ("-s slurm",): "slurm",
     ("-s ray",): "ray",
 }
@@ -110,14 +113,16 @@ def _lacks(step: Step) -> bool:
     """Tell whether a step has to be left out, since it needs a backend that is not there."""
     if any(name in step.text for name in ("aws_batch", "sagemaker")) and lacks("botocore"):
         return True
-    if "-s kubernetes" in step.text and lacks("lightkube"):
-        return True
     if "slurm" in step.text:
         return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
+    if "-s sge" in step.text or "sge://" in step.text:
+        return lacks("sge")
     if any(name in step.text for name in ("-s ray", "ray://")):
         return lacks("ray")
+    if any(name in step.text for name in ("-s kubernetes", "kubernetes://")):
+        return lacks("lightkube")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
@@ -132,12 +137,18 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A cluster whose pods are processes of this machine."""
-    with Stub() as stub:
-        stub.extra["/api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
-        monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
-        yield
+def grid_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Grid Engine of this test run."""
+    if not lacks("sge"):
+        for name, value in shared().environment.items():
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for LSF."""
+    for name, value in stand_in(tmp_path).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
