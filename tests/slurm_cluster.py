@@ -269,10 +269,6 @@ class SlurmCluster:
         """Have slurmctld accept connections and answer none."""
         self._signal_controller(signal.SIGSTOP)
 
-    def thaw_controller(self) -> None:
-        """Let slurmctld go on."""
-        self._signal_controller(signal.SIGCONT)
-
     def _signal_controller(self, number: int) -> None:
         (slurmctld,) = _children(self._daemons["slurmctld"].pid)
         os.kill(slurmctld, number)
