@@ -63,6 +63,7 @@ class LoginNode:
             "StrictModes no\n"
             f"AuthorizedKeysFile {directory}/user.pub\nPasswordAuthentication no\nLogLevel VERBOSE\n"
             f"PidFile {directory}/sshd.pid\nAcceptEnv FAKE_QUEUE\nMaxSessions 50\n"
+            f"SetEnv HOME={directory}\n"  # the start-up files of the user's shell are not the test's matter
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
