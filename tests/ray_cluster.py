@@ -17,6 +17,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests import backends
 from tests.cluster_hosts import PATH, Host, Switch, wait_until
 
@@ -28,6 +30,7 @@ _ENVIRONMENT = {
     "RAY_health_check_initial_delay_ms": "1000",  # a node that was killed is found to be gone in seconds
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_raylet_start_wait_time_s": "120",
     "LANG": "C.UTF-8",
 }
 
@@ -165,6 +168,12 @@ class RayCluster:
 
 
 # ---- one for all workers of a test run
+
+
+def run_directory(factory: pytest.TempPathFactory) -> Path:
+    """Return a directory that all workers of this test run share."""
+    base = factory.getbasetemp()
+    return base.parent if base.name.startswith("popen-") else base
 
 
 def shared_cluster(directory: Path, *, token: bool = False) -> RayCluster:

@@ -41,7 +41,7 @@ SlurmctldHost=ctl({net}.10)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={root}/munge/socket,cred_expire=5
+AuthInfo=socket={root}/munge/socket,cred_expire={credential_seconds}
 CryptoType=crypto/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -56,7 +56,7 @@ SlurmdTimeout=6
 SlurmctldTimeout=10
 KillWait=2
 MinJobAge={min_job_age}
-MessageTimeout=20
+MessageTimeout={message_timeout}
 GresTypes=gpu
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
@@ -64,11 +64,12 @@ SlurmctldPidFile={root}/run/slurmctld.pid
 SlurmdPidFile={root}/run/slurmd.%n.pid
 SlurmctldLogFile={root}/log/slurmctld.log
 SlurmdLogFile={root}/log/slurmd.%n.log
-NodeName=n[1-2] NodeAddr={net}.[11-12] CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1
-RealMemory=16000 Gres=gpu:h100:4 Feature=gpu NodeName=n[3-4] NodeAddr={net}.[13-14] CPUs=4 Boards=1
-SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=8000 Feature=cpu PartitionName=gpu
-Nodes=n[1-2] DefaultTime=60 MaxTime=1-00:00:00 State=UP PartitionName=cpu Nodes=n[1-4] Default=YES
-DefaultTime=30 MaxTime=2:00:00 State=UP PartitionName=forever Nodes=n[1-4] MaxTime=INFINITE State=UP
+NodeName=DEFAULT Boards=1 SocketsPerBoard=1 ThreadsPerCore=1
+NodeName=n[1-2] NodeAddr={net}.[11-12] CPUs=8 CoresPerSocket=8 RealMemory=16000 Gres=gpu:h100:4 Feature=gpu
+NodeName=n[3-4] NodeAddr={net}.[13-14] CPUs=4 CoresPerSocket=4 RealMemory=8000 Feature=cpu
+PartitionName=gpu Nodes=n[1-2] DefaultTime=60 MaxTime=1-00:00:00 State=UP
+PartitionName=cpu Nodes=n[1-4] Default=YES DefaultTime=30 MaxTime=2:00:00 State=UP
+PartitionName=forever Nodes=n[1-4] MaxTime=INFINITE State=UP
 PartitionName=closed Nodes=n[3-4] MaxTime=60 State=DOWN
 """
 _WITH_ACCOUNTING = """\
@@ -137,7 +138,10 @@ class Host:
     def network(self, *command: str) -> None:
         """Run ``ip`` in the host's network."""
         subprocess.run(
-            ["nsenter", "-t", str(self.pid), "-n", "ip", *command], env={"PATH": _PATH}, check=True
+            ["nsenter", "-t", str(self.pid), "-n", "ip", *command],
+            env={"PATH": _PATH},
+            stderr=subprocess.DEVNULL,
+            check=True,
         )
 
     def kill(self) -> None:
@@ -155,6 +159,9 @@ class SlurmCluster:
         accounting: whether it has an accounting database.
         max_array_size: Slurm's ``MaxArraySize``.
         min_job_age: seconds that the controller remembers ended jobs.
+        message_timeout: seconds that commands wait for the controller.
+        credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
+            jobs wait as long to be started again when a node fails.
     """
 
     def __init__(
@@ -164,6 +171,8 @@ class SlurmCluster:
         accounting: bool = False,
         max_array_size: int = 1001,
         min_job_age: int = 300,
+        message_timeout: int = 10,
+        credential_seconds: int = 60,
         nodes: tuple[str, ...] = NODES,
     ) -> None:
         self.root = root
@@ -172,7 +181,12 @@ class SlurmCluster:
         self.nodes = nodes
         self._hosts: dict[str, Host] = {}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._sizes = {"max_array_size": max_array_size, "min_job_age": min_job_age}
+        self._sizes = {
+            "max_array_size": max_array_size,
+            "min_job_age": min_job_age,
+            "message_timeout": message_timeout,
+            "credential_seconds": credential_seconds,
+        }
 
     @property
     def environment(self) -> dict[str, str]:
@@ -338,6 +352,8 @@ class SlurmCluster:
     def _add_host(self, name: str, last: int) -> Host:
         host = self._hosts[name] = Host(name, self.root)
         switch = self._hosts["switch"]
+        with contextlib.suppress(subprocess.CalledProcessError):  # what a node that was killed has left
+            switch.network("link", "delete", f"to-{name}")
         switch.network(
             "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", str(host.pid)
         )

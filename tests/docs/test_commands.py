@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests import ray_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
+from tests.grid_engine import shared
+from tests.schedulers.lsf.conftest import stand_in
+from tests.slurm_cluster import shared_cluster
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
 
@@ -25,7 +29,15 @@ USER = "/home/you"
 NEED_DOCKER = ("local_docker", "sagemaker_local")
 OURS = ("local_cwd", *NEED_DOCKER)
 #: What has to be there for commands that hold one of these words.
-FIXTURES = {NEED_DOCKER: "python_image", ("-s aws_batch",): "batch"}
+FIXTURES = {
+    NEED_DOCKER: "python_image",
+    ("-s aws_batch",): "batch",
+    ("-s kubernetes",): "kubernetes",
+    ("-s lsf",): "lsf",
+    ("-s sge",): "grid_engine",
+    ("-s slurm",): "slurm",
+    ("-s ray",): "ray",
+}
 IMAGE = "python:3.12"
 
 
@@ -101,8 +113,16 @@ def _lacks(step: Step) -> bool:
     """Tell whether a step has to be left out, since it needs a backend that is not there."""
     if any(name in step.text for name in ("aws_batch", "sagemaker")) and lacks("botocore"):
         return True
+    if "slurm" in step.text:
+        return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
+    if "-s sge" in step.text or "sge://" in step.text:
+        return lacks("sge")
+    if any(name in step.text for name in ("-s ray", "ray://")):
+        return lacks("ray")
+    if any(name in step.text for name in ("-s kubernetes", "kubernetes://")):
+        return lacks("lightkube")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
@@ -114,6 +134,36 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in fake.environ().items():
             monkeypatch.setenv(name, value)
         yield
+
+
+@pytest.fixture
+def grid_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Grid Engine of this test run."""
+    if not lacks("sge"):
+        for name, value in shared().environment.items():
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for LSF."""
+    for name, value in stand_in(tmp_path).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray cluster, at the address that is set."""
+    if not lacks("ray"):
+        cluster = ray_cluster.shared_cluster(ray_cluster.run_directory(tmp_path_factory))
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm with the partitions that documents name."""
+    if not lacks("slurm"):
+        monkeypatch.setenv("SLURM_CONF", shared_cluster(tmp_path_factory).environment["SLURM_CONF"])
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from tests import backends, ray_cluster
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that all workers of this test run share."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if base.name.startswith("popen-") else base
+    return ray_cluster.run_directory(tmp_path_factory)
 
 
 @pytest.fixture

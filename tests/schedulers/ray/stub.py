@@ -48,7 +48,7 @@ class StubDashboard:
         for (wanted, beginning), function in sorted(self.routes.items(), key=lambda item: -len(item[0][1])):
             if method == wanted and path.startswith(beginning):
                 return function(path, body)
-        return 404, "not there"
+        return 404, f"{path} does not exist"
 
 
 def _handler_for(stub: StubDashboard) -> type[BaseHTTPRequestHandler]:

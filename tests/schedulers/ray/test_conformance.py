@@ -1,7 +1,6 @@
 """Ray passes the suite that every scheduler passes, on a real cluster of two nodes.
 
-A job takes some seconds, so only what differs between schedulers is in `make test-all`;
-TRAINYARD_RAY_ALL=1 runs all of it.
+A job takes some seconds, so `make test-all` runs a part of the suite; TRAINYARD_RAY_SUITE=all runs all of it.
 """
 
 from __future__ import annotations
@@ -19,17 +18,37 @@ from trainyard.schedulers.ray.scheduler import create_scheduler
 from trainyard.specs import Resource, RetryPolicy
 from trainyard.testing import SchedulerConformance
 
-RUN_ALL = os.environ.get("TRAINYARD_RAY_ALL") == "1"
+RUNS_ALL = os.environ.get("TRAINYARD_RAY_SUITE") == "all"  # read once: tests have an environment of their own
+CHOSEN = (
+    "test_arguments_arrive_as_given",
+    "test_blocks_of_all_replicas_hold_all_lines",
+    "test_cancel_is_idempotent",
+    "test_delete",
+    "test_following_a_silent_job_ends_with_it",
+    "test_job_is_listed_and_described",
+    "test_many_lines_are_complete_and_in_order",
+    "test_odd_bytes",
+    "test_roles_and_replicas",
+    "test_since_and_until",
+    "test_streams",
+    "test_unknown_job",
+)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 class TestRay(SchedulerConformance):
     resource = Resource(cpu=0, gpu=0, memMB=32)
     retry_policies = tuple(RetryPolicy)
     combined_is_exact = False
-    patience = 50
 
     @pytest.fixture
     def scheduler(self, cluster: RayCluster) -> Iterator[Scheduler[Any]]:
         with closing(create_scheduler("test")) as scheduler:
             yield scheduler
+
+
+if not RUNS_ALL:
+    for name in dir(SchedulerConformance):
+        if name.startswith("test_") and name not in CHOSEN:
+            setattr(TestRay, name, None)

@@ -179,8 +179,15 @@ def test_code_that_the_cluster_has_is_not_sent_again(stub: StubDashboard, schedu
 
 def test_no_jobs_api_is_told(stub: StubDashboard, scheduler: RayScheduler) -> None:
     accept_packages(stub)
+    stub.answer("POST", "/api/jobs/", (404, ""))
     with pytest.raises(BackendError, match="has no Jobs API"):
         submitted(scheduler)
+
+
+def test_a_404_of_somebody_else_says_nothing_of_a_job(stub: StubDashboard, scheduler: RayScheduler) -> None:
+    stub.answer("GET", "/api/jobs/", (404, "<html>nginx</html>"))
+    with pytest.raises(BackendError, match="has no Jobs API"):
+        scheduler.describe("job-1")
 
 
 def test_a_cancellation_that_ray_does_not_take_is_an_error(

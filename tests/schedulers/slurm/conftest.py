@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests import backends
-from tests.slurm_cluster import shared_cluster
+from tests.slurm_cluster import private_cluster, shared_cluster
 from trainyard.schedulers.slurm.scheduler import create_scheduler
 from trainyard.specs import AppDef, Resource, Role, is_terminal
 
@@ -63,7 +63,8 @@ class Jobs:
 
 
 def role(script: str, name: str = "r", **fields) -> Role:
-    return Role(name, "", entrypoint="sh", args=["-c", script], **{"resource": SMALL, **fields})
+    fields = {"image": "", "resource": SMALL, **fields}
+    return Role(name, entrypoint="sh", args=["-c", script], **fields)
 
 
 @pytest.fixture
@@ -80,6 +81,15 @@ def jobs(slurm):
     jobs = Jobs()
     yield jobs
     jobs.end_all()
+
+
+@pytest.fixture
+def own_slurm(monkeypatch):
+    """A Slurm of this test's own, which it may fill or break."""
+    backends.need("slurm")
+    with private_cluster(credential_seconds=10) as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        yield cluster
 
 
 @pytest.fixture

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
+#: For how long a command waits for a replica that was submitted just now.
+STARTING_SECONDS = 5.0
+_STARTING = frozenset({AppState.SUBMITTED.name, AppState.PENDING.name})
+
+
 class LocalScheduler(Scheduler["LocalOpts"]):
     """Runs jobs as processes of this machine. See `trainyard.schedulers.local`."""
 
@@ -173,6 +178,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica: with its directory and environment, in its namespaces."""
+        from trainyard.backoff import polling
         from trainyard.schedulers.exec.process import recovery
         from trainyard.schedulers.exec.process.process_command import run_beside
         from trainyard.schedulers.lines import check_replicas
@@ -182,8 +188,11 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         if job is None or state is None:
             raise UnknownAppException(f"there is no local job {app_id!r}")
         check_replicas(app_id, [(role_name, k)], {(role, index) for role, index, _ in job.layout()})
-        replicas = {(role["role"], item["id"]): item for role in state["roles"] for item in role["replicas"]}
-        replica = replicas.get((role_name, k), {"state": state["state"], "pid": 0})
+        polls = polling(STARTING_SECONDS)
+        while (replica := _replica(state, role_name, k))["state"] in _STARTING and not state["msg"]:
+            if not polls.pause():
+                break
+            state = recovery.current_state(job) or state
         if replica["state"] != AppState.RUNNING.name or not replica["pid"]:
             raise not_running(f"{app_id} {role_name}/{k}", replica["state"])
         return run_beside(replica["pid"], f"{app_id} {role_name}/{k}", command)
@@ -245,6 +254,13 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         check_replicas(app_id, replicas, log_dirs)
         logs = {key: ReplicaLog.at(log_dirs[key], job.index_path(*key), stream) for key in replicas}
         return _read(job, logs, query)
+
+
+def _replica(state: dict[str, Any], role: str, index: int) -> dict[str, Any]:
+    """Return a replica of a state document, which has none before its supervisor writes it."""
+    found = {(group["role"], item["id"]): item for group in state["roles"] for item in group["replicas"]}
+    replica: dict[str, Any] = found.get((role, index), {"state": state["state"], "pid": 0})
+    return replica
 
 
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest], launcher: Launcher | None) -> str:

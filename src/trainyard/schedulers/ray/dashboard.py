@@ -40,6 +40,8 @@ SILENCE, UPLOAD_SILENCE = 40.0, 300.0
 #: Seconds for which a followed log may be silent until it is asked whether the job still runs.
 LOG_SILENCE = 30.0
 LONGEST_ANSWER = 2 << 30
+#: What Ray's own 404 says: "Job NAME does not exist".
+ABSENT = b"does not exist"
 
 
 class DashboardUnreachableError(BackendError):
@@ -96,22 +98,24 @@ class Dashboard:
     # ---- requests
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
-        """Return an answer's JSON; None for 404."""
+        """Return an answer's JSON; None for what Ray says does not exist."""
         return self._json(self.send("GET", path, query=query, ok=(200, 404)), path)
 
     def post(self, path: str, document: Any = None) -> Any:
-        """Send JSON; returns the answer's, None for 404."""
+        """Send JSON; returns the answer's, None likewise."""
         body = None if document is None else json.dumps(document).encode()
         return self._json(self.send("POST", path, body=body, ok=(200, 404)), path)
 
     def delete(self, path: str) -> Any:
-        """Delete something; returns the answer's JSON, None for 404."""
+        """Delete something; returns the answer's JSON, None likewise."""
         return self._json(self.send("DELETE", path, ok=(200, 404)), path)
 
     def _json(self, answered: tuple[int, bytes], path: str) -> Any:
         status, content = answered
         if status == 404:
-            return None
+            if ABSENT in content:
+                return None
+            raise self.refusal(path, status, content)  # somebody else answers, who knows nothing of jobs
         try:
             return json.loads(content)
         except ValueError:
@@ -208,6 +212,11 @@ class Dashboard:
                 f"Ray at {self.address} refuses us ({status}): {said}",
                 hint=f"Set {TOKEN_VARIABLE}, or {TOKEN_PATH_VARIABLE} to a file with the token, or put it "
                 f"into ~/{TOKEN_FILE}. On the cluster `ray get-auth-token` prints it.",
+            )
+        if status == 404:
+            return BackendError(
+                f"{self.address} has no Jobs API: {attempt} is not found there ({said})",
+                hint=f"The head needs ray[default]. {ADDRESS_EXAMPLE}",
             )
         if status in (502, 503, 504):
             return DashboardUnreachableError(f"Ray at {self.address} is not there ({status}): {said}")

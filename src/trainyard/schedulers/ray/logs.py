@@ -65,7 +65,7 @@ def kept_state(app_id: str) -> dict[str, Any] | None:
     return None if text is None else state_in(text)
 
 
-class LogCopy:
+class KeptCopy:
     """Keeps what is read of a log, piece by piece. It replaces an older copy when it is complete.
 
     Args:
@@ -106,7 +106,7 @@ class LogCopy:
 def keep(app_id: str, text: str) -> None:
     """Keep a whole log; a full disk is warned of."""
     try:
-        copy = LogCopy(app_id)
+        copy = KeptCopy(app_id)
         try:
             copy.add(text)
             copy.keep()
@@ -181,7 +181,7 @@ class LogFollower:
         self._foreign = foreign
         self._lines = ReplicaLines(replicas, query, foreign)
         self._seen = 0
-        self._copy = LogCopy(app_id)
+        self._copy = KeptCopy(app_id)
         self._polls = Backoff(FIRST_READING, LONGEST_READING, factor=1.5, jitter=0)
 
     def blocks(self) -> Iterator[LogBlock]:

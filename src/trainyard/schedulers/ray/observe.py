@@ -147,6 +147,8 @@ def list_jobs(
         state = reasons.state_of(job)
         if not (everybodys or is_ours(job)) or (states and state not in states):
             continue
+        if request.EXEC_OF in metadata_of(job):
+            continue
         if since is not None and started is not None and started < since:
             continue
         name = metadata_of(job).get(request.NAME, "")

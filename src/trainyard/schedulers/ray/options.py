@@ -72,7 +72,7 @@ class RayOpts:
         "the Python on the nodes that has Ray; by default python or python3 in their PATH", default=None
     )
     timeout: float | None = option(
-        "stop the job after this many seconds, waiting for room not counted", default=None
+        "stop the job this many seconds after its replicas have started", default=None
     )
     grace_period: float = option(
         "seconds between SIGTERM and SIGKILL when replicas are stopped", default=10.0

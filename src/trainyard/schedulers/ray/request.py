@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef, Role
 
 #: Keys of our metadata.
-VERSION, NAME, USER, ROLES, RESULTS, TOKEN = (
-    f"trainyard.{key}" for key in ("version", "name", "user", "roles", "results", "token")
+VERSION, NAME, USER, ROLES, RESULTS, TOKEN, EXEC_OF = (
+    f"trainyard.{key}" for key in ("version", "name", "user", "roles", "results", "token", "exec_of")
 )
 DRIVER = "ray_driver.py"
 #: Seconds that the driver has beyond the replicas' grace period, before Ray kills it too.

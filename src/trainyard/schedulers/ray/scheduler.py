@@ -43,7 +43,9 @@ class RayScheduler(Scheduler["RayOpts"]):
     """Runs jobs on a Ray cluster. See ``docs/schedulers/ray.md``."""
 
     capabilities = Capabilities(
-        streams=SEPARATE_STREAMS, elastic=True, notes={"after": "by the job's driver"}
+        streams=SEPARATE_STREAMS,
+        elastic=True,
+        notes={"after": "by the job's driver", "exec": "without stdin and terminal"},
     )
     ships_by_default = True
     list_filters = frozenset({"states", "since", "all"})
@@ -73,7 +75,12 @@ class RayScheduler(Scheduler["RayOpts"]):
         found = Dashboard.of(cfg, address)
         return self._made.setdefault(found.address, found)
 
-    def _dashboard_of(self, app_id: str) -> Dashboard:
+    def connection(self) -> dict[str, Any]:
+        """Return the configured options that say how a dashboard is reached."""
+        configured = self.configured()
+        return {name: configured[name] for name in ("headers", "verify") if configured.get(name) is not None}
+
+    def dashboard_of(self, app_id: str) -> Dashboard:
         """Return the dashboard of the cluster that a job was sent to; the configured one by default."""
         native = self.recall(app_id) or ""
         return self._dashboard(self.configured(), native.rpartition(" ")[0])
@@ -131,7 +138,7 @@ class RayScheduler(Scheduler["RayOpts"]):
 
         dashboard = self._dashboard(info.cfg)
         for dependency in dependencies:
-            there = self._dashboard_of(dependency.app_id)
+            there = self.dashboard_of(dependency.app_id)
             if there.address != dashboard.address:
                 raise ConfigError(
                     f"{dependency.app_id} is on the cluster {there.address}, "
@@ -166,7 +173,7 @@ class RayScheduler(Scheduler["RayOpts"]):
         """Return the state of a job and its replicas; what was kept of its end if Ray has forgotten it."""
         from trainyard.schedulers.ray import observe
 
-        dashboard = self._dashboard_of(app_id)
+        dashboard = self.dashboard_of(app_id)
         job = observe.find_job(dashboard, app_id)
         if job is None:
             return self._kept(dashboard, app_id)
@@ -212,7 +219,7 @@ class RayScheduler(Scheduler["RayOpts"]):
     def _by_cluster(self, app_ids: Iterable[str]) -> dict[Dashboard, builtins.list[str]]:
         groups: dict[Dashboard, builtins.list[str]] = {}
         for app_id in app_ids:
-            groups.setdefault(self._dashboard_of(app_id), []).append(app_id)
+            groups.setdefault(self.dashboard_of(app_id), []).append(app_id)
         return groups
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
@@ -233,25 +240,35 @@ class RayScheduler(Scheduler["RayOpts"]):
     def lists(self, app_id: str, cfg: Mapping[str, Any]) -> bool:
         """Tell whether the job is on the cluster that is listed."""
         given = cfg.get("dashboard_address")
-        return not given or self._dashboard_of(app_id).address == self._dashboard(cfg).address
+        return not given or self.dashboard_of(app_id).address == self._dashboard(cfg).address
 
     def exists(self, app_id: str) -> bool:
         """Tell whether Ray knows a job of this id."""
         from trainyard.schedulers.ray import observe
 
-        return observe.find_job(self._dashboard_of(app_id), app_id) is not None
+        return observe.find_job(self.dashboard_of(app_id), app_id) is not None
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, polling only the job and not its replicas."""
         from trainyard.schedulers.ray import observe
 
-        dashboard = self._dashboard_of(app_id)
+        dashboard = self.dashboard_of(app_id)
 
         def look() -> DescribeAppResponse | None:
             job = observe.find_job(dashboard, app_id)
             return self._kept(dashboard, app_id) if job is None else observe.brief(dashboard, app_id, job)
 
         return None if poll_until_ended(look, timeout) is None else self.describe(app_id)
+
+    # ---- entering
+
+    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
+        """Run a command where a replica runs, without stdin and terminal: those Ray does not give."""
+        from trainyard.schedulers.ray.remote_command import run_inside
+
+        if not self.exists(app_id):
+            raise UnknownAppException(f"Ray does not know the job {app_id!r}")
+        return run_inside(self, app_id, role_name, k, command)
 
     # ---- ending
 
@@ -261,7 +278,7 @@ class RayScheduler(Scheduler["RayOpts"]):
         from trainyard.schedulers.ray import observe, reasons
         from trainyard.schedulers.ray.dashboard import job_path
 
-        dashboard = self._dashboard_of(app_id)
+        dashboard = self.dashboard_of(app_id)
         polls = Backoff(0.1, 1.0, limit=STOP_PATIENCE)
         while True:
             job = observe.find_job(dashboard, app_id)
@@ -281,7 +298,7 @@ class RayScheduler(Scheduler["RayOpts"]):
 
         wanted = builtins.list(dict.fromkeys(app_ids))
         for app_id in wanted:  # the dashboards are made in this thread
-            self._dashboard_of(app_id)
+            self.dashboard_of(app_id)
 
         def cancel(app_id: str) -> TrainyardError | None:
             try:
@@ -299,7 +316,7 @@ class RayScheduler(Scheduler["RayOpts"]):
         from trainyard.schedulers.ray.dashboard import job_path
         from trainyard.schedulers.ray.housekeeping import forget
 
-        dashboard = self._dashboard_of(app_id)
+        dashboard = self.dashboard_of(app_id)
         job = observe.find_job(dashboard, app_id)
         if job is not None:
             state = reasons.state_of(job)
@@ -340,7 +357,7 @@ class RayScheduler(Scheduler["RayOpts"]):
 
         if query.regex is not None:
             compile_regex(query.regex)
-        dashboard = self._dashboard_of(app_id)
+        dashboard = self.dashboard_of(app_id)
         try:
             job = observe.find_job(dashboard, app_id)
         except DashboardUnreachableError:

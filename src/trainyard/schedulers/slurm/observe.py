@@ -34,7 +34,7 @@ JSON_SINCE = (23, 11)
 
 
 @dataclass
-class Entry:
+class QueueEntry:
     """One job, array task or component of a heterogeneous job, in one run.
 
     ``task`` is a text of indices such as ``0-3,7%2`` for tasks that have not been started; "" for other jobs.
@@ -66,20 +66,20 @@ class SlurmJob(NativeJob):
 # ---- jobs
 
 
-def jobs_of(entries: Iterable[Entry]) -> list[SlurmJob]:
+def jobs_of(entries: Iterable[QueueEntry]) -> list[SlurmJob]:
     """Put the tasks of arrays and the components of heterogeneous jobs together; one value for each
     submission.
 
     Of several entries of the same thing, such as the runs of a requeued job, the last one counts.
     """
-    grouped: dict[str, dict[tuple[str, int | None], Entry]] = {}
+    grouped: dict[str, dict[tuple[str, int | None], QueueEntry]] = {}
     for entry in entries:
         grouped.setdefault(entry.job_id, {})[entry.task, entry.component] = entry
     return [_job(job_id, list(parts.values())) for job_id, parts in grouped.items()]
 
 
-def _job(job_id: str, parts: list[Entry]) -> SlurmJob:
-    tasks: dict[int, Entry] = {}
+def _job(job_id: str, parts: list[QueueEntry]) -> SlurmJob:
+    tasks: dict[int, QueueEntry] = {}
     for (
         entry
     ) in parts:  # tasks that have been started come after the rest of the array, or have their own text
@@ -126,7 +126,7 @@ def _job(job_id: str, parts: list[Entry]) -> SlurmJob:
     return job
 
 
-def _component(entry: Entry) -> int:
+def _component(entry: QueueEntry) -> int:
     return entry.component or 0
 
 
@@ -134,7 +134,7 @@ def _first(times: Iterable[float | None]) -> float | None:
     return min((time for time in times if time), default=None)
 
 
-def _leader(units: list[Entry]) -> Entry:
+def _leader(units: list[QueueEntry]) -> QueueEntry:
     """Return the part that the state of the whole follows from."""
     open_ones = [entry for entry in units if not is_terminal(entry.state)]
     if open_ones:
@@ -182,7 +182,7 @@ def _split_outside(text: str) -> Iterator[str]:
 # ---- text
 
 
-def queue_from_text(text: str) -> list[Entry]:
+def queue_from_text(text: str) -> list[QueueEntry]:
     """Read squeue's text of `QUEUE_FORMAT`. Lines that are cut off are left out: absent is not ended."""
     entries = []
     for line in text.splitlines():
@@ -197,7 +197,7 @@ def queue_from_text(text: str) -> list[Entry]:
         base, task, component = split_id(job_id)
         ours, native = state_of(state)
         entries.append(
-            Entry(
+            QueueEntry(
                 base,
                 name,
                 native,
@@ -216,7 +216,7 @@ def queue_from_text(text: str) -> list[Entry]:
     return entries
 
 
-def accounting_from_text(text: str) -> list[Entry]:
+def accounting_from_text(text: str) -> list[QueueEntry]:
     """Read sacct's --parsable2 text of `ACCOUNTING_FIELDS`."""
     entries = []
     for line in text.splitlines():
@@ -238,7 +238,7 @@ def accounting_from_text(text: str) -> list[Entry]:
         ours, native = state_of(state)
         by = re.match(r"CANCELLED by (\S+)", state)
         entries.append(
-            Entry(
+            QueueEntry(
                 base,
                 name,
                 native,
@@ -300,22 +300,13 @@ def seconds(text: str) -> float | None:
 # ---- JSON
 
 
-def queue_from_json(text: str) -> list[Entry]:
+def queue_from_json(text: str) -> list[QueueEntry]:
     """Read ``squeue --json``.
 
     Raises:
         ValueError: it is not JSON, or has no jobs.
     """
     return [_queue_entry(job) for job in _jobs_in(text)]
-
-
-def accounting_from_json(text: str) -> list[Entry]:
-    """Read ``sacct --json``.
-
-    Raises:
-        ValueError: it is not JSON, or has no jobs.
-    """
-    return [_accounting_entry(job) for job in _jobs_in(text)]
 
 
 def _jobs_in(text: str) -> list[dict[str, Any]]:
@@ -326,7 +317,7 @@ def _jobs_in(text: str) -> list[dict[str, Any]]:
     return [job for job in jobs if isinstance(job, dict) and number(job.get("job_id")) is not None]
 
 
-def _queue_entry(job: dict[str, Any]) -> Entry:
+def _queue_entry(job: dict[str, Any]) -> QueueEntry:
     state, native = state_of(job.get("job_state") or "")
     array, het = number(job.get("array_job_id")), number(job.get("het_job_id"))
     task = number(job.get("array_task_id"))
@@ -334,7 +325,7 @@ def _queue_entry(job: dict[str, Any]) -> Entry:
         str(task) if array and task is not None else str(job.get("array_task_string") or "") if array else ""
     )
     raw = str(number(job["job_id"]))
-    return Entry(
+    return QueueEntry(
         job_id=str(array or het or raw),
         name=str(job.get("name") or ""),
         native_state=native,
@@ -347,35 +338,6 @@ def _queue_entry(job: dict[str, Any]) -> Entry:
         submitted_at=number(job.get("submit_time")) or None,
         started_at=(number(job.get("start_time")) or None) if state != AppState.PENDING else None,
         ended_at=(number(job.get("end_time")) or None) if is_terminal(state) else None,
-        restarts=number(job.get("restart_cnt")) or 0,
-        raw_id=raw,
-    )
-
-
-def _accounting_entry(job: dict[str, Any]) -> Entry:
-    said = job.get("state") or {}
-    state, native = state_of(said.get("current") or "")
-    array, het, times = job.get("array") or {}, job.get("het") or {}, job.get("time") or {}
-    raw = str(number(job["job_id"]))
-    array_id, het_id, task = (
-        number(array.get("job_id")),
-        number(het.get("job_id")),
-        number(array.get("task_id")),
-    )
-    tasks = str(task) if task is not None else str(array.get("task") or "")
-    return Entry(
-        job_id=str(array_id or het_id or raw),
-        name=str(job.get("name") or ""),
-        native_state=native,
-        state=state,
-        reason=str(said.get("reason") or ""),
-        task=tasks if array_id else "",
-        component=number(het.get("job_offset")) if het_id else None,
-        nodes=str(job.get("nodes") or ""),
-        exit_code=_exit_code(job.get("exit_code")) if is_terminal(state) else None,
-        submitted_at=number(times.get("submission")) or None,
-        started_at=number(times.get("start")) or None,
-        ended_at=(number(times.get("end")) or None) if is_terminal(state) else None,
         restarts=number(job.get("restart_cnt")) or 0,
         raw_id=raw,
     )
@@ -420,7 +382,7 @@ PARTITION_FORMAT = "%P|%a|%l|%L|%D|%c|%m|%G|%T"
 
 
 @dataclass
-class Nodes:
+class PartitionNodes:
     """Nodes of a partition that are alike. Times are Slurm's texts; ``default_time`` may be ``n/a``."""
 
     partition: str
@@ -434,7 +396,7 @@ class Nodes:
     state: str
 
 
-def partitions_from_text(text: str) -> list[Nodes]:
+def partitions_from_text(text: str) -> list[PartitionNodes]:
     """Read sinfo's text of `PARTITION_FORMAT`."""
     found = []
     for line in text.splitlines():
@@ -443,7 +405,7 @@ def partitions_from_text(text: str) -> list[Nodes]:
             continue
         name, availability, most, default, count, cpus, memory, gres, state = fields
         found.append(
-            Nodes(
+            PartitionNodes(
                 name,
                 availability == "up",
                 most,

@@ -109,7 +109,7 @@ _ENDS = {
     "RaisedSignal": "",
     "TimeLimit": "the time limit was reached",
     "OutOfMemory": "out of memory",
-    "JobLaunchFailure": "it could not be started",
+    "JobLaunchFailure": "its script was killed, or could not be started",
     "SystemFailure": "Slurm itself failed",
     "NodeDown": "a node failed",
     "InactiveLimit": "the job was inactive for too long",

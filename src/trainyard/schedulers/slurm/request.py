@@ -33,12 +33,23 @@ if TYPE_CHECKING:
     from trainyard.schedulers.slurm.options import SlurmOpts
     from trainyard.specs.app import Role
 
-#: What a job gets of the environment that it is submitted in: what says who and where the user is. Slurm
-#: keeps the
-#: environment of a job, so nothing else of it, such as credentials, may get there.
-EXPORTED = "HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH"
+#: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
+#: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the
+#: nodes run the user's login scripts first (--get-user-env), and a slow one delays or requeues the job.
+CLEAN_ENVIRONMENT = """\
+for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
+    case $name in
+    HOME | USER | LOGNAME | SHELL | PATH | LANG | LC_* | TZ | MODULEPATH | MODULESHOME | LD_LIBRARY_PATH) ;;
+    KRB5CCNAME | SLURM_CONF | SLURM_CLUSTERS | SBATCH_* | MUNGE_*) ;;
+    *) command unset "$name" 2>/dev/null ;;
+    esac
+done
+exec "$@"
+"""
 #: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
 WARNING_SIGNAL = "USR1"
+#: Jobs with a shorter time limit, in minutes, are not warned.
+SHORTEST_WARNED = 2.0
 RANK0 = '"$rank0"'
 _CALL_STEPS = '"$(declare -f steps); steps"'
 _BARE = frozenset({RANK0, _CALL_STEPS})
@@ -125,13 +136,13 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
         "job-name": plan.app_id,
         "output": posixpath.join(folder, name),
         "open-mode": "append",
-        "export": EXPORTED,
+        "export": "ALL",
         ("requeue" if opts.requeue else "no-requeue"): None,
         "comment": opts.comment,
         "mail-user": opts.mail_user,
         "mail-type": opts.mail_type,
     }
-    if opts.grace_period > 0:
+    if warning_seconds(opts):
         options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
     if opts.array:
         throttle = f"%{opts.array_throttle}" if opts.array_throttle else ""
@@ -140,10 +151,15 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
 
 
 def warning_seconds(opts: SlurmOpts) -> int:
-    """Return how long before the time limit programs are warned: the grace period, at most half of it."""
+    """Return how long before the time limit programs are warned: the grace period, or half of the limit.
+
+    0 for never: Slurm sends signals up to a minute early, which would be at once for the shortest limits.
+    """
     limit = minutes(opts.time or "")
     seconds = math.ceil(opts.grace_period)
-    return max(1, min(seconds, int(limit * 30))) if limit else seconds
+    if limit is not None and limit < SHORTEST_WARNED:
+        return 0
+    return min(seconds, int(limit * 30)) if limit else seconds
 
 
 def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
@@ -246,7 +262,7 @@ def _step(plan: JobPlan, opts: SlurmOpts, role: Role, place: Sequence[str]) -> l
     flags = ["--export=ALL", "--kill-on-bad-exit=1", "--wait=0", *place]
     if role.num_replicas >= opts.replicas_per_node:
         flags.append(f"--ntasks-per-node={opts.replicas_per_node}")
-    if shape.cpus > 0:
+    if shape.cpus > 0 and "cpus-per-task" not in (opts.omit or ()):
         flags.append(f"--cpus-per-task={shape.cpus}")
     if shape.gpus > 0 and opts.replicas_per_node > 1 and not opts.gres:
         flags.append(f"--gpus-per-task={shape.gpus}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.errors import ConfigError, did_you_mean
-from trainyard.schedulers.slurm.observe import Nodes, minutes
+from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
 from trainyard.specs.app import NO_IMAGE, RetryPolicy
 
@@ -155,21 +155,23 @@ def needs(opts: SlurmOpts, groups: Sequence[tuple[int, int, int, int]]) -> dict[
     }
 
 
-def impossible(found: Sequence[Nodes], job: dict[str, Any]) -> str:
+def impossible(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return why a job can never start with the cluster as it is; "" if it can, or nothing is known.
 
     Slurm accepts some such jobs and keeps them PENDING for ever, for example with more nodes than there are.
     """
+    if not found:
+        return ""
     names = {nodes.partition.rstrip("*"): nodes for nodes in found}
     wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
     unknown = [name for name in wanted if name not in names]
-    if found and unknown:
+    if unknown:
         return f"there is no partition {unknown[0]!r}. {did_you_mean(unknown[0], names)}"
     problems = [_partition_problem(name, found, job) for name in wanted]
     return problems[0] if problems and all(problems) else ""
 
 
-def _partition_problem(name: str, found: Sequence[Nodes], job: dict[str, Any]) -> str:
+def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     nodes = [item for item in found if item.partition.rstrip("*") == name]
     limit, most = minutes(job.get("time") or ""), minutes(nodes[0].max_time)
     if limit and most and limit > most:
@@ -200,14 +202,14 @@ def _partition_problem(name: str, found: Sequence[Nodes], job: dict[str, Any]) -
     return ""
 
 
-def default_partition(found: Sequence[Nodes]) -> list[str]:
+def default_partition(found: Sequence[PartitionNodes]) -> list[str]:
     """Return the name of the partition that jobs without one go to, in a list; empty if there is none."""
     return [name for name in dict.fromkeys(item.partition for item in found) if name.endswith("*")][:1] and [
         next(item.partition for item in found if item.partition.endswith("*")).rstrip("*")
     ]
 
 
-def has_no_limit(found: Sequence[Nodes], job: dict[str, Any]) -> str:
+def has_no_limit(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return the partition in which a job without ``time`` would have no time limit; "" if it has one."""
     wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
     for item in found:
@@ -222,7 +224,7 @@ def has_no_limit(found: Sequence[Nodes], job: dict[str, Any]) -> str:
     return ""
 
 
-def memory_is_unknown(found: Sequence[Nodes], job: dict[str, Any]) -> bool:
+def memory_is_unknown(found: Sequence[PartitionNodes], job: dict[str, Any]) -> bool:
     """Tell whether a job's nodes have no memory that could be asked for."""
     wanted = (job.get("partition") or "").split(",") if job.get("partition") else default_partition(found)
     memories = [item.memory for item in found if item.partition.rstrip("*") in wanted]

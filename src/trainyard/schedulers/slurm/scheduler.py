@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
-    from trainyard.schedulers.slurm.observe import Entry, Nodes, SlurmJob
+    from trainyard.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.options import runopts
@@ -148,7 +148,7 @@ class SlurmScheduler(HpcScheduler):
                 f"replica do more.",
             )
 
-    def partitions(self, commands: Commands) -> builtins.list[Nodes]:
+    def partitions(self, commands: Commands) -> builtins.list[PartitionNodes]:
         """Return the partitions with their nodes, those that are alike together."""
         text = self.ask(
             commands, ["sinfo", "-h", "-a", "-o", observe.PARTITION_FORMAT], "list the partitions"
@@ -158,6 +158,14 @@ class SlurmScheduler(HpcScheduler):
     def has_pyxis(self, commands: Commands) -> bool:
         """Tell whether srun has pyxis's options."""
         return "--container-image" in commands.run(["srun", "--help"]).text
+
+    def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
+        """Send a script to Slurm without what this environment has of secrets; returns the job's id."""
+        from trainyard.schedulers.slurm.request import CLEAN_ENVIRONMENT
+
+        return super().submit_natively(
+            commands, ["sh", "-c", CLEAN_ENVIRONMENT, *command[:1], *command], script
+        )
 
     def parse_submitted(self, text: str) -> str:
         """Return the job's id in what ``sbatch --parsable`` printed: ``ID`` or ``ID;CLUSTER``."""
@@ -341,7 +349,7 @@ class SlurmScheduler(HpcScheduler):
         return examine(self, {name.replace("-", "_"): value for name, value in cfg.items()})
 
 
-def _by_id(entries: Iterable[Entry]) -> dict[str, SlurmJob]:
+def _by_id(entries: Iterable[QueueEntry]) -> dict[str, SlurmJob]:
     return {job.native_id: job for job in observe.jobs_of(entries)}
 
 

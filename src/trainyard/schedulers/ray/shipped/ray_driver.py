@@ -40,10 +40,14 @@ PORTS = ("TRAINYARD_MUSTER_PORT", "TRAINYARD_MASTER_PORT")
 RESULTS = ("model", os.path.join("output", "data"), "checkpoints")
 #: Most bytes that a program may be ahead of the log, of a line of the log, and of an error file.
 BUFFERED, LONGEST_LINE, LONGEST_ERROR = 8 << 20, 64 << 10, 16 << 10
+#: Which of a program's pipes says how it ended, after those of stdout and stderr.
+REPORT = 2
 #: Seconds after which a line without an end is shown, and how long one question to an actor may last.
 UNFINISHED, ASKING = 0.5, 2.0
 #: Seconds between two looks at other jobs, and at the room in the cluster.
 LOOKING = 2.0
+#: For how many seconds a replica's room may be on a node that is gone, until Ray moves it.
+PLACING = 120.0
 STATE_INTERVAL = 0.1
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
@@ -115,7 +119,8 @@ class ReplicaActor:
     """One replica, on its node: it starts the program, as often as it is asked, and hands out its output.
 
     Args:
-        plan: of the job.
+        plan: of the job. ``inside`` names a process (``node``, ``pid``) whose directory and variables the
+            program gets, for a command in a running replica.
         role: of the replica, as the plan has it.
         index: of the replica in its role.
     """
@@ -133,6 +138,7 @@ class ReplicaActor:
         self.outcome: dict[str, Any] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.error_file = self.base = ""
+        self.pid = 0
 
     def host(self) -> dict[str, Any]:
         """Return where this is: address, name, and two ports that are free."""
@@ -168,8 +174,10 @@ class ReplicaActor:
         return ""
 
     def _start(self, attempt: int, shared: dict[str, str]) -> None:
-        code = os.path.join(self.directory, "code")
-        self._unpack(code)
+        inside = self.plan.get("inside")
+        code = os.readlink(f"/proc/{inside['pid']}/cwd") if inside else os.path.join(self.directory, "code")
+        if not inside:
+            self._unpack(code)
         values = {
             "img_root": code,
             "app_id": self.plan["app_id"],
@@ -188,9 +196,12 @@ class ReplicaActor:
         if os.path.exists(self.error_file):
             os.remove(self.error_file)
         env = {**self._inherited(), "TORCHELASTIC_ERROR_FILE": self.error_file, **shared, **given}
+        argv = [filled(word) for word in self.role["argv"]]
+        if inside:
+            env, argv = environment_of(inside["pid"]), self.role["argv"]
         outputs, inputs = zip(*[os.pipe() for _ in range(3)])
         order = {
-            "argv": [filled(word) for word in self.role["argv"]],
+            "argv": argv,
             "env": env,
             "cwd": code,
             "grace": self.plan["grace"],
@@ -210,6 +221,7 @@ class ReplicaActor:
         )
         for end in inputs:
             os.close(end)
+        self.process.wait()  # what goes on is no child of this process
         self._order(json.dumps(order).encode())
         reader = threading.Thread(target=self._read, args=(outputs, attempt), daemon=True)
         reader.start()
@@ -255,9 +267,6 @@ class ReplicaActor:
 
     def _read(self, outputs: tuple[int, ...], attempt: int) -> None:
         """Read the program's output to its end, in a thread, then how it ended."""
-        process = self.process
-        assert process is not None
-        assert process.stdin is not None
         lines = [Lines(self.name, "out"), Lines(self.name, "err")]
         copies = self._copies(attempt)
         selector = selectors.DefaultSelector()
@@ -273,8 +282,11 @@ class ReplicaActor:
                     data = b""
                 if not data:
                     selector.unregister(key.fd)
-                elif key.data == 2:
+                    if key.data == REPORT:
+                        ended_at = time.monotonic()
+                elif key.data == REPORT:
                     report += data
+                    self._note_pid(report)
                 else:
                     if copies:
                         copies[key.data].write(data)
@@ -282,8 +294,6 @@ class ReplicaActor:
             for each in lines:
                 if each.pending and time.monotonic() - each.since > UNFINISHED:
                     self._put(each.flush())
-            if ended_at is None and process.poll() is not None:
-                ended_at = time.monotonic()
             if ended_at is not None and time.monotonic() - ended_at > ASKING:
                 break  # somebody who got away holds the pipes
         selector.close()
@@ -293,18 +303,22 @@ class ReplicaActor:
             self._put(each.flush())
         for copy in copies:
             copy.close()
-        process.wait()
-        process.stdin.close()
-        try:
-            outcome = json.loads(report.decode())
-        except ValueError:
-            outcome = {"code": 1, "signal": 0, "error": "the process that ran it was killed"}
+        outcome = {"code": 1, "signal": 0, "error": "the process that ran it was killed"}
+        for line in report.decode().splitlines():
+            news = json.loads(line)
+            outcome = news if "code" in news else outcome
         outcome["time"] = time.time()
         if outcome["code"]:
             outcome["structured"] = self._error()
+        self.pid = 0
         with self.changed:
             self.outcome = outcome
             self.changed.notify_all()
+
+    def _note_pid(self, report: bytes) -> None:
+        first, end, _ = report.partition(b"\n")
+        if end and not self.pid:
+            self.pid = json.loads(first.decode()).get("pid", 0)
 
     def _copies(self, attempt: int) -> list[FileIO]:
         if not self.plan["job_dir"]:
@@ -336,8 +350,8 @@ class ReplicaActor:
             self.buffered += len(text)
             self.changed.notify_all()
 
-    def read(self) -> tuple[str, dict[str, Any] | None]:
-        """Wait for output; returns some of it, and how the program ended when all has been handed out."""
+    def read(self) -> tuple[str, dict[str, Any] | None, int]:
+        """Wait for output; returns some, how the program ended when all is handed out, and its pid."""
         with self.changed:
             if not self.blocks and self.outcome is None:
                 self.changed.wait(ASKING)
@@ -345,25 +359,15 @@ class ReplicaActor:
             self.blocks.clear()
             self.buffered = 0
             self.changed.notify_all()
-            return text, self.outcome
+            return text, self.outcome, self.pid
 
     def stop(self, grace: float) -> None:
         """Ask the program to end; the end comes by `read`."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             try:
                 self._order(b"stop %f" % grace)
             except (OSError, ValueError):
                 pass
-
-    def pid(self) -> int:
-        """Return the pid of the program, 0 while there is none."""
-        if self.process is None:
-            return 0
-        try:
-            with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
-                return int(file.read().split()[0])
-        except (OSError, IndexError):
-            return 0
 
     def close(self) -> None:
         """Remove what nobody needs after the job: all but results and logs."""
@@ -376,6 +380,13 @@ class ReplicaActor:
             os.rmdir(self.job_dir)
         except OSError:
             pass
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        pairs = os.fsdecode(file.read()).split("\0")
+    return dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
 
 
 # ---- the driver
@@ -400,6 +411,9 @@ class ActorReplica:
         self.host: dict[str, Any] | None = None
         self.question: Any = None
         self.asked = ""
+        self.pid = 0
+        self.placing_since = 0.0
+        self.place_at: float | None = None
         self.stop_reason = ""
 
     @property
@@ -419,6 +433,8 @@ class ActorReplica:
             "ended_at": self.ended_at,
             "hostname": self.host["name"] if self.host else "",
             "address": self.host["ip"] if self.host else "",
+            "node": self.host["node"] if self.host else "",
+            "pid": self.pid,
             "structured": self.structured,
         }
 
@@ -464,13 +480,12 @@ class Driver:
         self.write_state(force=True)
         if self.plan["after"] and not self.wait_for_others():
             return self.finish()
-        if self.plan["timeout"] is not None:
-            self.deadline = time.monotonic() + self.plan["timeout"]
         if not self.find_room():
             return self.finish()
         self.phase, self.waits_for = "running", ""
         for replica in self.replicas:
             if not replica.is_spare:
+                replica.placing_since = time.monotonic()
                 self.make_actor(replica)
         while not self.is_over():
             self.step()
@@ -489,6 +504,7 @@ class Driver:
         import ray
 
         self.check_orders()
+        self.place_again()
         self.start_those_ready()
         questions = {replica.question: replica for replica in self.replicas if replica.question is not None}
         self.write_state()
@@ -500,6 +516,14 @@ class Driver:
             time.sleep(0.05)
         self.restart_if_ready()
         self.use_spare_room()
+
+    def place_again(self) -> None:
+        """Make actors once more whose room was on a node that is gone."""
+        now = time.monotonic()
+        for replica in self.replicas:
+            if replica.place_at is not None and now >= replica.place_at and not self.stopping:
+                replica.place_at = None
+                self.make_actor(replica)
 
     def check_orders(self) -> None:
         """Stop where that was asked for, or the time is up; kill what does not stop."""
@@ -595,6 +619,8 @@ class Driver:
         """Reserve what the replicas need, all at once; returns whether it was found."""
         import ray
 
+        if self.plan.get("inside"):
+            return True
         needed = [replica for replica in self.replicas if not replica.is_spare]
         group = reserve(needed, self.plan["strategy"])
         for bundle, replica in enumerate(needed):
@@ -637,9 +663,13 @@ class Driver:
     def make_actor(self, replica: ActorReplica) -> None:
         """Put a replica's actor into its room, and ask where it is."""
         import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        from ray.util.scheduling_strategies import (
+            NodeAffinitySchedulingStrategy,
+            PlacementGroupSchedulingStrategy,
+        )
 
-        bundle = replica.role["bundle"]
+        inside = self.plan.get("inside")
+        bundle = {} if inside else replica.role["bundle"]
         custom = {name: value for name, value in bundle.items() if name not in ("CPU", "GPU", "memory")}
         options = {
             "num_cpus": bundle.get("CPU", 0),
@@ -647,7 +677,9 @@ class Driver:
             "resources": custom or None,
             "max_concurrency": 8,
             "max_restarts": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(inside["node"], soft=False)
+            if inside
+            else PlacementGroupSchedulingStrategy(
                 placement_group=replica.group, placement_group_bundle_index=replica.bundle
             ),
         }
@@ -671,6 +703,8 @@ class Driver:
         is_complete = all(r.host or r.has_ended for r in self.replicas if not r.is_spare)
         if not ready or not first.host or not is_complete:
             return
+        if self.plan["timeout"] is not None and self.deadline is None:
+            self.deadline = time.monotonic() + self.plan["timeout"]
         for replica in ready:
             shared = {
                 RANK0: "localhost" if replica is first else first.host["ip"],
@@ -704,7 +738,9 @@ class Driver:
                     replica.actor.stop.remote(self.plan["grace"])
                 self.ask(replica, "read", replica.actor.read.remote())
         else:
-            text, outcome = answer
+            text, outcome, pid = answer
+            self.is_dirty = self.is_dirty or pid != replica.pid
+            replica.pid = pid
             if text:
                 sys.stdout.write(text)
                 sys.stdout.flush()
@@ -741,7 +777,11 @@ class Driver:
         except Exception:
             pass
         place = replica.host["name"] if replica.host else "a node"
+        was_placed = replica.host is not None
         replica.actor = replica.question = replica.host = None
+        if not was_placed and not self.stopping and time.monotonic() - replica.placing_since < PLACING:
+            replica.place_at = time.monotonic() + LOOKING  # its room is on a node that is being given up
+            return
         replica.ended_at = time.time()
         self.is_dirty = True
         if replica.stop_reason:
@@ -790,6 +830,7 @@ class Driver:
                 replica.restarts += 1
                 replica.state, replica.stop_reason = "PENDING", ""
                 if replica.actor is None and not replica.is_spare:
+                    replica.placing_since = time.monotonic()
                     self.make_actor(replica)  # its room moves to another node
             self.is_dirty = True
 

@@ -3,7 +3,8 @@
 An actor of Ray is killed with SIGKILL when its job ends, and what it started would go on. This process,
 ``python -S replica_process.py``, reads its orders from stdin, whose end is the end of the actor. The first
 line says what to run; each later line, ``stop SECONDS``, asks for SIGTERM, and SIGKILL after as many seconds.
-How the program ended is written as JSON to the descriptor ``report``.
+What happens is written to the descriptor
+``report``, as lines of JSON: the program's pid, then how it ended.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class ReplicaProcess:
                 self.order["argv"][0] if error.filename in (None, self.order["argv"][0]) else error.filename
             )
             return {"code": code, "signal": 0, "error": f"{what}: {error.strerror}"}
+        self.report({"pid": self.child.pid})
         while self.child.poll() is None:
             self.wait_for_news()
         left = 0.0 if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -74,6 +76,13 @@ class ReplicaProcess:
         status = self.child.returncode
         killed = -status if status < 0 else 0
         return {"code": 128 + killed if killed else status, "signal": killed, "error": ""}
+
+    def report(self, news: dict[str, Any]) -> None:
+        """Tell the actor something; it may be gone."""
+        try:
+            os.write(self.order["report"], json.dumps(news).encode() + b"\n")
+        except OSError:
+            pass
 
     def wait_for_news(self) -> None:
         """Wait for an order, the end of a child, or the end of the grace period."""
@@ -122,6 +131,8 @@ class ReplicaProcess:
 
 def main() -> None:
     """Read the order, run the program, and report."""
+    if os.fork():  # Ray kills the children of an actor with it, and this one has to tidy up then
+        os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # it ends by its orders; ignoring would be inherited
     line = b""
@@ -133,11 +144,12 @@ def main() -> None:
     order = json.loads(line.decode())
     sys.path.insert(0, order["toolkit"])
     os.set_inheritable(order["report"], False)
+    process = ReplicaProcess(order)
     try:
-        report = ReplicaProcess(order).run()
+        end = process.run()
     except Exception as error:
-        report = {"code": 1, "signal": 0, "error": f"{type(error).__name__}: {error}"}
-    os.write(order["report"], json.dumps(report).encode())
+        end = {"code": 1, "signal": 0, "error": f"{type(error).__name__}: {error}"}
+    process.report(end)
 
 
 if __name__ == "__main__":

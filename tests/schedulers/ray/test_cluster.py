@@ -1,0 +1,240 @@
+"""Jobs on a real Ray of two nodes: places, waiting, tokens, nodes that are lost, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import backends
+from tests.cluster_hosts import wait_until
+from tests.ray_cluster import HEAD, WORKER, RayCluster, private_cluster, shared_cluster
+from trainyard.errors import AccessError, ConfigError
+from trainyard.schedulers.base import Dependency, DescribeAppResponse, LogQuery
+from trainyard.schedulers.ray import remote_command
+from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
+from trainyard.schedulers.ray.scheduler import RayScheduler
+from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+SMALL = Resource(cpu=0, gpu=0, memMB=32)
+
+
+@pytest.fixture
+def scheduler() -> Iterator[RayScheduler]:
+    with closing(RayScheduler("test")) as scheduler:
+        yield scheduler
+
+
+def role(script: str, **fields: Any) -> Role:
+    return Role("worker", "", **{"entrypoint": "sh", "args": ["-c", script], "resource": SMALL, **fields})
+
+
+def submit(scheduler: RayScheduler, script: str, cfg: dict[str, Any] | None = None, **fields: Any) -> str:
+    return scheduler.submit(AppDef("job", [role(script, **fields)]), cfg or {})
+
+
+def end_of(scheduler: RayScheduler, app_id: str) -> DescribeAppResponse:
+    response = scheduler.wait(app_id, 120)
+    assert response is not None
+    assert response.to_status().is_terminal(), response
+    return response
+
+
+def log_of(scheduler: RayScheduler, app_id: str, k: int = 0, **query: Any) -> str:
+    blocks = scheduler.log_blocks(app_id, [("worker", k)], LogQuery(**query))
+    return b"".join(block.data for block in blocks).decode()
+
+
+def described(scheduler: RayScheduler, app_id: str) -> DescribeAppResponse:
+    response = scheduler.describe(app_id)
+    assert response is not None
+    return response
+
+
+def test_replicas_are_spread_and_know_the_first(cluster: RayCluster, scheduler: RayScheduler) -> None:
+    script = 'echo "$(hostname) ${replica_id} $TORCHX_RANK0_HOST"; exit ${replica_id}'
+    app_id = submit(scheduler, script, {"placement": "STRICT_SPREAD"}, num_replicas=2)
+    response = end_of(scheduler, app_id)
+    assert response.state is AppState.FAILED
+    assert response.msg == "worker/1: exit code 1"
+    replicas = response.to_status().replicas()
+    assert {replica.hostname for replica in replicas} == {HEAD, WORKER}
+    assert [replica.exit_code for replica in replicas] == [0, 1]
+    address = {HEAD: f"{cluster.net}.11", WORKER: f"{cluster.net}.12"}[replicas[0].hostname]
+    assert log_of(scheduler, app_id) == f"{replicas[0].hostname} 0 localhost\n"
+    assert log_of(scheduler, app_id, 1) == f"{replicas[1].hostname} 1 {address}\n"
+
+
+def test_a_job_without_room_waits_and_says_for_what(cluster: RayCluster, scheduler: RayScheduler) -> None:
+    app_id = submit(scheduler, "exit 0", resource=Resource(64, 0, 32))
+    wait_until(lambda: "64" in described(scheduler, app_id).msg, "it says what it waits for")
+    response = described(scheduler, app_id)
+    assert response.state is AppState.PENDING
+    assert "waits for room for 1 x {CPU 64, memory" in response.msg
+    after = AppDef("later", [role("echo later")])
+    info = scheduler.submit_dryrun(after, {})
+    scheduler.depend_on(info, [Dependency(app_id, any_end=True)])
+    scheduler.ship(info)
+    later = scheduler.schedule(info)
+    info = scheduler.submit_dryrun(after, {})
+    scheduler.depend_on(info, [Dependency(app_id)])
+    never = scheduler.schedule(info)
+    wait_until(lambda: f"waits for {app_id}" in described(scheduler, later).msg, "the next waits for it")
+    assert described(scheduler, later).state is AppState.PENDING
+    assert scheduler.cancel_many([app_id]) == {app_id: None}
+    assert end_of(scheduler, app_id).state is AppState.CANCELLED
+    assert end_of(scheduler, later).state is AppState.SUCCEEDED
+    response = end_of(scheduler, never)
+    assert response.state is AppState.CANCELLED
+    assert response.msg == f"not started: {app_id} is STOPPED"
+
+
+def test_an_elastic_job_runs_with_the_room_that_there_is(
+    cluster: RayCluster, scheduler: RayScheduler
+) -> None:
+    fields = {"num_replicas": 3, "min_replicas": 1, "resource": Resource(2, 0, 32)}
+    app_id = submit(scheduler, "echo started; sleep 6", **fields)
+    response = end_of(scheduler, app_id)
+    assert response.state is AppState.SUCCEEDED
+    logs = [log_of(scheduler, app_id, k) for k in range(3)]
+    assert logs[0] == "started\n"
+    states = [replica.state for replica in response.to_status().replicas()]
+    assert states[0] is AppState.SUCCEEDED
+    assert [text == "started\n" for text in logs] == [state is AppState.SUCCEEDED for state in states]
+    assert sum(text != "" for text in logs) >= 2
+
+
+def test_nothing_outlives_a_driver_that_was_killed(
+    cluster: RayCluster, scheduler: RayScheduler, tmp_path: Path
+) -> None:
+    mark = f"600.{time.time_ns() % 1_000_000}"
+    app_id = submit(scheduler, f"setsid sleep {mark} & echo up; sleep {mark}")
+    lines = scheduler.log_iter(app_id, "worker", should_tail=True)
+    assert next(iter(lines)) == "up\n"
+    drivers = [pid for pid in processes("ray_driver.py") if app_id in environment_of(pid)]
+    assert drivers
+    assert len(processes(mark)) >= 2
+    for pid in drivers:
+        os.kill(pid, signal.SIGKILL)
+    assert end_of(scheduler, app_id).state is AppState.FAILED
+    wait_until(lambda: not processes(mark), "its programs are gone")
+
+
+def test_the_grace_period_is_the_programs(cluster: RayCluster, scheduler: RayScheduler) -> None:
+    script = "trap 'echo saving; sleep 4; echo saved; exit 0' TERM; echo up; sleep 600 & wait"
+    app_id = submit(scheduler, script, {"grace_period": 30.0})
+    lines = iter(scheduler.log_iter(app_id, "worker", should_tail=True))
+    assert next(lines) == "up\n"
+    scheduler.cancel(app_id)
+    assert list(lines) == ["saving\n", "saved\n"]
+    response = end_of(scheduler, app_id)
+    assert (response.state, response.msg) == (AppState.CANCELLED, "cancelled")
+
+
+def test_a_command_runs_inside_a_replica(
+    cluster: RayCluster, scheduler: RayScheduler, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    app_id = submit(scheduler, "echo secret >here.txt; echo up; sleep 600", env={"MINE": "yes"})
+    lines = iter(scheduler.log_iter(app_id, "worker", should_tail=True))
+    assert next(lines) == "up\n"
+    wait_until(lambda: place_of(scheduler, app_id), "its pid is known")
+    script = "cat here.txt; echo $MINE; echo oops >&2; exit 7"
+    assert scheduler.execute(app_id, "worker", 0, ["sh", "-c", script], tty=False) == 7
+    captured = capfdbinary.readouterr()
+    assert (captured.out, captured.err) == (b"secret\nyes\n", b"oops\n")
+    assert [row.app_id for row in scheduler.list() if row.name.startswith("exec")] == []
+    scheduler.cancel(app_id)
+    end_of(scheduler, app_id)
+    with pytest.raises(ConfigError, match="does not run"):
+        scheduler.execute(app_id, "worker", 0, ["true"], tty=False)
+
+
+def place_of(scheduler: RayScheduler, app_id: str) -> bool:
+    try:
+        remote_command.place_of(scheduler, app_id, "worker", 0)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_a_time_limit_ends_the_job(cluster: RayCluster, scheduler: RayScheduler, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    cfg = {"timeout": 1.0, "grace_period": 1.0, "job_dir": str(shared)}
+    app_id = submit(scheduler, "echo on; sleep 600", cfg)
+    response = end_of(scheduler, app_id)
+    assert (response.state, response.msg) == (AppState.FAILED, "stopped at its time limit of 1 s")
+    assert (shared / app_id / "logs" / "worker-0" / "0.out").read_text() == "on\n"
+
+
+def test_without_the_token_nobody_gets_in(
+    run_directory: Path, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    backends.need("ray")
+    cluster = shared_cluster(run_directory, token=True)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    with pytest.raises(AccessError, match="401"):
+        submit(scheduler, "exit 0")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+    with pytest.raises(AccessError, match="403"):
+        submit(scheduler, "exit 0")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    (tmp_path / "token").write_text(cluster.token)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    app_id = submit(scheduler, "echo in", num_replicas=2)
+    assert log_of(scheduler, app_id, 1, should_tail=True) == "in\n"
+    assert end_of(scheduler, app_id).state is AppState.SUCCEEDED
+    assert all(check.ok is not False for check in scheduler.doctor({}))
+
+
+def test_a_lost_node_and_then_a_lost_head(scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that is lost with its node goes on elsewhere. When the head is gone, jobs are unreachable."""
+    backends.need("ray")
+    with private_cluster() as cluster:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        wait = "echo at $(hostname); if [ $(hostname) = worker ]; then sleep 600; fi; sleep 20"
+        fields = {"num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
+        app_id = submit(scheduler, wait, **fields)
+        (lost,) = [k for k in range(2) if "at worker" in first_lines(scheduler, app_id, k)]
+        cluster.kill(WORKER)
+        response = end_of(scheduler, app_id)
+        assert response.state is AppState.SUCCEEDED, response
+        assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"
+        replica = response.to_status().replicas()[lost]
+        assert (replica.restarts, replica.hostname) == (1, HEAD)
+        cluster.kill(HEAD)
+        with pytest.raises(DashboardUnreachableError):
+            scheduler.describe(app_id)
+        assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"  # what was kept here
+
+
+def first_lines(scheduler: RayScheduler, app_id: str, k: int) -> str:
+    wait_until(lambda: log_of(scheduler, app_id, k), f"worker/{k} has started")
+    return log_of(scheduler, app_id, k)
+
+
+def processes(word: str) -> list[int]:
+    """Return the processes that have a word in their command line."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                command = Path(f"/proc/{name}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in command:
+                found.append(int(name))
+    return found
+
+
+def environment_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""

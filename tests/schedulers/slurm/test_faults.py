@@ -1,0 +1,171 @@
+"""What breaks under a job: nodes, links, the controller. The job must not end by it."""
+
+import threading
+
+import pytest
+
+from tests import backends
+from tests.slurm_cluster import private_cluster
+from trainyard.errors import ConfigError, UnreachableError
+from trainyard.specs import AppDef, AppState
+
+from .conftest import Jobs, role
+
+pytestmark = pytest.mark.timeout(240)
+
+# Counts to 8, one file system entry for each step, and goes on where the last attempt was.
+COUNTING = """
+echo "attempt $TRAINYARD_ATTEMPT on $(hostname) from $(ls {done} | wc -l)"
+trap 'echo stopped; exit 1' TERM
+while [ "$(ls {done} | wc -l)" -lt 8 ]; do
+    touch {done}/$(ls {done} | wc -l)
+    echo "step $(ls {done} | wc -l)"
+    while [ -e {hold} ] && [ "$(ls {done} | wc -l)" -ge 3 ]; do sleep 0.1; done
+done
+echo finished
+"""
+
+
+@pytest.fixture
+def counting(tmp_path):
+    """A script that counts, and the file that holds it at step 3."""
+    done, hold = tmp_path / "done", tmp_path / "hold"
+    done.mkdir()
+    hold.touch()
+    return COUNTING.format(done=done, hold=hold), hold
+
+
+def steps_of(lines: list[str]) -> list[str]:
+    return [line.strip() for line in lines if line.startswith("step")]
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_and_the_job_goes_on_elsewhere(own_slurm, counting):
+    script, hold = counting
+    jobs = Jobs()
+    app_id = jobs.submit(role(script))
+    jobs.wait_for_line(app_id, "step 3")
+    first = jobs.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
+    own_slurm.kill_node(first)
+    hold.unlink()
+    states = set()
+    own_slurm.declare_down(first)
+    jobs.wait_for(
+        app_id, lambda found: states.add(found.state) or found.state == AppState.SUCCEEDED, "a second attempt"
+    )
+    assert not states & {AppState.FAILED, AppState.CANCELLED}
+    lines = jobs.log(app_id)
+    assert steps_of(lines) == [f"step {i}" for i in range(1, 9)]
+    attempts = [line.split()[3] for line in lines if line.startswith("attempt")]
+    assert len(attempts) == 2
+    assert attempts[0] == first != attempts[1]
+    assert jobs.scheduler.describe(app_id).num_restarts == 1
+
+
+@pytest.mark.slow
+def test_a_link_is_cut_under_two_nodes_that_work_together(own_slurm, counting):
+    script, hold = counting
+    jobs = Jobs()
+    app_id = jobs.submit(role(script, num_replicas=2), nodelist="n3,n4")
+    jobs.wait_for_line(app_id, "step 3")
+    own_slurm.cut_link("n4")
+    hold.unlink()
+    assert jobs.scheduler.describe(app_id).state == AppState.RUNNING
+    own_slurm.declare_down("n4")
+    found = jobs.wait_for(app_id, lambda found: found.state == AppState.PENDING, "the wait for a node")
+    assert "waiting" in found.msg
+    own_slurm.kill_node("n4")
+    own_slurm.start_node("n4")
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+
+
+@pytest.mark.slow
+def test_the_controller_is_away_while_a_job_is_followed(own_slurm, tmp_path):
+    release = tmp_path / "release"
+    wait = f"while [ ! -e {release} ]; do sleep 0.1; done"
+    script = f"for i in $(seq 40); do echo line $i; done; {wait}; echo last"
+    jobs = Jobs()
+    app_id = jobs.submit(role(script))
+    jobs.wait_for_line(app_id, "line 40")
+    lines: list[str] = []
+    reader = threading.Thread(
+        target=lambda: lines.extend(jobs.scheduler.log_iter(app_id, "r", should_tail=True)), daemon=True
+    )
+    reader.start()
+    own_slurm.stop_controller()
+    found = jobs.wait_for(app_id, lambda found: found.state == AppState.UNREACHABLE, "UNREACHABLE")
+    assert "controller" in found.msg
+    with pytest.raises(UnreachableError) as error:
+        jobs.submit(role("true"))
+    assert error.value.exit_code == 4
+    release.touch()  # the job ends while nobody can see it
+    found = jobs.wait_for(app_id, lambda found: found.state != AppState.UNREACHABLE, "its own record")
+    assert found.state == AppState.SUCCEEDED
+    own_slurm.start_controller()
+    reader.join(60)
+    assert lines == [*(f"line {i}\n" for i in range(1, 41)), "last\n"]
+    jobs.wait_for(app_id, lambda found: found.state == AppState.SUCCEEDED, "success")
+
+
+@pytest.mark.slow
+def test_a_controller_that_does_not_answer_is_no_end(monkeypatch):
+    backends.need("slurm")
+    with private_cluster(message_timeout=5) as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        jobs = Jobs()
+        app_id = jobs.submit(role("echo up; sleep 600"))
+        jobs.wait_for_line(app_id, "up")
+        cluster.freeze_controller()
+        jobs.wait_for(app_id, lambda found: found.state == AppState.UNREACHABLE, "UNREACHABLE")
+        cluster.thaw_controller()
+        jobs.wait_for(app_id, lambda found: found.state == AppState.RUNNING, "RUNNING")
+
+
+@pytest.mark.slow
+def test_the_queue_forgets_jobs_and_their_own_records_tell_their_ends(monkeypatch):
+    backends.need("slurm")
+    with private_cluster(min_job_age=2) as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        jobs = Jobs()
+        good, bad = jobs.submit(role("true")), jobs.submit(role("exit 5", num_replicas=2))
+        array = jobs.submit(role('test "$TRAINYARD_REPLICA" != 2', num_replicas=4), array=True)
+        waiting = jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"])
+        jobs.scheduler.cancel(waiting)
+        for app_id in (good, bad, array, waiting):
+            jobs.end_of(app_id)
+
+        def is_forgotten() -> bool:
+            return not cluster.run("squeue", "-h", "-t", "all")
+
+        jobs.wait_for(good, lambda _: is_forgotten(), "the queue's forgetting")
+        found = Jobs().scheduler.describe_many([good, bad, array, waiting])
+        assert found[good].state == AppState.SUCCEEDED
+        assert found[bad].state == AppState.FAILED
+        assert found[bad].roles_statuses[0].replicas[0].exit_code in (5, 143)
+        assert found[array].state == AppState.FAILED
+        assert [replica.exit_code for replica in found[array].roles_statuses[0].replicas] == [0, 0, 1, 0]
+        assert found[waiting].state == AppState.CANCELLED
+
+
+@pytest.mark.slow
+def test_requeue_appends_to_the_log(jobs, slurm, counting):
+    script, hold = counting
+    app_id = jobs.submit(role(script))
+    jobs.wait_for_line(app_id, "step 3")
+    hold.unlink()
+    slurm.run("scontrol", "requeue", jobs.native_id(app_id))
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+    lines = jobs.log(app_id)
+    assert [line.split()[1] for line in lines if line.startswith("attempt")] == ["0", "1"]
+    assert steps_of(lines) == [f"step {i}" for i in range(1, 9)]
+
+
+def test_without_slurm_here_the_error_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    jobs = Jobs()
+    info = jobs.scheduler.submit_dryrun(AppDef("job", [role("true")]), {})  # a dry run needs no Slurm
+    assert "#SBATCH --job-name=" in str(info)
+    with pytest.raises(ConfigError, match="there is no program 'sinfo' here") as error:
+        jobs.scheduler.schedule(info)
+    assert "host=" in error.value.hint
+    assert error.value.exit_code == 3

@@ -1,0 +1,274 @@
+"""Jobs on a real Slurm beyond the conformance suite: kinds, warnings, chains, waiting, entering, scale."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trainyard.errors import BackendError, ConfigError
+from trainyard.schedulers.base import Dependency, LogQuery, Stream
+from trainyard.schedulers.hpc.commands import LocalCommands
+from trainyard.specs import AppDef, AppState, Resource
+
+from .conftest import SMALL, Jobs, role
+
+pytestmark = pytest.mark.timeout(240)
+TWO_CPUS = Resource(cpu=2, gpu=0, memMB=64)
+# Goes on from its checkpoint; a warning makes it write one and end.
+RESUMED = """
+n=$(cat {path} 2>/dev/null || echo 0)
+trap 'echo $n > {path}; echo saved $n; exit 0' TERM
+while [ $n -lt {last} ]; do
+    n=$((n + 1)); echo step $n
+    if [ $n = 3 ]; then echo waits; sleep 300 & wait $!; fi
+done
+echo finished
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resource", [SMALL, TWO_CPUS], ids=["steps of one allocation", "heterogeneous"])
+def test_roles_know_their_first_replica(jobs, resource):
+    script = 'echo "$(hostname) $TORCHX_RANK0_HOST"'
+    app_id, found = jobs.run(role(script, "a", num_replicas=2), role(script, "b", resource=resource))
+    assert found.state == AppState.SUCCEEDED, found
+    seen = {(name, k): jobs.log(app_id, name, k)[0].split() for name, k in (("a", 0), ("a", 1), ("b", 0))}
+    assert len({host for host, _ in seen.values()}) == 3
+    assert seen["a", 0][1] == seen["a", 1][1] == seen["a", 0][0]
+    assert seen["b", 0][0] == seen["b", 0][1]
+    hosts = {(r.role, r.id): r.hostname for r in found.to_status().replicas()}
+    assert hosts == {key: host for key, (host, _) in seen.items()}
+
+
+def test_a_job_has_nothing_secret_of_the_environment_that_it_is_submitted_in(jobs, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
+    monkeypatch.setenv("NOTE", "two\nlines=x")
+    app_id, _ = jobs.run(role("env"))
+    names = {line.partition("=")[0] for line in jobs.log(app_id)}
+    assert names >= {"PATH", "HOME", "SLURM_JOB_ID", "TORCHX_RANK0_HOST"}
+    assert not names & {"AWS_SECRET_ACCESS_KEY", "NOTE"}
+
+
+@pytest.mark.slow
+def test_gpus_are_given(jobs):
+    gpus = Resource(cpu=1, gpu=2, memMB=64)
+    app_id, _ = jobs.run(role("echo gpus=$CUDA_VISIBLE_DEVICES", resource=gpus), partition="gpu")
+    assert jobs.log(app_id) == ["gpus=0,1\n"]
+
+
+@pytest.mark.slow
+def test_a_chain_goes_on_from_the_checkpoint_with_one_id_and_one_log(jobs, slurm, tmp_path):
+    app_id = jobs.submit(role(RESUMED.format(path=tmp_path / "n", last=5)), chain=3)
+    jobs.wait_for_line(app_id, "waits")
+    first = jobs.native_id(app_id).split(",")[0]
+    # what --signal=B:USR1@... does before the time limit
+    slurm.run("scancel", "--batch", "--signal=USR1", first)
+    jobs.wait_for_line(app_id, "finished")
+    found = jobs.end_of(app_id)
+    assert found.state == AppState.SUCCEEDED, found
+    lines = [line.strip() for line in jobs.log(app_id, streams=Stream.STDOUT)]
+    assert lines == ["step 1", "step 2", "step 3", "waits", "saved 3", "step 4", "step 5", "finished"]
+    assert len([row for row in jobs.scheduler.list() if row.app_id == app_id]) == 1
+    assert len(found.metadata["native_id"].split(",")) == 3
+
+
+@pytest.mark.slow
+def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
+    app_id = jobs.submit(role(RESUMED.format(path=tmp_path / "n", last=5)), time="2")
+    jobs.wait_for_line(app_id, "waits")
+    found = jobs.end_of(app_id)  # Slurm sends signals up to a minute early
+    assert found.state == AppState.FAILED
+    assert "time limit" in found.msg
+    assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
+
+
+@pytest.mark.slow
+def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
+    from trainyard.components.train import script
+    from trainyard.runner import get_runner
+
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys, time\n"
+        "path = os.path.join(os.environ['SM_MODEL_DIR'], 'checkpoint')\n"
+        "def save(*_):\n"
+        "    open(path, 'w').write('x'); print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    with get_runner("test") as runner:
+        app = script(script="train.py", cpu=1, memMB=256)
+        handle = runner.run(app, "slurm", workspace=str(tmp_path))
+        app_id = handle.rpartition("/")[2]
+        jobs.ids.append(app_id)
+        name = app.roles[0].name
+        jobs.wait_for_line(app_id, "up", name)
+        slurm.run("scancel", "--batch", "--signal=USR1", jobs.native_id(app_id))
+        jobs.end_of(app_id)
+    assert "saved\n" in jobs.log(app_id, name)
+
+
+@pytest.mark.slow
+def test_a_job_waits_for_others(jobs):
+    def submit_after(script: str, *dependencies: Dependency) -> str:
+        info = jobs.scheduler.submit_dryrun(AppDef("job", [role(script)]), {})
+        jobs.scheduler.depend_on(info, list(dependencies))
+        jobs.ids.append(jobs.scheduler.schedule(info))
+        return jobs.ids[-1]
+
+    bad = jobs.submit(role("sleep 1; exit 1"))
+    never = submit_after("echo no", Dependency(bad, False))
+    after = submit_after("echo yes", Dependency(bad, True))
+    assert jobs.end_of(after).state == AppState.SUCCEEDED
+    assert jobs.end_of(never).state == AppState.CANCELLED
+
+
+@pytest.mark.slow
+def test_a_command_runs_beside_a_replica(jobs, slurm):
+    app_id = jobs.submit(role("echo up; sleep 300", num_replicas=2))
+    array = jobs.submit(role("echo up; sleep 300", num_replicas=2), array=True)
+    program = (
+        "import sys; from trainyard.schedulers.slurm.scheduler import create_scheduler\n"
+        "s = create_scheduler('test'); sys.exit(s.execute(sys.argv[1], 'r', 1, sys.argv[2:], tty=False))"
+    )
+    for job in (app_id, array):
+        jobs.wait_for_line(job, "up", k=1)
+        host = jobs.scheduler.describe(job).roles_statuses[0].replicas[1].hostname
+        command = [sys.executable, "-c", program, job, "sh", "-c", "hostname; exit 7"]
+        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+        assert (done.stdout, done.returncode) == (f"{host}\n", 7), done.stderr
+
+
+def test_what_can_never_start_is_refused_before(jobs):
+    for fields, cfg, words in (
+        ({"num_replicas": 9}, {}, "needs 9 nodes with 1 CPUs, 64 MiB, and the partition cpu has 4"),
+        ({"resource": Resource(cpu=99, gpu=0, memMB=1)}, {}, "no node of the partition cpu has 99 CPUs"),
+        ({}, {"partition": "gpuu"}, "there is no partition 'gpuu'"),
+        ({}, {"time": "1-00"}, "longer than the partition cpu allows"),
+        ({"num_replicas": 1001}, {"array": True}, "MaxArraySize"),
+        ({}, {"container": "pyxis"}, ""),
+    ):
+        if "container" in cfg:
+            fields = {"image": "busybox"}
+            words = "does not know --container-image"
+        with pytest.raises(ConfigError, match=words):
+            jobs.submit(role("true", **fields), **cfg)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "words", "hint"),
+    [
+        ({"reservation": "r9"}, "Requested reservation is invalid", "scontrol show reservation"),
+        ({"constraint": "infiniband"}, "Invalid feature", "sinfo -o"),
+        ({"nodelist": "n77"}, "Invalid node name", "sinfo -N"),
+    ],
+)
+def test_a_refusal_comes_in_slurms_own_words(jobs, cfg, words, hint):
+    with pytest.raises(BackendError, match=words) as error:
+        jobs.submit(role("true"), **cfg)
+    assert hint in error.value.hint
+
+
+def test_a_job_that_waits_says_why(jobs, slurm):
+    app_id = jobs.submit(role("true"), partition="closed")
+    found = jobs.wait_for(app_id, lambda found: "Partition" in found.msg, "a reason")
+    assert found.state == AppState.PENDING
+    assert "PartitionDown" in found.msg
+    slurm.run("scontrol", "hold", jobs.native_id(app_id))
+    found = jobs.wait_for(app_id, lambda found: "JobHeld" in found.msg, "another reason")
+    assert "cannot start" in found.msg
+
+
+def test_doctor(jobs):
+    checks = {check.name: check for check in jobs.scheduler.doctor({"partition": "gpu"})}
+    assert checks["controller"].ok
+    assert "gpu: 2 of 2 nodes are up" in checks["partition"].text
+    assert checks["a job"].ok
+    assert checks["accounting"].ok is None
+    bad = {check.name: check for check in jobs.scheduler.doctor({"constraint": "x", "partition": "nope"})}
+    assert bad["partition"].ok is False
+    assert bad["a job"].ok is False
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The native programs that are run."""
+    programs: list[str] = []
+    run = LocalCommands.run
+
+    def counted(self, command, **options):
+        programs.append(next(word for word in command if word != "env" and "=" not in word))
+        return run(self, command, **options)
+
+    monkeypatch.setattr(LocalCommands, "run", counted)
+    return programs
+
+
+@pytest.mark.slow
+def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch):
+    jobs = Jobs()
+    monkeypatch.setattr(type(jobs.scheduler), "_check_against_cluster", lambda *_: None)
+    ids = [jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"]) for _ in range(1000)]
+    counts = []
+    for some in (ids[:10], ids):
+        asking = Jobs().scheduler
+        calls.clear()
+        states = [found.state for found in asking.describe_many(some).values()]
+        assert states == [AppState.PENDING] * len(some)
+        asking.list()
+        counts.append(sorted(calls))
+    assert counts[0] == counts[1]
+    assert len(counts[1]) <= 5, counts
+    calls.clear()
+    jobs.scheduler.cancel_many(ids)
+    assert calls.count("scancel") == 1
+    assert {found.state for found in Jobs().scheduler.describe_many(ids).values()} == {AppState.CANCELLED}
+
+
+@pytest.mark.slow
+def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
+    script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $TRAINYARD_REPLICA.$i; done"
+    tiny = Resource(cpu=1, gpu=0, memMB=8)
+    app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, array_throttle=12)
+    replicas = [("r", k) for k in range(200)]
+    lines: dict[int, list[str]] = {k: [] for _, k in replicas}
+    for block in jobs.scheduler.log_blocks(app_id, replicas, LogQuery(should_tail=True)):
+        lines[block.replica] += block.data.decode().splitlines()
+    assert lines == {k: [f"{k}.{i}" for i in range(1, 51)] for k in range(200)}
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
+
+
+@pytest.mark.slow
+def test_accounting_tells_the_end_of_what_left_no_record(accounted):
+    jobs = Jobs()
+    app_id = jobs.submit(role("sleep 300"))
+    jobs.wait_for(app_id, lambda found: found.state == AppState.RUNNING, "RUNNING")
+    native_id = jobs.native_id(app_id)
+    accounted.run("scancel", "--signal=KILL", "--full", native_id)
+    found = jobs.end_of(app_id)
+    assert found.state in (AppState.FAILED, AppState.CANCELLED)
+    accounting = jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id])
+    jobs.wait_for(
+        app_id,
+        lambda _: jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id]),
+        "the record in accounting",
+    )
+    assert accounting is not None
+
+
+def test_accounting_that_is_forbidden_does_no_harm(jobs, slurm, tmp_path, monkeypatch):
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "sacct").write_text("#!/bin/sh\necho 'sacct: error: Access/permission denied' >&2; exit 1\n")
+    (fake / "squeue").write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo slurm 22.05.8 && exit\n'
+        "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n"
+    )
+    for program in fake.iterdir():
+        program.chmod(0o755)
+    app_id, _ = jobs.run(role("exit 3"))
+    monkeypatch.setenv("PATH", f"{fake}:{os.environ['PATH']}")
+    found = Jobs().scheduler.describe(app_id)  # neither queue nor accounting has it any more
+    assert found.state == AppState.FAILED
+    assert found.roles_statuses[0].replicas[0].exit_code == 3

@@ -1,0 +1,248 @@
+"""What Slurm prints, of old and new versions, as values.
+
+``recorded/*-22.05.*`` were recorded on Slurm 22.05.8. The JSON of 24.05 and 26.05 was written after the
+documented schemas of the data parsers v0.0.41 and v0.0.45, since those versions do not run here.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.schedulers.slurm import observe, rules
+from trainyard.schedulers.slurm.reasons import reason_of, state_of
+from trainyard.specs import AppState
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / name).read_text()
+
+
+def by_name(entries) -> dict:
+    return {job.app_id: job for job in observe.jobs_of(entries)}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        observe.queue_from_text(recorded("squeue-22.05.txt")),
+        observe.queue_from_json(recorded("squeue-22.05.json")),
+    ],
+    ids=["text", "json"],
+)
+def test_the_queue_of_22_05(entries):
+    jobs = by_name(entries)
+    gang = jobs["one-b2b2b2b2b2"]
+    assert (gang.native_id, gang.state, gang.hosts) == ("41", AppState.RUNNING, ["n1", "n2"])
+    assert gang.places == {0: ("41", "n1"), 1: ("41", "n2")}
+    assert (gang.submitted_at, gang.started_at, gang.ended_at) == (1795362642, 1795362643, None)
+    array = jobs["a|b, c"]
+    assert (array.native_id, array.state) == ("42", AppState.RUNNING)
+    assert {task: replica.state.name for task, replica in array.replicas.items()} == {
+        0: "RUNNING",
+        1: "RUNNING",
+        **dict.fromkeys((2, 3, 4, 5), "PENDING"),
+    }
+    assert array.places[1] == ("51", "n3")
+    assert "throttle" in array.replicas[3].reason
+    het = jobs["het"]
+    assert (het.native_id, het.hosts) == ("47", ["n1", "n2"])
+    assert het.places[1] == ("48", "n2")
+    assert jobs["failed"].state == jobs["killed"].state == AppState.FAILED
+    assert jobs["gone"].state == AppState.CANCELLED
+    assert jobs["never"].reason.startswith("cannot start: PartitionNodeLimit")
+    assert "not available" in jobs["notavail"].reason
+
+
+def test_the_queue_of_24_05():
+    jobs = by_name(observe.queue_from_json(recorded("squeue-24.05.json")))
+    assert (jobs["one-b2b2b2b2b2"].hosts, jobs["one-b2b2b2b2b2"].restarts) == (["n1", "n2"], 2)
+    array = jobs["a|b, c"]
+    assert array.native_id == "42"
+    assert {task: replica.native_state for task, replica in array.replicas.items()} == {
+        0: "COMPLETING",
+        **dict.fromkeys((2, 3, 4, 5), "PENDING"),
+    }
+    assert (jobs["killed"].exit_code, jobs["killed"].ended_at) == (137, 1795362644)
+    assert jobs["het"].places == {0: ("47", "n1"), 1: ("48", "n2")}
+
+
+def test_the_queue_of_26_05():
+    jobs = by_name(observe.queue_from_json(recorded("squeue-26.05.json")))
+    expedited = jobs["one-b2b2b2b2b2"]
+    assert (expedited.state, expedited.native_state) == (AppState.PENDING, "EXPEDITING")
+    unknown = jobs["later"]
+    assert (unknown.state, unknown.native_state) == (AppState.UNKNOWN, "QUANTUM_FLUX")
+    assert "QUANTUM_FLUX" in unknown.reason
+    assert jobs["launch"].state == AppState.PENDING
+    assert "scontrol release" in jobs["launch"].reason
+    assert (jobs["done"].state, jobs["done"].exit_code) == (AppState.SUCCEEDED, 0)
+
+
+def test_accounting_of_22_05():
+    entries = observe.accounting_from_text(recorded("sacct-22.05.txt"))
+    jobs = {job.native_id: job for job in observe.jobs_of(entries)}
+    assert (jobs["43"].state, jobs["43"].exit_code) == (AppState.FAILED, 3)
+    assert (jobs["44"].state, jobs["44"].exit_code) == (AppState.FAILED, 137)
+    assert (jobs["1"].state, jobs["1"].native_state) == (AppState.CANCELLED, "CANCELLED")
+    assert jobs["42"].app_id == "a|b, c"
+    assert jobs["22"].hosts == ["n1", "n2", "n3", "n4"]
+    assert [replica.state.name for replica in jobs["24"].replicas.values()] == ["SUCCEEDED"] * 5
+
+
+def test_of_the_runs_of_a_requeued_job_the_last_counts():
+    lines = [
+        "7|7|x|NODE_FAIL|1:0|n1|1|2|3|None",
+        "7|7|x|COMPLETED|0:0|n2|1|4|5|None",
+    ]
+    (job,) = observe.jobs_of(observe.accounting_from_text("\n".join(lines)))
+    assert (job.state, job.hosts) == (AppState.SUCCEEDED, ["n2"])
+
+
+def test_an_output_that_is_cut_off_loses_jobs_but_ends_none():
+    text = recorded("squeue-22.05.txt")
+    for end in range(0, len(text), 7):
+        for job in observe.jobs_of(observe.queue_from_text(text[:end])):
+            if job.app_id == "one-b2b2b2b2b2":
+                assert job.state == AppState.RUNNING
+    with pytest.raises(ValueError, match="no list of jobs"):
+        observe.queue_from_json('{"errors": [{"error": "x"}]}')
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "native"),
+    [
+        ("CANCELLED by 1001", "CANCELLED", "CANCELLED"),
+        ("OUT_OF_ME+", "FAILED", "OUT_OF_MEMORY"),
+        ("CANCELLED+", "CANCELLED", "CANCELLED"),
+        ("COMPLET+", "UNKNOWN", "COMPLET+"),  # COMPLETED or COMPLETING
+        ("COMPLETING", "RUNNING", "COMPLETING"),
+        ("STAGE_OUT", "RUNNING", "STAGE_OUT"),
+        ("RECONFIG_FAIL", "UNKNOWN", "RECONFIG_FAIL"),
+        ("REVOKED", "UNKNOWN", "REVOKED"),
+        ("NEW_STATE", "UNKNOWN", "NEW_STATE"),
+        (["COMPLETED", "COMPLETING"], "RUNNING", "COMPLETING"),
+        (["PENDING", "UPDATE_DB"], "PENDING", "PENDING"),
+        ([], "UNKNOWN", ""),
+    ],
+)
+def test_states(said, state, native):
+    assert state_of(said) == (AppState[state], native)
+
+
+@given(st.text())
+def test_a_state_that_is_not_known_is_open(word):
+    state, _ = state_of(word)
+    assert state in (AppState.UNKNOWN, AppState.PENDING, AppState.RUNNING) or word.strip().upper().startswith(
+        ("CA", "CO", "F", "T", "N", "P", "B", "D", "O")
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "text"),
+    [
+        ("PENDING", "Resources", "waiting: Resources (the nodes that it needs are busy)"),
+        (
+            "PENDING",
+            "(ReqNodeNotAvail, UnavailableNodes:n[1-3],n7)",
+            "waiting: ReqNodeNotAvail, UnavailableNodes:n[1-3],n7 (nodes that it needs are not available)",
+        ),
+        (
+            "PENDING",
+            "QOSMaxGRESPerUser",
+            "waiting: QOSMaxGRESPerUser (a limit of its account or QoS is reached)",
+        ),
+        (
+            "PENDING",
+            "AssocGrpCPUMinutesLimit",
+            "waiting: AssocGrpCPUMinutesLimit (a limit of its account or QoS is reached)",
+        ),
+        ("PENDING", "None", "waiting: the scheduler has not looked at it yet"),
+        ("PENDING", "Moon phase, waning", "waiting: Moon phase, waning"),
+        (
+            "PENDING",
+            "DependencyNeverSatisfied",
+            "cannot start: DependencyNeverSatisfied (a job that it waits for did not end as was asked)",
+        ),
+        ("TIMEOUT", "TimeLimit", "the time limit was reached"),
+        ("NODE_FAIL", "NodeDown", "a node failed"),
+        ("FAILED", "NonZeroExitCode", ""),
+        ("RUNNING", "None", ""),
+        ("OUT_OF_MEMORY", "OutOfMemory", "out of memory"),
+    ],
+)
+def test_reasons(state, reason, text):
+    assert reason_of(state, reason) == text
+
+
+def test_a_reason_of_many_words():
+    said = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+    meant = "nodes that it needs are down, drained or reserved"
+    assert reason_of("PENDING", said) == f"waiting: {said} ({meant})"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n[1-3,07],login1", ["n1", "n2", "n3", "n07", "login1"]),
+        ("r[1-2]c[01-02]", ["r1c01", "r1c02", "r2c01", "r2c02"]),
+        ("(null)", []),
+        ("None assigned", []),
+        ("gpu-a[098-101]", ["gpu-a098", "gpu-a099", "gpu-a100", "gpu-a101"]),
+    ],
+)
+def test_lists_of_hosts(text, hosts):
+    assert observe.expand_hosts(text) == hosts
+
+
+def test_indices_of_tasks():
+    assert observe.task_indices("0-3,7,10-20:5%2") == [0, 1, 2, 3, 7, 10, 15, 20]
+    assert observe.task_indices("") == []
+    assert observe.split_id("4_[2-5%2]") == ("4", "2-5%2", None)
+    assert observe.split_id("6+1") == ("6", "", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("90", 90),
+        ("1:30", 1.5),
+        ("1:30:00", 90),
+        ("2-12", 3600),
+        ("1-00:30", 1470),
+        ("infinite", None),
+        ("UNLIMITED", None),
+        ("n/a", None),
+    ],
+)
+def test_time_limits(text, minutes):
+    assert observe.minutes(text) == minutes
+
+
+def test_versions():
+    assert observe.version_of("slurm-wlm 22.05.8") == (22, 5)
+    assert observe.version_of("slurm 26.05.5\n") == (26, 5)
+
+
+def test_partitions_and_what_can_never_start():
+    found = observe.partitions_from_text(recorded("sinfo-22.05.txt"))
+    assert rules.default_partition(found) == ["cpu"]
+    assert {item.partition: item.gpus for item in found}["gpu"] == 4
+
+    def problem(count=1, cpus=1, gpus=0, memory=100, partition=None, time=None) -> str:
+        group = {"count": count, "cpus": cpus, "gpus": gpus, "memory": memory}
+        return rules.impossible(found, {"partition": partition, "time": time, "nodes": [group]})
+
+    assert problem() == problem(count=4) == problem(partition="gpu,cpu", gpus=4) == ""
+    assert "needs 9 nodes" in problem(count=9)
+    assert "has 2" in problem(count=3, gpus=1)
+    assert "no node of the partition gpu has" in problem(gpus=9, partition="gpu")
+    assert "no partition 'gpuu'" in problem(partition="gpuu")
+    assert "longer than the partition cpu allows" in problem(time="3:00:00")
+    assert problem(time="3:00:00", partition="gpu") == ""
+    assert rules.has_no_limit(found, {"partition": "forever"}) == "forever"
+    assert rules.has_no_limit(found, {"partition": "forever", "time": "60"}) == ""
+    assert rules.impossible([], {"partition": "x", "nodes": []}) == ""  # nothing is known
