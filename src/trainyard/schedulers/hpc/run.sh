@@ -71,13 +71,16 @@ last_exit() { # last_exit NAME BEFORE: prints the exit record of the attempt bef
     [ "$2" -gt 0 ] && printf '%s' "$job/state/$1.$(($2 - 1)).exit"
 }
 
-go_on() { # go_on NAME: whether this link of a chain has anything to do
+go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
+    over=0
     [ ! -e "$job/cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
     number=0
     while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
     previous=$(last_exit "$1" "$number")
-    [ -z "$previous" ] || [ "$(value "$previous" why)" != ended ]
+    [ -n "$previous" ] && [ "$(value "$previous" why)" = ended ] || return 0
+    over=$(value "$previous" code)
+    return 1
 }
 
 # ---- signals: the first one says why the program has to stop
@@ -122,7 +125,7 @@ await() { # await: waits for $pid, through signals; leaves its exit code in $cod
 # ---- one submission
 
 run_job() {
-    go_on job || exit 0
+    go_on job || exit "${over:-0}"
     pid=
     watch_signals
     while :; do
@@ -161,7 +164,7 @@ run_replica() {
     fi
     name="$role-$index"
     given=$attempt
-    [ -n "$given" ] || go_on "$name" || exit 0
+    [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
     mkdir -p "$job/logs/$name"
     pid=
     watch_signals

@@ -54,7 +54,7 @@ class Details(NamedTuple):
     errors: list[str]
 
 
-class Ending(NamedTuple):
+class AccountedRun(NamedTuple):
     """One run of a job or task, from the accounting."""
 
     native_id: str
@@ -209,7 +209,7 @@ def summary(messages: Iterable[str]) -> list[str]:
 # ---- qacct
 
 
-def parse_accounting(text: str) -> list[Ending]:
+def parse_accounting(text: str) -> list[AccountedRun]:
     """Read `qacct -j`, oldest first. Tasks that a parallel job started on its other hosts are left out."""
     endings = []
     for block in re.split(r"^=+\s*$", text, flags=re.M):
@@ -223,7 +223,7 @@ def parse_accounting(text: str) -> list[Ending]:
         failed, _, words = fields.get("failed", "0").partition(":")
         deleted_by = fields.get("deleted_by", "NONE")
         endings.append(
-            Ending(
+            AccountedRun(
                 fields["jobnumber"],
                 fields.get("jobname", ""),
                 int(fields["taskid"]) if fields.get("taskid", "").isdigit() else None,
@@ -240,13 +240,13 @@ def parse_accounting(text: str) -> list[Ending]:
     return endings
 
 
-def ended_jobs(endings: Iterable[Ending]) -> dict[str, NativeJob]:
+def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
     """Return the jobs whose accounting says how they ended, by native id.
 
     Runs that were followed by another one, after exit code 99 for example, count as restarts. A job of which
     nothing else is there has not ended.
     """
-    grouped: dict[str, dict[int | None, list[Ending]]] = {}
+    grouped: dict[str, dict[int | None, list[AccountedRun]]] = {}
     for ending in endings:
         grouped.setdefault(ending.native_id, {}).setdefault(ending.task, []).append(ending)
     found = {}
@@ -286,7 +286,7 @@ def ended_jobs(endings: Iterable[Ending]) -> dict[str, NativeJob]:
     return found
 
 
-def verdict(ending: Ending) -> tuple[AppState, str, bool]:
+def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
     """Return the state of a run that has ended, why, and whether a limit ended it."""
     if ending.deleted_by:
         return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
@@ -300,7 +300,7 @@ def verdict(ending: Ending) -> tuple[AppState, str, bool]:
         from trainyard.system.processes import signal_name
 
         return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
-    return AppState.FAILED, f"exit code {ending.exit_code}", False
+    return AppState.FAILED, "", False  # its replicas say more than the exit code
 
 
 # ---- texts
