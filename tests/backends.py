@@ -148,6 +148,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "docker": _docker,
     "fish": _program("fish"),
     "frameworks": _frameworks,
+    "kubernetes_validate": _module("kubernetes_validate"),
+    "lightkube": _module("lightkube"),
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),

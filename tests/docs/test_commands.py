@@ -32,6 +32,7 @@ OURS = ("local_cwd", *NEED_DOCKER)
 FIXTURES = {
     NEED_DOCKER: "python_image",
     ("-s aws_batch",): "batch",
+    ("-s kubernetes",): "kubernetes",
     ("-s lsf",): "lsf",
     ("-s sge",): "grid_engine",
     ("-s slurm",): "slurm",
@@ -120,6 +121,8 @@ def _lacks(step: Step) -> bool:
         return lacks("sge")
     if any(name in step.text for name in ("-s ray", "ray://")):
         return lacks("ray")
+    if any(name in step.text for name in ("-s kubernetes", "kubernetes://")):
+        return lacks("lightkube")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
