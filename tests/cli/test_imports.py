@@ -31,12 +31,14 @@ SLOW = frozenset(
         "trainyard.specs.app",
     ]
 )
+#: Modules of ours: each costs a dry run 0.1 ms, however small it is.
+DRY_RUN_MODULES = 70
 COUNT = """
 import sys
 from trainyard.cli import main
 code = main(sys.argv[1:])
 modules = sorted(sys.modules)
-import json
+import json  # not counted
 print(json.dumps([code, modules]), file=sys.stderr)
 """
 
@@ -67,8 +69,18 @@ def test_what_needs_no_command_imports_none(cli: Cli, words: list[str]) -> None:
 
 
 def test_a_dry_run_does_without_the_slow_modules_of_the_standard_library(cli: Cli) -> None:
-    modules = modules_of(cli, "run", "--dryrun", "utils.echo")
-    assert not modules & (SLOW - {"trainyard.components", "trainyard.specs.app"} | {"threading", "typing"})
+    modules = modules_of(cli, "run", "--dryrun", "-s", "local_cwd", "utils.echo", "--msg", "hello")
+    assert not modules & (SLOW - {"trainyard.components", "trainyard.specs.app"})
+    assert not modules & {
+        *("argparse", "contextlib", "copy", "gettext", "json", "math", "select", "shlex", "signal"),
+        *("string", "struct", "threading", "typing", "weakref", "trainyard.system.linux"),
+    }
+    assert len([name for name in modules if name.startswith("trainyard")]) <= DRY_RUN_MODULES
+
+
+def test_a_run_does_without_argparse_and_json(cli: Cli) -> None:
+    modules = modules_of(cli, "run", "--wait", "-s", "local_cwd", "utils.echo")
+    assert not modules & {"argparse", "copy", "gettext", "json", "shlex", "string"}
 
 
 def test_status_of_a_local_handle(cli: Cli) -> None:

@@ -47,4 +47,5 @@ def test_what_a_scheduler_lacks_is_told_before_submission(cli: Cli) -> None:
     assert "role 'r': local_cwd ignores min_replicas=1" in planned.err
     assert "role 'r': local_cwd ignores min_replicas=1" in cli("run", "jobs.py:job").err
     refused = cli("run", "-cfg", "chain=3", "-s", "local_docker", "utils.echo", code=3)
-    assert "no option 'chain'" in refused.err
+    assert "local_docker has no option 'chain'" in refused.err
+    assert "`trainyard schedulers` shows which" in refused.err

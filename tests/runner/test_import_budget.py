@@ -35,7 +35,7 @@ with get_runner() as runner:
     handle = runner.resolve_handle("local_cwd://trainyard/x-bcdfghjkmn")
     assert runner.status(handle) is None
 """
-REPORT = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+REPORT = "import sys; found = sorted(sys.modules); import json; print(json.dumps(found))"
 
 
 def modules(program: str) -> set[str]:
@@ -70,3 +70,10 @@ with get_runner() as runner:
 @pytest.mark.parametrize("module", ["trainyard.runner", "trainyard.runner.api", "trainyard.redaction"])
 def test_importing_is_cheap(module: str) -> None:
     assert not modules(f"import {module}") & HEAVY
+
+
+def test_a_supervisor_starts_without_json_and_regular_expressions() -> None:
+    program = "import trainyard.schedulers.exec.process.supervisor, trainyard.schedulers.exec.process.guard"
+    found = modules(program)
+    assert not found & (HEAVY | {"argparse", "copy", "json", "re", "threading", "typing"})
+    assert len([name for name in found if name.startswith("trainyard")]) <= 30

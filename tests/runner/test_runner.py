@@ -220,7 +220,7 @@ def test_run_component_records_component_and_arguments(
     module = types.ModuleType("trainyard.components.finder")
     module.get_component = lambda name: Stub()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "trainyard.components.finder", module)
-    runner._component_defaults = {
+    runner.component_defaults = {
         "jobs.train": {"lr": "0.1", "n": "1"},
         "jobs.py:train": {"n": "2"},
         "other": {"lr": "5"},

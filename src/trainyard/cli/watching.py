@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trainyard.specs.status import AppStatus
 
 LOCAL_STEP = 1.0
+#: A local job leaves these states within milliseconds.
+STARTING, STARTING_STEP = (AppState.SUBMITTED, AppState.PENDING), 0.1
 LONGEST_REQUEST = 10.0
 
 
@@ -148,8 +150,9 @@ def wait_for_end(
     """
     scheduler = runner.scheduler(handle.partition("://")[0])
     polls, warned = polling(timeout), False
+    ended: AppStatus | None = None
     while True:
-        status = status_of(runner, handle, refusal_is_final=True)
+        status = ended or status_of(runner, handle, refusal_is_final=True)
         left = polls.left()
         if status.is_terminal() or left == 0:
             if lines is not None:
@@ -167,17 +170,20 @@ def wait_for_end(
                     f"cannot wait for the end of {handle}: {status.msg}",
                     hint="Its files are damaged; `trainyard log` may still show its output.",
                 )
-            wait_locally(runner, handle, LOCAL_STEP if left is None else min(LOCAL_STEP, left))
+            step = STARTING_STEP if status.state in STARTING else LOCAL_STEP
+            ended = wait_locally(runner, handle, step if left is None else min(step, left))
         else:
             polls.pause()
 
 
-def wait_locally(runner: Runner, handle: str, seconds: float) -> None:
-    """Wait up to ``seconds`` for a local job to end."""
+def wait_locally(runner: Runner, handle: str, seconds: float) -> AppStatus | None:
+    """Wait up to ``seconds`` for a local job to end; returns its status if it has."""
     started = time.monotonic()
     status = runner.wait(handle, timeout=seconds)  # returns at once when the job ends
-    if status is not None and not status.is_terminal():
-        time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also if waiting fails at once
+    if status is None or status.is_terminal():
+        return status
+    time.sleep(max(0.0, seconds - (time.monotonic() - started)))  # also if waiting fails at once
+    return None
 
 
 def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = False) -> AppStatus:

@@ -74,7 +74,8 @@ class Runner:
     ) -> None:
         self._name = name
         self._factories = scheduler_factories
-        self._component_defaults = component_defaults or {}
+        #: By component, values of parameters that are not given.
+        self.component_defaults = component_defaults or {}
         self._scheduler_params = dict(scheduler_params or {})
         self._history = history
         self._config: Config | None = None
@@ -239,7 +240,7 @@ class Runner:
         found = get_component(component)
         defaults: dict[str, Any] = {}
         for name in (found.config_name, component):  # a script's own defaults win over train.script's
-            defaults |= self._component_defaults.get(name, {})
+            defaults |= self.component_defaults.get(name, {})
         app = found.parse(component_args, defaults)
         info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
         info.record |= {"component": component, "component_args": component_args}

@@ -270,9 +270,11 @@ def effective_options(
             continue
         opt = opts.get(name)
         if opt is None:
+            from trainyard.specs.options import hint_for
+
             known = [name for name, _ in opts]
             raise InvalidRunConfigException(
-                f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=did_you_mean(key, known)
+                f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=hint_for(key, known)
             )
         result[name] = Setting(_convert(name, opt, setting), setting.origin, setting.kind, setting.project)
     return result

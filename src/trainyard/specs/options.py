@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from trainyard.errors import InvalidRunConfigException, OptionParseError, did_you_mean
 from trainyard.lazy_dataclass import MISSING, dataclass, default_of, field, fields, has_default, is_dataclass
@@ -159,7 +159,7 @@ class runopts:
         given = as_mapping(cfg)
         resolved: dict[str, Any] = {}
         problems = [
-            (key, f"there is no option {key!r}. {did_you_mean(key, self._options)}")
+            (key, f"there is no option {key!r}. {hint_for(key, self._options)}")
             for key in given
             if key not in self._options
         ]
@@ -260,6 +260,13 @@ class runopts:
         return "\n".join(lines)
 
 
+def hint_for(key: str, known: Iterable[str]) -> str:
+    """Return what to do about an option that a scheduler does not have."""
+    if key == "chain":
+        return "It cannot continue jobs after their time limit; `trainyard schedulers` shows which can."
+    return did_you_mean(key, known)
+
+
 def as_mapping(cfg: Any) -> dict[str, Any]:
     """Return a configuration as a new dict, whether it is a mapping or an options dataclass."""
     if cfg is None:
@@ -269,4 +276,4 @@ def as_mapping(cfg: Any) -> dict[str, Any]:
     return dict(cfg)
 
 
-__all__ = ["CfgVal", "as_mapping", "option", "runopt", "runopts"]
+__all__ = ["CfgVal", "as_mapping", "hint_for", "option", "runopt", "runopts"]

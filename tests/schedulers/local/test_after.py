@@ -218,3 +218,33 @@ def test_retries_are_not_used_up_by_a_chain(jobs, monkeypatch, tmp_path):
     )
     assert response.state is AppState.FAILED
     assert jobs.log(app_id, streams=Stream.STDOUT)[-2:] == ["attempt 2\n", "attempt 3\n"]
+
+
+TRAIN = """
+import os, time
+folder = os.path.join(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints")
+os.makedirs(folder, exist_ok=True)
+path = os.path.join(folder, "step")
+step = int(open(path).read()) if os.path.exists(path) else 0
+print("goes on from", step, flush=True)
+while step < 3:
+    step += 1
+    with open(path + ".new", "w") as file:
+        file.write(str(step))
+    os.replace(path + ".new", path)
+    if step < 3:
+        time.sleep(600)
+"""
+
+
+@linux_only
+@pytest.mark.slow
+def test_a_script_under_the_toolkit_goes_on_from_its_checkpoint(runner, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    cfg = {"timeout": 4, "chain": 5, "grace_period": 2}
+    handle = runner.run_component("train.script", {"script": "train.py"}, "local_cwd", cfg)
+    assert runner.wait(handle, timeout=PATIENCE * 2).state is AppState.SUCCEEDED
+    (role_name, k), *_ = runner.replicas(handle)
+    said = [line for line in runner.log_lines(handle, role_name, k) if "goes on" in line]
+    assert said == [f"goes on from {step}\n" for step in range(3)]

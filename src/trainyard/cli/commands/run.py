@@ -78,36 +78,39 @@ def run(args: Namespace) -> int:
 
 
 def _run(args: Namespace) -> int:
-    from trainyard.cli.runrequest import RunRequest, from_stdin
-    from trainyard.runner.config import load_config
+    from trainyard.runner import get_runner
 
     if args.stdin:
+        from trainyard.cli.runrequest import from_stdin
+
         if args.component:
             raise UsageError("--stdin also gives the component", hint=f"Leave out {args.component!r}.")
         args = from_stdin(args, sys.stdin)
-    config = load_config()
-    request = RunRequest(args, config)
-    try:
-        return _submit_and_follow(args, request)
-    except (ComponentArgumentError, UnknownSchedulerException) as error:
-        raise request.located(error) from None
+    with get_runner() as runner:
+        if args.scheduler and not args.dryrun:  # what it can do ahead takes longest: it goes first
+            runner.scheduler(args.scheduler).expect_submission()
+        from trainyard.cli.runrequest import RunRequest
+
+        request = RunRequest(args, runner.config)
+        try:
+            return _submit_and_follow(args, runner, request)
+        except (ComponentArgumentError, UnknownSchedulerException) as error:
+            raise request.located(error) from None
 
 
-def _submit_and_follow(args: Namespace, request: RunRequest) -> int:
-    from trainyard.runner import get_runner
-
-    with get_runner(component_defaults=request.component_defaults()) as runner:
-        scheduler = runner.scheduler(request.scheduler)
-        if not args.dryrun:
-            scheduler.expect_submission()
-        plan = FollowPlan(args, scheduler.is_local, request.following)
-        arguments = request.arguments(runner)
-        if args.dryrun:
-            return show_plan(runner, runner.dryrun_component(**arguments), args.json)
-        request.announce(runner)
-        with submitting(runner):
-            handle = _submit(runner, arguments, plan)
-        return after_submission(runner, handle, plan)
+def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
+    runner.component_defaults = request.component_defaults()
+    scheduler = runner.scheduler(request.scheduler)
+    if not args.dryrun:
+        scheduler.expect_submission()
+    plan = FollowPlan(args, scheduler.is_local, request.following)
+    arguments = request.arguments(runner)
+    if args.dryrun:
+        return show_plan(runner, runner.dryrun_component(**arguments), args.json)
+    request.announce(runner)
+    with submitting(runner):
+        handle = _submit(runner, arguments, plan)
+    return after_submission(runner, handle, plan)
 
 
 def _submit(runner: Runner, arguments: dict[str, Any], plan: FollowPlan) -> str:
