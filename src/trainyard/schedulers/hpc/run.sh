@@ -133,7 +133,7 @@ run_job() {
         export TRAINYARD_ATTEMPT="$attempt"
         [ -z "$rank0" ] || export TRAINYARD_RANK0="$rank0"
         : >"$job/state/stop.$attempt"
-        record "$job/state/job.$attempt.start" "host=$(hostname)" "pid=$$" "time=$(now)" "link=$link"
+        record "$job/state/job.$attempt.start" "host=$(uname -n)" "pid=$$" "time=$(now)" "link=$link"
         (umask "$mask" && exec "$@") &
         pid=$!
         send() { # what started the replicas must not be stopped before they are: they see the file
@@ -194,7 +194,7 @@ index_of() { # index_of EXPRESSION
 run_attempt() {
     log="$job/logs/$name/$attempt"
     record "$job/state/$name.$attempt.start" \
-        "host=$(hostname)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
+        "host=$(uname -n)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
     : >>"$log.out"
     : >>"$log.err"
     (
@@ -215,7 +215,7 @@ run_attempt() {
     await
     kill "$indexer" 2>/dev/null
     note_sizes
-    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(hostname)"
+    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(uname -n)"
 }
 
 enter() { # enter COMMAND...
@@ -235,7 +235,7 @@ export_names() { # what every program of the attempt finds in its environment
 
 find_rank0() { # prints where the first replica of the role runs
     first=${rank0:-${TRAINYARD_RANK0:-}}
-    if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(hostname); fi
+    if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(uname -n); fi
     if [ -z "$first" ] && [ -z "$given" ]; then first=localhost; fi # it does not work with the others
     tries=0
     while [ -z "$first" ] && [ "$tries" -lt 600 ]; do
