@@ -140,6 +140,10 @@ def _sge() -> str:
     return _program("nsenter", "ip")() or ("" if os.geteuid() == 0 else "only root can start it")
 
 
+def _only_root() -> str:
+    return "" if os.geteuid() == 0 else "only root can start one"
+
+
 #: What is wrong with each backend; "" when it is there.
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
@@ -148,6 +152,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "docker": _docker,
     "fish": _program("fish"),
     "frameworks": _frameworks,
+    "kubernetes_validate": _module("kubernetes_validate"),
+    "lightkube": _module("lightkube"),
     "moto": _module("moto"),
     "mpi": _program("mpirun", "sshd", "ip"),
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
@@ -157,6 +163,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "sge": _sge,
     "serve": _module("gunicorn"),
     "slurm": _slurm,
+    "sshd": lambda: _program("sshd", "ssh", "ssh-keygen")() or _only_root(),
     "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),

@@ -41,7 +41,7 @@ SlurmctldHost=ctl({net}.10)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={root}/munge/socket,cred_expire=5
+AuthInfo=socket={root}/munge/socket,cred_expire={credential_seconds}
 CryptoType=crypto/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -160,6 +160,8 @@ class SlurmCluster:
         max_array_size: Slurm's ``MaxArraySize``.
         min_job_age: seconds that the controller remembers ended jobs.
         message_timeout: seconds that commands wait for the controller.
+        credential_seconds: how long the permission to start a job holds. A busy machine needs long, but
+            jobs wait as long to be started again when a node fails.
     """
 
     def __init__(
@@ -170,6 +172,7 @@ class SlurmCluster:
         max_array_size: int = 1001,
         min_job_age: int = 300,
         message_timeout: int = 10,
+        credential_seconds: int = 60,
         nodes: tuple[str, ...] = NODES,
     ) -> None:
         self.root = root
@@ -182,6 +185,7 @@ class SlurmCluster:
             "max_array_size": max_array_size,
             "min_job_age": min_job_age,
             "message_timeout": message_timeout,
+            "credential_seconds": credential_seconds,
         }
 
     @property

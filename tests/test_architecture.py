@@ -25,7 +25,7 @@ LEVELS = [
         "schedulers.kubernetes",
         "schedulers.ray",
     ],
-    ["schedulers.sge"],
+    ["schedulers.lsf", "schedulers.sge", "schedulers.slurm"],
     ["schedulers.hpc"],
     ["schedulers.aws", "schedulers.exec.container", "schedulers.exec.process"],
     ["schedulers.exec"],

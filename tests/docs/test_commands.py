@@ -17,6 +17,8 @@ from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
+from tests.grid_engine import shared
+from tests.schedulers.lsf.conftest import stand_in
 from tests.slurm_cluster import shared_cluster
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
@@ -30,6 +32,9 @@ OURS = ("local_cwd", *NEED_DOCKER)
 FIXTURES = {
     NEED_DOCKER: "python_image",
     ("-s aws_batch",): "batch",
+    ("-s kubernetes",): "kubernetes",
+    ("-s lsf",): "lsf",
+    ("-s sge",): "grid_engine",
     ("-s slurm",): "slurm",
     ("-s ray",): "ray",
 }
@@ -112,8 +117,12 @@ def _lacks(step: Step) -> bool:
         return lacks("slurm")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
+    if "-s sge" in step.text or "sge://" in step.text:
+        return lacks("sge")
     if any(name in step.text for name in ("-s ray", "ray://")):
         return lacks("ray")
+    if any(name in step.text for name in ("-s kubernetes", "kubernetes://")):
+        return lacks("lightkube")
     return any(name in step.text for name in NEED_DOCKER) and lacks("docker")
 
 
@@ -125,6 +134,21 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in fake.environ().items():
             monkeypatch.setenv(name, value)
         yield
+
+
+@pytest.fixture
+def grid_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Grid Engine of this test run."""
+    if not lacks("sge"):
+        for name, value in shared().environment.items():
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for LSF."""
+    for name, value in stand_in(tmp_path).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

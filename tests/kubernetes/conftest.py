@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("lightkube", reason="the extra kubernetes is not installed")
-
+from tests.backends import need
 from tests.kubernetes.stub import Stub
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 
 
 @pytest.fixture
 def stub() -> Iterator[Stub]:
+    need("lightkube")
     with Stub() as server:
         yield server
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends import need
 from tests.kubernetes.jobs import CASES, EVERYTHING, app, request, role
 from tests.kubernetes.stub import expand
 from trainyard.errors import ConfigError, InvalidRunConfigException
@@ -52,6 +53,7 @@ def test_golden(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_published_schemas(name: str, version: str) -> None:
     """Strictly: no unknown field, no wrong type. JobSets and Volcano jobs by the Jobs and pods in them."""
+    need("kubernetes_validate")
     import kubernetes_validate
 
     if name == "gang" and version < "1.37":
@@ -208,6 +210,7 @@ def test_overlays() -> None:
 
 
 def test_an_overlay_from_a_file(tmp_path: Path) -> None:
+    need("lightkube")  # which brings the reader of YAML
     path = tmp_path / "overlay.yaml"
     path.write_text("spec:\n  nodeSelector:\n    pool: gpu\n")
     made = request(app(role(metadata={"kubernetes": f"file://{path}"})))

@@ -27,3 +27,8 @@ def normalize(name: str) -> str:
 def make_unique(name: str, string_length: int = 0) -> str:
     """Return ``name-suffix``, with a random suffix of this length (the default if it is 0)."""
     return f"{normalize(name)}-{random_id(string_length or SUFFIX_LENGTH)}"
+
+
+def is_made_here(text: str) -> bool:
+    """Tell whether a name looks like one of `make_unique`."""
+    return re.fullmatch(rf"[a-z0-9][a-z0-9-]*-[{ALPHABET}]{{{SUFFIX_LENGTH}}}", text) is not None

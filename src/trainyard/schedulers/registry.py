@@ -26,6 +26,7 @@ else:
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "local_cwd": "trainyard.schedulers.local.scheduler",
     "local_docker": "trainyard.schedulers.docker.scheduler",
+    "lsf": "trainyard.schedulers.lsf.scheduler",
     "sge": "trainyard.schedulers.sge.scheduler",
     "aws_batch": "trainyard.schedulers.aws.batch.scheduler",
     "aws_sagemaker": "trainyard.schedulers.aws.sagemaker.scheduler",

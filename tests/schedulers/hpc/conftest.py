@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import backends
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from trainyard.schedulers.hpc import ssh
 
@@ -62,6 +63,7 @@ class LoginNode:
             "StrictModes no\n"
             f"AuthorizedKeysFile {directory}/user.pub\nPasswordAuthentication no\nLogLevel VERBOSE\n"
             f"PidFile {directory}/sshd.pid\nAcceptEnv FAKE_QUEUE\nMaxSessions 50\n"
+            f"SetEnv HOME={directory}\n"  # the start-up files of the user's shell are not the test's matter
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -136,8 +138,7 @@ def use_config(directory: Path, monkeypatch: pytest.MonkeyPatch, hosts: dict[str
 @pytest.fixture
 def login_node(tmp_path, monkeypatch) -> Iterator[LoginNode]:
     """A login node that ssh knows as ``login1``."""
-    if os.geteuid() != 0 or shutil.which("sshd", path="/usr/sbin") is None:
-        pytest.skip("needs sshd and root")
+    backends.need("sshd")
     node = LoginNode(tmp_path / "login1")
     use_config(tmp_path, monkeypatch, {"login1": node.config})
     yield node

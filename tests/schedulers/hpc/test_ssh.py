@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from tests import backends
 from tests.schedulers.hpc.conftest import LoginNode, forget_connections, use_config, wait_until
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from trainyard.errors import BackendError, ConfigError, UnreachableError
@@ -69,6 +70,7 @@ def test_all_commands_share_one_connection(login_node):
 
 
 def test_a_jump_host_is_used_as_the_configuration_says(tmp_path, monkeypatch):
+    backends.need("sshd")
     gate, node = LoginNode(tmp_path / "gate"), LoginNode(tmp_path / "inner")
     try:
         use_config(tmp_path, monkeypatch, {"gate": gate.config, "inner": node.config + "ProxyJump gate\n"})
@@ -126,6 +128,7 @@ print("second", commands.run(["echo", "hi"]).text.strip())
 
 
 def test_a_secret_is_asked_for_on_the_terminal_once(tmp_path, monkeypatch):
+    backends.need("sshd")
     node = LoginNode(tmp_path / "login1", passphrase="open sesame")
     try:
         use_config(tmp_path, monkeypatch, {"login1": node.config})

@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 class TestSge(SchedulerConformance):
     cfg: ClassVar[dict[str, Any]] = {"pe": "mpi", "memory": ""}
-    image = "none"
     resource = Resource(cpu=1, gpu=0, memMB=64)
     combined_is_exact = False
     time_resolution = 3.0

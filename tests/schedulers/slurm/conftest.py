@@ -87,7 +87,7 @@ def jobs(slurm):
 def own_slurm(monkeypatch):
     """A Slurm of this test's own, which it may fill or break."""
     backends.need("slurm")
-    with private_cluster() as cluster:
+    with private_cluster(credential_seconds=10) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
         yield cluster
 

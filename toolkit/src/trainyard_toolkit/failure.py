@@ -264,7 +264,7 @@ def _leave_message(fields: dict[str, Any]) -> None:
     message.update({key: fields[key] for key in wanted if fields.get(key) is not None})
     text = json.dumps(message, ensure_ascii=False)
     if len(text.encode("utf-8", "replace")) > REASON_LIMIT:
-        text = json.dumps({"message": message["message"][:200]}, ensure_ascii=True)
+        text = json.dumps({"message": message["message"][:200]}, ensure_ascii=False)
     _write(path, text)
 
 

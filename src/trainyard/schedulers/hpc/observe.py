@@ -44,7 +44,7 @@ def describe(
         app_id=app_id,
         state=state,
         num_restarts=_restarts(native, job),
-        msg=reason or _failed_replica(roles) or _failed_script(job, state) or NONE,
+        msg=reason or _failed_replica(roles) or _failed_script(job, native, state) or NONE,
         structured_error_msg=first.structured_error_msg if first is not None else NONE,
         roles_statuses=roles,
         metadata=_metadata(native),
@@ -198,11 +198,14 @@ def _failed_replica(roles: Sequence[RoleStatus]) -> str:
     return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
 
 
-def _failed_script(job: SharedJob | None, state: AppState) -> str:
+def _failed_script(job: SharedJob | None, native: Sequence[NativeJob], state: AppState) -> str:
     """Return how the native script ended, if no replica says more; its output is in the job's folder."""
-    if state != AppState.FAILED or job is None or job.submission is None or not job.submission.code:
+    if state != AppState.FAILED:
         return ""
-    return f"the script of the job: {reason_of_exit(job.submission)}"
+    if job is not None and job.submission is not None and job.submission.code:
+        return f"the script of the job: {reason_of_exit(job.submission)}"
+    codes = [item.exit_code for item in native if item.exit_code]
+    return f"the script of the job: exit code {codes[-1]}" if codes else ""
 
 
 def _restarts(native: Sequence[NativeJob], job: SharedJob | None) -> int:

@@ -21,7 +21,7 @@ FRESH_SECONDS = 0.5
 FRESH_FACTOR = 5.0
 MOST_FRESH_SECONDS = 30.0
 #: So many ids are asked for by one command: command lines and servers have limits.
-CHUNK = 200
+CHUNK = 1000
 
 
 @dataclass

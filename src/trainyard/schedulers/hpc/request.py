@@ -14,6 +14,7 @@ from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, base_folder, job_folder
 from trainyard.schedulers.hpc.spread import SPREAD_SCRIPT, spread_script
+from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.limits import MOST_SECONDS
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import check_channels, grace_variables, output_of, specification
@@ -341,3 +342,13 @@ def _masked(text: str) -> str:
             line = f"export {match[1]}={REDACTED}"
         lines.append(line)
     return "\n".join(lines)
+
+
+def ignored_fields(backend: str, roles: Sequence[Role]) -> list[str]:
+    """Say which fields of roles have no effect where programs run on the nodes themselves."""
+    found = []
+    for role in roles:
+        names = [f"the image {role.image}"] if role.image not in ("", NO_IMAGE) else []
+        names += [f"resource.devices {', '.join(role.resource.devices)}"] if role.resource.devices else []
+        found += [f"role {role.name!r}: {backend} ignores {name}" for name in names]
+    return found

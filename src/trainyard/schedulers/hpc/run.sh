@@ -71,13 +71,16 @@ last_exit() { # last_exit NAME BEFORE: prints the exit record of the attempt bef
     [ "$2" -gt 0 ] && printf '%s' "$job/state/$1.$(($2 - 1)).exit"
 }
 
-go_on() { # go_on NAME: whether this link of a chain has anything to do
+go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
+    over=0
     [ ! -e "$job/cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
     number=0
     while [ -e "$job/state/$1.$number.start" ]; do number=$((number + 1)); done
     previous=$(last_exit "$1" "$number")
-    [ -z "$previous" ] || [ "$(value "$previous" why)" != ended ]
+    [ -n "$previous" ] && [ "$(value "$previous" why)" = ended ] || return 0
+    over=$(value "$previous" code)
+    return 1
 }
 
 # ---- signals: the first one says why the program has to stop
@@ -122,7 +125,7 @@ await() { # await: waits for $pid, through signals; leaves its exit code in $cod
 # ---- one submission
 
 run_job() {
-    go_on job || exit 0
+    go_on job || exit "${over:-0}"
     pid=
     watch_signals
     while :; do
@@ -130,7 +133,7 @@ run_job() {
         export TRAINYARD_ATTEMPT="$attempt"
         [ -z "$rank0" ] || export TRAINYARD_RANK0="$rank0"
         : >"$job/state/stop.$attempt"
-        record "$job/state/job.$attempt.start" "host=$(hostname)" "pid=$$" "time=$(now)" "link=$link"
+        record "$job/state/job.$attempt.start" "host=$(uname -n)" "pid=$$" "time=$(now)" "link=$link"
         (umask "$mask" && exec "$@") &
         pid=$!
         send() { # what started the replicas must not be stopped before they are: they see the file
@@ -161,7 +164,7 @@ run_replica() {
     fi
     name="$role-$index"
     given=$attempt
-    [ -n "$given" ] || go_on "$name" || exit 0
+    [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
     mkdir -p "$job/logs/$name"
     pid=
     watch_signals
@@ -191,7 +194,7 @@ index_of() { # index_of EXPRESSION
 run_attempt() {
     log="$job/logs/$name/$attempt"
     record "$job/state/$name.$attempt.start" \
-        "host=$(hostname)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
+        "host=$(uname -n)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
     : >>"$log.out"
     : >>"$log.err"
     (
@@ -212,7 +215,7 @@ run_attempt() {
     await
     kill "$indexer" 2>/dev/null
     note_sizes
-    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(hostname)"
+    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(uname -n)"
 }
 
 enter() { # enter COMMAND...
@@ -232,7 +235,7 @@ export_names() { # what every program of the attempt finds in its environment
 
 find_rank0() { # prints where the first replica of the role runs
     first=${rank0:-${TRAINYARD_RANK0:-}}
-    if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(hostname); fi
+    if [ -z "$first" ] && [ "$index" = 0 ]; then first=$(uname -n); fi
     if [ -z "$first" ] && [ -z "$given" ]; then first=localhost; fi # it does not work with the others
     tries=0
     while [ -z "$first" ] && [ "$tries" -lt 600 ]; do

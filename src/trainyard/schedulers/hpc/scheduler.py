@@ -247,6 +247,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         info.app_id = app_id
         return info
 
+    def make_dryrun(
+        self, app: AppDef, cfg: Any, workspace: Workspace | str | None = None
+    ) -> AppDryRunInfo[Any]:
+        """Make the request; what has no effect is also said when the job is submitted."""
+        info = super().make_dryrun(app, cfg, workspace)
+        info.warnings = [*info.warnings, *info.request.warnings]
+        return info
+
     def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others, by the queue itself."""
         options: list[str] = []
@@ -529,6 +537,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         for host, items in by_host.items():
             try:
                 self.storage(host).remove([folder for _, folder in items])
+                self._query(host).forget([app_id for app_id, _ in items])
             except TrainyardError as error:
                 results.update({app_id: error for app_id, _ in items})
         return results
@@ -604,5 +613,7 @@ def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k
         if role == role_name and 0 <= k < count:
             return number + k
         number += count
-    known = ", ".join(f"{role}/0-{count - 1}" for role, count in layout)
+    known = ", ".join(
+        f"{role}/0" if count == 1 else f"{role}/0 to {role}/{count - 1}" for role, count in layout
+    )
     raise ConfigError(f"the job {app_id} has no replica {role_name}/{k}", hint=f"It has {known}.")

@@ -73,7 +73,7 @@ while read -r host role index <&4; do
     else
         (
             trap '' TERM INT HUP USR1 USR2 XCPU
-            "$@" "$host" "sh $(quote "$job/run.sh") replica --attempt $attempt --rank0 $(quote "$rank0") $(quote "$role") $index" 3>&- 4<&- </dev/null
+            "$@" "$host" "TRAINYARD_WARNING_SIGNALS=$(quote "${TRAINYARD_WARNING_SIGNALS:-}") sh $(quote "$job/run.sh") replica --attempt $attempt --rank0 $(quote "$rank0") $(quote "$role") $index" 3>&- 4<&- </dev/null
             code=$?
             # how the program ended is in its record; START may have lost it
             record="$job/state/$role-$index.$attempt.exit"

@@ -287,8 +287,8 @@ class ApiServer:
         if status == 401:
             return KubernetesAccessError(
                 f"the API server {connection.server} refuses the credentials of the context "
-                f"{connection.context}: {message}",
-                hint="They may have expired: log in again with the tool that made the kubeconfig; "
+                f"{connection.context} (have they expired?): {message}",
+                hint="Log in again with the tool that made the kubeconfig; "
                 "`kubectl auth whoami` asks the same server.",
                 status=status,
                 reason=reason,

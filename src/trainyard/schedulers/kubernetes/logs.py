@@ -77,6 +77,7 @@ class PodBoard:
         self._gone: dict[str, dict[str, Any]] = {}
         self._objects = {names.name_of(each): each for each in job.objects}
         self._is_gone = False
+        self._is_settled = not follow
         self._listed = [False, False]
         self._stop = threading.Event()
         self._watches: list[Watch] = []
@@ -141,7 +142,24 @@ class PodBoard:
         else:
             known[names.name_of(item)] = item
 
+    def settle(self) -> None:
+        """List the pods of a job that is over once more: the watch of the pods may lag behind the job's."""
+        with self.changed:
+            if self._is_settled:
+                return
+        job = self.job
+        pods, _ = job.server.items(core_path("pods", job.namespace), labelSelector=selector([job.name]))
+        with self.changed:
+            self._note(0, "LIST", pods)
+            self._is_settled = True
+            self.changed.notify_all()
+
     # ---- asked with `changed` held
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything is known that ever will be, if the job is over."""
+        return self._is_settled
 
     def attempts(self, place: tuple[int, int]) -> list[dict[str, Any]]:
         """Return the pods of a replica, the oldest first, those that are gone included."""
@@ -233,6 +251,7 @@ class _ReplicaReader:
         self._stopped = stopped
         self._clock = clock or Clock()
         self._response: Any = None
+        self._memories: dict[str, _Memory] = {}
 
     def close(self) -> None:
         """End a read that is in progress, from another thread."""
@@ -266,14 +285,20 @@ class _ReplicaReader:
     def _next(self, done: set[PodRun]) -> PodRun | None:
         """Wait for an attempt that has begun and was not read; None if there will be none."""
         board = self._board
-        with board.changed:
-            while not self._stopped.is_set():
+        while not self._stopped.is_set():
+            with board.changed:
                 if board.error is not None:
                     raise board.error
                 found = next((each for each in self._begun() if each not in done), None)
-                if found is not None or not self._query.should_tail or board.is_over(self._place):
+                if found is not None or not self._query.should_tail:
                     return found
-                board.changed.wait()
+                is_over = board.is_over(self._place)
+                if is_over and board.is_settled:
+                    return None
+                if not is_over:
+                    board.changed.wait()
+            if is_over:
+                board.settle()
         return None
 
     def _begun(self) -> Iterator[PodRun]:
@@ -302,7 +327,8 @@ class _ReplicaReader:
 
     def _read(self, attempt: PodRun) -> None:
         board = self._board
-        memory = _Memory()
+        # of the pod, as a container that was restarted meanwhile may have answered for the one before
+        memory = self._memories.setdefault(attempt.uid, _Memory())
         backoff = Backoff(0.25, 10.0, clock=self._clock, stop=self._stopped)
         path = core_path("pods", board.job.namespace, attempt.pod, "log")
         with board.changed:
@@ -317,6 +343,7 @@ class _ReplicaReader:
                 "sinceTime": memory.since() or _since(self._query),
             }
             try:
+                memory.begin(attempt.restart)
                 whole, lines = self._read_once(path, params, memory)
             except KubernetesError as error:
                 if error.status == 404 or (error.status == 400 and ended):  # no pod, or no log of it any more
@@ -353,7 +380,6 @@ class _ReplicaReader:
         Returns whether it ended properly, and how many new lines came.
         """
         count = 0
-        memory.begin()
         with self._board.job.server.stream(path, silence=SILENCE, **params) as response:
             self._response = response
             try:
@@ -436,12 +462,14 @@ class _Memory:
         self._partial = b""
         self._seen_again = True
         self._oldest = ""
+        self._restart = 0
 
-    def begin(self) -> None:
-        """Expect the recent lines again."""
+    def begin(self, restart: int = 0) -> None:
+        """Expect the recent lines again, unless another container of the pod has written them."""
         self._partial = b""
         self._expected = self._counts.copy()
-        self._seen_again = not self.last
+        self._seen_again = not self.last or restart != self._restart
+        self._restart = restart
         self._oldest = self._recent[0] if self._recent else ""
 
     def since(self) -> str:

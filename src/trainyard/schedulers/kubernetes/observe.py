@@ -332,8 +332,16 @@ def group_pods(pods: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[dic
         if place is not None:
             groups.setdefault(place, []).append(pod)
     for group in groups.values():
-        group.sort(key=lambda pod: (str(pod["metadata"].get("creationTimestamp") or ""), names.name_of(pod)))
+        group.sort(key=_age)
     return groups
+
+
+def _age(pod: Mapping[str, Any]) -> tuple[str, bool, str, bool, str]:
+    """Return what sorts pods by their beginning, of which the cluster keeps no more than the second."""
+    created = str((pod.get("metadata") or {}).get("creationTimestamp") or "")
+    ended = str(last_end(pod).get("finishedAt") or "")
+    succeeded = (pod.get("status") or {}).get("phase") == "Succeeded"  # after which no other is made
+    return created, not ended, ended, succeeded, names.name_of(pod)
 
 
 def _replica(

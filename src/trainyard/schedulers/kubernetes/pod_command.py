@@ -66,11 +66,7 @@ def run_in_pod(
             finally:
                 channel.close()
     except WebSocketUpgradeError as error:
-        response = error.response
-        refusal = server.refusal(response.status_code, response.read(), response.headers)
-        if refusal.status == 403:
-            refusal.hint = "exec needs the verbs get and create on pods/exec."
-        raise refusal from None
+        raise _refusal(server, path, params, error.response.status_code) from None
     except httpx2.HTTPError as error:
         raise server.translated(error) from None
     if channel.error is not None:
@@ -79,6 +75,20 @@ def run_in_pod(
             hint="The command may still run there.",
         )
     return _exit_code(channel.status, name, words, is_shell=not command)
+
+
+def _refusal(server: ApiServer, path: str, params: list[tuple[str, str]], status: int) -> KubernetesError:
+    """Return why no WebSocket was opened, from the answer to a plain request."""
+    try:
+        server.request("GET", path, attempts=1, **dict(params))
+    except KubernetesError as error:
+        if error.status == status:
+            if status == 403:
+                error.hint = "exec needs the verbs get and create on pods/exec."
+            return error
+    return KubernetesError(
+        f"the API server opened no connection to the container: HTTP {status}", status=status
+    )
 
 
 def _exit_code(status: dict[str, Any], name: str, words: list[str], *, is_shell: bool) -> int:

@@ -164,15 +164,11 @@ def _of_volcano(job: Mapping[str, Any]) -> KubeReason:
     code = _PHASES.get(phase, RUNNING)
     if code == CANCELLED:
         message = names.annotations_of(job).get(names.NOTE_CANCELLED) or message
-    known = phase in ("Running", "Completed") or (phase == "Failed" and message)
-    return KubeReason(
-        code,
-        message
-        if known or not message
-        else f"{phase}: {message}"
-        if phase not in _PHASES
-        else message or phase,
-    )
+    if phase not in _PHASES:
+        message = f"{phase}: {message}" if message else phase
+    elif not message and code in (WAITING, FAILED):
+        message = phase
+    return KubeReason(code, message)
 
 
 # ---- pods

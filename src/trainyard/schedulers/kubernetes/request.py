@@ -140,7 +140,7 @@ class _ObjectPlan:
             app.name,
             self.parts,
             self.counts,
-            in_jobset=kind == JOBSET or self.may_be_jobset,
+            in_jobset=kind != JOB or self.may_be_jobset,  # whose names of pods are longer
             per_role=self.in_roles,
         )
         self.app_id = names.make_app_id(opts.namespace, self.name)

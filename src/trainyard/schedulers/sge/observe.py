@@ -54,7 +54,7 @@ class Details(NamedTuple):
     errors: list[str]
 
 
-class Ending(NamedTuple):
+class AccountedRun(NamedTuple):
     """One run of a job or task, from the accounting."""
 
     native_id: str
@@ -209,8 +209,12 @@ def summary(messages: Iterable[str]) -> list[str]:
 # ---- qacct
 
 
-def parse_accounting(text: str) -> list[Ending]:
-    """Read `qacct -j`, oldest first. Tasks that a parallel job started on its other hosts are left out."""
+def parse_accounting(text: str) -> list[AccountedRun]:
+    """Read `qacct -j`, oldest first.
+
+    What a parallel job started on its other hosts has records, too; qacct of 8.1.9 does not tell them from
+    the job's, which is the last one.
+    """
     endings = []
     for block in re.split(r"^=+\s*$", text, flags=re.M):
         fields = {
@@ -223,7 +227,7 @@ def parse_accounting(text: str) -> list[Ending]:
         failed, _, words = fields.get("failed", "0").partition(":")
         deleted_by = fields.get("deleted_by", "NONE")
         endings.append(
-            Ending(
+            AccountedRun(
                 fields["jobnumber"],
                 fields.get("jobname", ""),
                 int(fields["taskid"]) if fields.get("taskid", "").isdigit() else None,
@@ -240,13 +244,13 @@ def parse_accounting(text: str) -> list[Ending]:
     return endings
 
 
-def ended_jobs(endings: Iterable[Ending]) -> dict[str, NativeJob]:
+def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
     """Return the jobs whose accounting says how they ended, by native id.
 
     Runs that were followed by another one, after exit code 99 for example, count as restarts. A job of which
     nothing else is there has not ended.
     """
-    grouped: dict[str, dict[int | None, list[Ending]]] = {}
+    grouped: dict[str, dict[int | None, list[AccountedRun]]] = {}
     for ending in endings:
         grouped.setdefault(ending.native_id, {}).setdefault(ending.task, []).append(ending)
     found = {}
@@ -275,7 +279,7 @@ def ended_jobs(endings: Iterable[Ending]) -> dict[str, NativeJob]:
             submitted_at=runs[0].submitted_at,
             started_at=min(filter(None, (run.started_at for run in runs)), default=None),
             ended_at=max(filter(None, (run.ended_at for run in runs)), default=None),
-            restarts=max(len(each) for each in tasks.values()) - 1,
+            restarts=max(sum(run.failed in RESCHEDULED for run in each) for each in tasks.values()),
             by_time_limit=by_limit,
             replicas={
                 task - 1: NativeReplica(verdicts[task][0], "", run.exit_code, run.host, verdicts[task][1])
@@ -286,7 +290,7 @@ def ended_jobs(endings: Iterable[Ending]) -> dict[str, NativeJob]:
     return found
 
 
-def verdict(ending: Ending) -> tuple[AppState, str, bool]:
+def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
     """Return the state of a run that has ended, why, and whether a limit ended it."""
     if ending.deleted_by:
         return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
@@ -300,7 +304,7 @@ def verdict(ending: Ending) -> tuple[AppState, str, bool]:
         from trainyard.system.processes import signal_name
 
         return AppState.FAILED, f"killed by {signal_name(ending.exit_code - 128)}", False
-    return AppState.FAILED, f"exit code {ending.exit_code}", False
+    return AppState.FAILED, "", False  # its replicas say more than the exit code
 
 
 # ---- texts

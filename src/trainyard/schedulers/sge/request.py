@@ -7,7 +7,7 @@ import shlex
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
-from trainyard.schedulers.hpc.request import JobPlan
+from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
 from trainyard.schedulers.hpc.spread import HOSTS, spread_command
 from trainyard.schedulers.sge.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
 from trainyard.specs.app import Role
@@ -49,7 +49,7 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
     if seconds is not None:
         directives.add("-l", f"h_rt={seconds}")
         warning = seconds - int(opts.grace_period)
-        if warning > 0:
+        if 0 < warning < seconds:
             directives.add("-l", f"s_rt={warning}")
     is_array = opts.array and plan.replicas > 1
     is_gang = plan.replicas > 1 and not is_array
@@ -63,7 +63,7 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
         directives.add("-t", f"1-{plan.replicas}")
         directives.add("-tc", opts.max_running)
     directives.add_native(opts.native)
-    plan.warnings += directives.warnings()
+    plan.warnings += [*ignored_fields("sge", roles), *directives.warnings()]
     script = ["#!/bin/sh", *directives.lines(), "", *_body(plan, opts, is_array=is_array, is_gang=is_gang)]
     return ["qsub", "-terse"], "\n".join(script) + "\n"
 

@@ -6,7 +6,7 @@ import builtins
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, UnknownAppException
 from trainyard.schedulers.base import Check, Dependency
@@ -14,6 +14,7 @@ from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
+from trainyard.schedulers.ids import is_made_here
 from trainyard.schedulers.sge.options import SgeOpts
 from trainyard.specs.status import AppState, is_terminal
 
@@ -107,21 +108,16 @@ class SgeScheduler(HpcScheduler):
         from trainyard.schedulers.sge.request import job_name
 
         listed = self._listed(commands, {number for ref in refs for number in ref.native_ids})
-        names: dict[str, builtins.list[str]] = {}
-        for number, item in listed.items():
-            names.setdefault(item.app_id, []).append(number)
-        asked = {ref.app_id: ref.native_ids or names.get(job_name(ref.app_id), []) for ref in refs}
-        missing = [n for numbers in asked.values() for n in numbers if n not in listed]
-        nameless = [job_name(app_id) for app_id, numbers in asked.items() if not numbers]
-        ended = self._ended(commands, missing, nameless)
-        for ending in ended.values():
-            names.setdefault(ending.app_id, []).append(ending.native_id)
+        named: dict[str, builtins.list[NativeJob]] = {}
+        for item in listed.values():
+            named.setdefault(item.app_id, []).append(item)
+        ended = self._ended(commands, [n for ref in refs for n in ref.native_ids if n not in listed])
         found = {}
-        for app_id, numbers in asked.items():
-            numbers = numbers or names.get(job_name(app_id), [])
-            items = [listed.get(n) or ended[n] for n in numbers if n in listed or n in ended]
+        for ref in refs:
+            items = [listed.get(n) or ended[n] for n in ref.native_ids if n in listed or n in ended]
+            items = items if ref.native_ids else named.get(job_name(ref.app_id), [])
             if items:
-                found[app_id] = items
+                found[ref.app_id] = items
         return found
 
     def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
@@ -135,8 +131,9 @@ class SgeScheduler(HpcScheduler):
         if answer.code == 0:
             for number, item in ended_jobs(parse_accounting(answer.text)).items():
                 jobs.setdefault(number, item)
-        for item in jobs.values():
-            item.app_id = app_id_of(item.app_id)
+        for item in jobs.values():  # what has ended is ours if its folder is there: it may have been deleted
+            name = app_id_of(item.app_id)
+            item.app_id = name if is_made_here(name) and not is_terminal(item.state) else ""
         return list(jobs.values())
 
     def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
@@ -157,20 +154,18 @@ class SgeScheduler(HpcScheduler):
             details = self._parsed(observe.parse_details, self._ask(commands, command))
         return observe.native_jobs(rows, details)
 
-    def _ended(
-        self, commands: Commands, numbers: Iterable[str], names: Sequence[str]
-    ) -> dict[str, NativeJob]:
+    def _ended(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
         """Return what the accounting has of jobs; what it lacks, or cannot be read, is missing."""
         from trainyard.schedulers.sge.observe import ended_jobs, parse_accounting
 
         missing = [number for number in numbers if number not in self._endings]
-        if missing or names:
-            one = [*missing, *names]
-            which = ["-j", one[0]] if len(one) == 1 else ["-o", self._user(commands), "-j"]
+        if missing:
+            which = ["-j", *missing] if len(missing) == 1 else ["-o", self._user(commands), "-j"]
             answer = commands.run(["qacct", *which])
             if answer.code == 0:
-                self._endings.update(ended_jobs(parse_accounting(answer.text)))
-        return {number: item for number, item in self._endings.items() if is_terminal(item.state)}
+                found = ended_jobs(parse_accounting(answer.text))
+                self._endings.update({number: found[number] for number in missing if number in found})
+        return self._endings
 
     def _ask(self, commands: Commands, command: Sequence[str]) -> str:
         return self.ask(commands, command, "ask Grid Engine for jobs", hint=_ENVIRONMENT_HINT)

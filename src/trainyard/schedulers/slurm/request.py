@@ -33,10 +33,19 @@ if TYPE_CHECKING:
     from trainyard.schedulers.slurm.options import SlurmOpts
     from trainyard.specs.app import Role
 
-#: What a job gets of the environment that it is submitted in: what says who and where the user is. Slurm
-#: keeps the
-#: environment of a job, so nothing else of it, such as credentials, may get there.
-EXPORTED = "HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH"
+#: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
+#: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the
+#: nodes run the user's login scripts first (--get-user-env), and a slow one delays or requeues the job.
+CLEAN_ENVIRONMENT = """\
+for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
+    case $name in
+    HOME | USER | LOGNAME | SHELL | PATH | LANG | LC_* | TZ | MODULEPATH | MODULESHOME | LD_LIBRARY_PATH) ;;
+    KRB5CCNAME | SLURM_CONF | SLURM_CLUSTERS | SBATCH_* | MUNGE_*) ;;
+    *) command unset "$name" 2>/dev/null ;;
+    esac
+done
+exec "$@"
+"""
 #: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
 WARNING_SIGNAL = "USR1"
 #: Jobs with a shorter time limit, in minutes, are not warned.
@@ -127,7 +136,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
         "job-name": plan.app_id,
         "output": posixpath.join(folder, name),
         "open-mode": "append",
-        "export": EXPORTED,
+        "export": "ALL",
         ("requeue" if opts.requeue else "no-requeue"): None,
         "comment": opts.comment,
         "mail-user": opts.mail_user,

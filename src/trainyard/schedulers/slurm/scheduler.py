@@ -159,6 +159,14 @@ class SlurmScheduler(HpcScheduler):
         """Tell whether srun has pyxis's options."""
         return "--container-image" in commands.run(["srun", "--help"]).text
 
+    def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
+        """Send a script to Slurm without what this environment has of secrets; returns the job's id."""
+        from trainyard.schedulers.slurm.request import CLEAN_ENVIRONMENT
+
+        return super().submit_natively(
+            commands, ["sh", "-c", CLEAN_ENVIRONMENT, *command[:1], *command], script
+        )
+
     def parse_submitted(self, text: str) -> str:
         """Return the job's id in what ``sbatch --parsable`` printed: ``ID`` or ``ID;CLUSTER``."""
         for line in reversed(text.splitlines()):

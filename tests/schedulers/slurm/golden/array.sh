@@ -2,7 +2,7 @@
 #SBATCH --job-name=APP
 #SBATCH --output=/shared/jobs/APP/logs/slurm-%A_%a.out
 #SBATCH --open-mode=append
-#SBATCH --export=HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH
+#SBATCH --export=ALL
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@120
 #SBATCH --array=0-49%8

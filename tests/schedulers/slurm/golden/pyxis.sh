@@ -2,7 +2,7 @@
 #SBATCH --job-name=APP
 #SBATCH --output=/shared/jobs/APP/logs/slurm-%j.out
 #SBATCH --open-mode=append
-#SBATCH --export=HOME,USER,LOGNAME,SHELL,PATH,LANG,TZ,MODULEPATH
+#SBATCH --export=ALL
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@60
 #SBATCH --nodes=1

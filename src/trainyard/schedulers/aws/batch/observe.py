@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from trainyard.schedulers.aws.batch.replicas import (
     original_command,
 )
 from trainyard.schedulers.aws.batch.rules import node_range
+from trainyard.schedulers.aws.batch_jobs import JustSubmitted, seconds_of
 from trainyard.schedulers.aws.session import AwsSession, SessionPool
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse
 from trainyard.specs.app import Role
@@ -222,8 +222,8 @@ def _replica_status(place: ReplicaRef, detail: dict[str, Any]) -> ReplicaStatus:
         exit_code=exit_code(detail) if ended else None,
         reason=reason.text,
         restarts=max(starts_of(detail) - 1, 0),
-        started_at=_seconds(detail.get("startedAt")),
-        ended_at=_seconds(detail.get("stoppedAt")) if ended else None,
+        started_at=seconds_of(detail.get("startedAt")),
+        ended_at=seconds_of(detail.get("stoppedAt")) if ended else None,
     )
 
 
@@ -250,10 +250,6 @@ def _host(detail: Mapping[str, Any]) -> str:
         if interface.get("privateIpv4Address"):
             return str(interface["privateIpv4Address"])
     return ""
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return milliseconds / 1000 if milliseconds else None
 
 
 def _roles(job: Mapping[str, Any]) -> list[Role]:
@@ -296,9 +292,6 @@ def _resource(container: Mapping[str, Any]) -> Resource:
 
 Job = dict[str, Any]
 
-#: How long Batch may take to show a job that it has accepted.
-SETTLING_SECONDS = 60.0
-
 
 class JobFinder:
     """Finds jobs by app id, and keeps the sessions to reach them.
@@ -318,7 +311,7 @@ class JobFinder:
         self.sessions = SessionPool(clients, configured)
         self._recall = recall
         self._known: dict[str, JobRef] = {}
-        self._submitted_at: dict[str, float] = {}
+        self.just_submitted = JustSubmitted()
 
     def session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
         """Return the session for these options."""
@@ -336,7 +329,7 @@ class JobFinder:
     def remember(self, app_id: str, ref: JobRef) -> None:
         """Remember where a job is that was just submitted."""
         self._known[app_id] = ref
-        self._submitted_at[app_id] = time.monotonic()
+        self.just_submitted.add(app_id)
 
     def session_and_id(self, app_id: str) -> tuple[AwsSession, str]:
         """Return session and Batch's id of a job that was found or submitted before."""
@@ -361,10 +354,10 @@ class JobFinder:
             for job_id, job in describe_jobs(self.sessions.get(region, profile), ids).items():
                 found[ids[job_id]] = job
         for app_id in app_ids:
-            if found[app_id] is None and not self.is_fresh(app_id):
+            if found[app_id] is None and app_id not in self.just_submitted:
                 found[app_id] = self._find_by_name(app_id, refs.get(app_id))
         for app_id in [app_id for app_id in found if found[app_id] is not None]:
-            self._submitted_at.pop(app_id, None)
+            self.just_submitted.remove(app_id)
         return {app_id: None if _is_deleted(job) else job for app_id, job in found.items()}
 
     def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
@@ -382,11 +375,6 @@ class JobFinder:
             region, profile = (ref.region, ref.profile) if ref else ("", "")
             self._known[app_id] = JobRef(job_id, region, profile, arn)
         return job
-
-    def is_fresh(self, app_id: str) -> bool:
-        """Tell whether this process submitted the job so recently that Batch may not show it yet."""
-        submitted = self._submitted_at.get(app_id)
-        return submitted is not None and time.monotonic() - submitted < SETTLING_SECONDS
 
 
 def _is_deleted(job: Job | None) -> bool:

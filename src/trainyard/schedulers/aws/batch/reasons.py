@@ -50,7 +50,6 @@ STATE_OF_REASON: dict[str, AppState] = {
 }
 
 #: The status reason of jobs that we, or TorchX, cancelled.
-CANCELLED_BY = "cancelled by {user} with trainyard"
 _OUR_CANCELLING = re.compile(r"cancelled by .+ with trainyard$|killed via torchx CLI$")
 
 # Patterns of the job's status reason, and of the container's reason. The first match counts.

@@ -14,6 +14,7 @@ from trainyard.schedulers.aws.batch import names, observe
 from trainyard.schedulers.aws.batch.names import JobRef
 from trainyard.schedulers.aws.batch.observe import JobFinder
 from trainyard.schedulers.aws.batch.replicas import CONTAINER
+from trainyard.schedulers.aws.batch_jobs import cancelled_by
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import (
     Check,
@@ -30,7 +31,7 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
 from trainyard.schedulers.code_in_images import CodeInImages
-from trainyard.specs.status import AppState, is_terminal
+from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         parents = {}
         for item in dependencies:
             found = self._jobs.find(item.app_id)
-            if found is None and not self._jobs.is_fresh(item.app_id):
+            if found is None and item.app_id not in self._jobs.just_submitted:
                 raise UnknownAppException(f"AWS Batch does not know the job {item.app_id!r}")
             session, job_id = self._jobs.session_and_id(item.app_id)
             parents[item.app_id] = (job_id, session.region)
@@ -192,7 +193,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         """Return the state of a job and its replicas, and why it waits."""
         found = self._jobs.find(app_id)
         if found is None:
-            return self._just_submitted(app_id)
+            return self._jobs.just_submitted.describe(app_id)
         session, job = found
         response = observe.app_response(app_id, job, observe.describe_replicas(session, job))
         if job.get("status") == "RUNNABLE":
@@ -204,7 +205,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         """Describe several jobs, a hundred per call, without the replicas of jobs that have several."""
         jobs = self._jobs.find_many(builtins.list(app_ids))
         return {
-            app_id: self._just_submitted(app_id) if job is None else _brief(app_id, job)
+            app_id: self._jobs.just_submitted.describe(app_id) if job is None else _brief(app_id, job)
             for app_id, job in jobs.items()
         }
 
@@ -227,7 +228,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
-        return self._jobs.find(app_id) is not None or self._jobs.is_fresh(app_id)
+        return self._jobs.find(app_id) is not None or app_id in self._jobs.just_submitted
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, polling only the job and not its replicas."""
@@ -263,11 +264,13 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         open_ones = {}
         for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
             is_open = (
-                self._jobs.is_fresh(app_id) if job is None else not is_terminal(observe.app_state(job)[0])
+                app_id in self._jobs.just_submitted
+                if job is None
+                else not is_terminal(observe.app_state(job)[0])
             )
             if is_open:
                 open_ones[app_id] = self._jobs.session_and_id(app_id)
-        return {**wanted, **terminate_all(open_ones, _cancelled_by())}
+        return {**wanted, **terminate_all(open_ones, cancelled_by())}
 
     def cancel(self, app_id: str) -> None:
         """Ask the job to stop; does nothing if it has ended or does not exist.
@@ -281,11 +284,11 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
             if is_terminal(observe.app_state(job)[0]):
                 return
             job_id = job["jobId"]
-        elif self._jobs.is_fresh(app_id):
+        elif app_id in self._jobs.just_submitted:
             session, job_id = self._jobs.session_and_id(app_id)
         else:
             return
-        session.call("batch", "TerminateJob", jobId=job_id, reason=_cancelled_by())
+        session.call("batch", "TerminateJob", jobId=job_id, reason=cancelled_by())
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the job's logs, and mark it as deleted."""
@@ -346,11 +349,6 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
 
     # ---- parts
 
-    def _just_submitted(self, app_id: str) -> DescribeAppResponse | None:
-        if not self._jobs.is_fresh(app_id):
-            return None
-        return DescribeAppResponse(app_id, AppState.SUBMITTED, msg="AWS Batch does not show it yet")
-
     def _why_waiting(self, session: AwsSession, job: Job) -> str:
         from trainyard.schedulers.aws.batch.reasons import QueueInspector
 
@@ -369,13 +367,6 @@ def _brief(app_id: str, job: Job) -> DescribeAppResponse:
     alone = observe.kind_of(job) == CONTAINER
     replicas = [(observe.replicas_of(job)[0], job)] if alone else None
     return observe.app_response(app_id, job, replicas)
-
-
-def _cancelled_by() -> str:
-    from trainyard.schedulers.aws.batch.reasons import CANCELLED_BY
-    from trainyard.system.identity import user_name
-
-    return CANCELLED_BY.format(user=user_name())
 
 
 def create_scheduler(

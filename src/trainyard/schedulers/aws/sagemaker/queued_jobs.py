@@ -15,19 +15,16 @@ from typing import Any
 
 from trainyard.parallel import for_all
 from trainyard.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
+from trainyard.schedulers.aws.batch_jobs import JustSubmitted, cancelled_by, seconds_of
 from trainyard.schedulers.aws.sagemaker import names, observe, reasons
 from trainyard.schedulers.aws.sagemaker.logs import Runs, read_runs
 from trainyard.schedulers.aws.sagemaker.observe import PAGE_SIZE, describe_job, tags_of
 from trainyard.schedulers.aws.session import AwsSession
 from trainyard.schedulers.base import DescribeAppResponse, ListAppResponse, LogBlock, LogQuery, not_ended
 from trainyard.specs.status import AppState, is_terminal
-from trainyard.system.identity import user_name
 
 ServiceJob = Mapping[str, Any]
 
-#: How long Batch may take until it shows a job that it has accepted.
-SETTLING_SECONDS = 60.0
-CANCELLED_BY = "cancelled by {user} with trainyard"
 #: A page of a queue's list holds a hundred jobs. It is read if it replaces at least this many calls.
 WORTH_A_PAGE = 4
 _NOT_FOUND = re.compile(r"not found|does not exist|doesn't exist|no such|cannot find", re.I)
@@ -59,12 +56,12 @@ class QueuedJobs:
         self._session_of = session_of
         self._recall = recall
         self._ids: dict[str, str] = {}
-        self._submitted_at: dict[str, float] = {}
+        self._just_submitted = JustSubmitted()
 
     def remember(self, app_id: str, job_id: str) -> None:
         """Keep Batch's id of a job that was submitted just now."""
         self._ids[app_id] = job_id
-        self._submitted_at[app_id] = time.monotonic()
+        self._just_submitted.add(app_id)
 
     def _id(self, app_id: str) -> str:
         if app_id not in self._ids:
@@ -86,18 +83,18 @@ class QueuedJobs:
         service = _describe_service_job(session, job_id)
         if service is None:
             return None
-        self._submitted_at.pop(app_id, None)
+        self._just_submitted.remove(app_id)
         return None if names.TAG_DELETED in (service.get("tags") or {}) else service
 
     def exists(self, app_id: str) -> bool:
         """Tell whether a job of this id exists."""
-        return self.find(app_id) is not None or self._is_fresh(app_id)
+        return self.find(app_id) is not None or app_id in self._just_submitted
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what Batch says of a job, and SageMaker of its last attempt."""
         service = self.find(app_id)
         if service is None:
-            return self._just_submitted(app_id)
+            return self._just_submitted.describe(app_id)
         return describe(app_id, service, self._training(app_id, service))
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
@@ -118,7 +115,7 @@ class QueuedJobs:
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
                 if service is None or names.TAG_DELETED in (service.get("tags") or {}):
-                    result[app_id] = self._just_submitted(app_id)
+                    result[app_id] = self._just_submitted.describe(app_id)
                 else:
                     result[app_id] = brief(app_id, service)
         return result
@@ -130,27 +127,18 @@ class QueuedJobs:
         waits = service.get("status") in ("SUBMITTED", "PENDING", "RUNNABLE")
         return None if training is None or (waits and reasons.is_over(training)) else training
 
-    def _is_fresh(self, app_id: str) -> bool:
-        submitted = self._submitted_at.get(app_id)
-        return submitted is not None and time.monotonic() - submitted < SETTLING_SECONDS
-
-    def _just_submitted(self, app_id: str) -> DescribeAppResponse | None:
-        if not self._is_fresh(app_id):
-            return None
-        return DescribeAppResponse(app_id, AppState.SUBMITTED, msg="AWS Batch does not show it yet")
-
     # ---- ending
 
     def cancel(self, app_id: str) -> None:
         """Ask a job to end, in whatever state it is; does nothing if it has ended or does not exist."""
         service = self.find(app_id)
         job_id = self._id(app_id)
-        if (service is None and not (job_id and self._is_fresh(app_id))) or (service and _is_over(service)):
+        if (service is None and not (job_id and app_id in self._just_submitted)) or (
+            service and _is_over(service)
+        ):
             return
         try:
-            self._session_of(app_id).call(
-                "batch", "TerminateServiceJob", jobId=job_id, reason=CANCELLED_BY.format(user=user_name())
-            )
+            self._session_of(app_id).call("batch", "TerminateServiceJob", jobId=job_id, reason=cancelled_by())
         except AwsError as error:
             if error.code != "ClientException" or not _ENDED.search(error.message):
                 raise
@@ -192,7 +180,7 @@ class QueuedJobs:
             if found is None:
                 raise AwsError(f"AWS Batch does not show the job {job_id} any more")
             ends = {_name_of(each): each.get("stoppedAt") for each in found.get("attempts") or []}
-            attempts = {name: _seconds(ends.get(name)) for name in training_jobs(found)}
+            attempts = {name: seconds_of(ends.get(name)) for name in training_jobs(found)}
             return attempts, _is_over(found)
 
         return read_runs(session, {replica: hosts[replica] for replica in replicas}, runs, query)
@@ -377,10 +365,6 @@ def _facts(service: ServiceJob) -> dict[str, str]:
     return {key: str(value) for key, value in facts.items() if value not in (None, "")}
 
 
-def _seconds(milliseconds: Any) -> float | None:
-    return milliseconds / 1000 if milliseconds else None
-
-
 # ---- lists
 
 
@@ -474,7 +458,10 @@ def _rows(
             name = job["jobName"]
             title = own.get(names.TAG_APP_NAME) or name.rpartition("-")[0] or name
             row = ListAppResponse(names.app_id(queue, name), _state_of(job), name=title)
-            row.submitted_at, row.ended_at = _seconds(job.get("createdAt")), _seconds(job.get("stoppedAt"))
+            row.submitted_at, row.ended_at = (
+                seconds_of(job.get("createdAt")),
+                seconds_of(job.get("stoppedAt")),
+            )
             rows.append(row)
     return rows
 

@@ -78,7 +78,7 @@ class AttachedContainer:
         self._handles_sigterm = True
         #: The container's first process on this machine and the program's, or 0.
         self._first_pid = self._pid = 0
-        self._file: LogCopy | None = None
+        self._file: ContainerLogFile | None = None
         self._reader: threading.Thread | None = None
 
     def start(self, definition: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class AttachedContainer:
                 self._pid = self._first_pid = int(self._state()["Pid"])
             except (EngineError, EngineUnavailableError):
                 pass
-        self._file = LogCopy(self._log_path)
+        self._file = ContainerLogFile(self._log_path)
         self._reader = threading.Thread(target=self._copy_log, args=(self._file,), daemon=True)
         self._reader.start()
 
@@ -221,7 +221,7 @@ class AttachedContainer:
 
     # ---- its log
 
-    def _copy_log(self, file: LogCopy) -> None:
+    def _copy_log(self, file: ContainerLogFile) -> None:
         """Copy the log while it grows, and then its end, which the daemon may not send to a follower."""
         cursor, joiner = Cursor(), LineJoiner()
         try:
@@ -244,7 +244,7 @@ class AttachedContainer:
             file.close()
 
 
-class LogCopy:
+class ContainerLogFile:
     """The file that a log is copied to.
 
     While the disk is full it waits: until there is room, or until the time that `give_up_after` sets.

@@ -1,0 +1,90 @@
+"""Options of LSF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigError
+from trainyard.schedulers.hpc.options import HpcOpts
+from trainyard.specs.options import option
+
+#: What an amount of memory is counted for.
+PER_JOB, PER_CORE, PER_HOST = "job", "core", "host"
+COUNTED = (PER_JOB, PER_CORE, PER_HOST)
+
+
+@dataclass
+class LsfOpts(HpcOpts):
+    """How a job runs on LSF."""
+
+    queue: str | None = option("queues that may run the job (-q)", default=None)
+    project: str | None = option("project that it is counted for (-P)", default=None)
+    group: str | None = option("job group (-g), such as /team/nightly", default=None)
+    app: str | None = option(
+        "application profile (-app), for example one that starts containers", default=None
+    )
+    time: str | None = option(
+        "time limit (-W), as MINUTES or HOURS:MINUTES; grace_period before it, the program is asked to stop "
+        "(-wa, -wt). By default the queue's",
+        default=None,
+    )
+    mem_per: str = option(
+        "what the site counts -M and rusage[mem] for: host (LSF's default), job, or core "
+        "(where RESOURCE_RESERVE_PER_TASK is set)",
+        default=PER_HOST,
+    )
+    mem_limit: bool = option("make the memory also a limit (-M), beside a reservation (rusage)", default=True)
+    gpu_mode: str | None = option(
+        "more of the -gpu requirement, such as mode=exclusive_process or gmodel=NVIDIAA100", default=None
+    )
+    resources: str | None = option(
+        "resource requirement beside ours (-R), such as select[type==X86_64]", default=None
+    )
+    array: bool = option(
+        "run the replicas independently, as an array job; by default they run together and know each other",
+        default=False,
+    )
+    max_running: int | None = option(
+        "so many replicas of an array run at a time (the array's %M)", default=None
+    )
+    requeue: str | None = option(
+        "exit codes after which LSF runs the job again (-Q), such as '137' or 'all ~0 ~1'", default=None
+    )
+    native: list[str] | None = option(
+        "more lines for the script, as for #BSUB: '-x', '-sla gold'", default=None
+    )
+    omit: list[str] | None = option(
+        "options that the site forbids and that are left out of the script: '-M', '-R rusage', '-wa', ...",
+        default=None,
+    )
+    lsf_queue: str | None = option("queue, by the name that TorchX gave it", default=None)
+    jobdir: str | None = option("shared_dir, by the name that TorchX gave it", default=None, sends="to")
+    container_workdir: str | None = option("workdir, by the name that TorchX gave it", default=None)
+    host_network: bool = option(
+        "accepted for the sake of TorchX: programs run on the host and always have its network", default=False
+    )
+    shm_size: str | None = option(
+        "of TorchX, which ran containers. Refused: programs run on the host and have its /dev/shm",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        problems = []
+        for old, new in _RENAMED.items():
+            value = getattr(self, old)
+            if value is None:
+                continue
+            if getattr(self, new) not in (None, value):
+                problems.append(f"{old}={value} and {new}={getattr(self, new)} contradict each other")
+            setattr(self, new, value)
+        if self.shm_size not in (None, TORCHX_SHM_SIZE):
+            problems.append(
+                f"shm_size={self.shm_size}: programs run on the host, with all of its /dev/shm; leave it out"
+            )
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+
+#: What TorchX asked for by default, which means nothing here.
+TORCHX_SHM_SIZE = "64m"
+_RENAMED = {"lsf_queue": "queue", "jobdir": "shared_dir", "container_workdir": "workdir"}

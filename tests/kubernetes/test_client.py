@@ -1,0 +1,388 @@
+"""The API server's requests, watches and errors, and what kubeconfigs say."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends import need
+from tests.kubernetes.stub import Stub, failure
+from trainyard.backoff import Clock
+from trainyard.errors import AccessError, ConfigError
+from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError, Watch
+from trainyard.schedulers.kubernetes.kubeconfig import connect
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(autouse=True)
+def client() -> None:
+    need("lightkube")
+
+
+class Quick(Clock):
+    """Does not wait, and remembers how long it was asked to."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.slept.append(seconds)
+        return event.wait(0)
+
+
+@pytest.fixture
+def clock() -> Quick:
+    return Quick()
+
+
+@pytest.fixture
+def server(stub: Stub, tmp_path: Path, clock: Quick) -> Any:
+    with closing(ApiServer("", stub.kubeconfig(tmp_path / "kubeconfig"), clock)) as made:
+        yield made
+
+
+def pod(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "status": {"phase": "Pending"}}
+
+
+# ---- requests
+
+
+def test_pages(server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
+    for number in range(5):
+        stub.put("pods", pod(f"pod-{number}"))
+    items, version = server.items(PODS)
+    assert [each["metadata"]["name"] for each in items] == [f"pod-{number}" for number in range(5)]
+    assert version == str(stub.version)
+    assert len(stub.requests) == 3
+
+
+def test_a_list_that_expires_between_pages_is_read_again(
+    server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.PAGE_SIZE", 2)
+    for number in range(5):
+        stub.put("pods", pod(f"pod-{number}"))
+    stub.faults = lambda method, path, params: (
+        (410, failure(410, "Expired", "the provided continue parameter is too old"), {})
+        if params.get("continue")
+        else None
+    )
+    assert len(server.items(PODS)[0]) == 5
+
+
+def test_patience_is_what_the_server_asks_for(server: ApiServer, stub: Stub, clock: Quick) -> None:
+    answers = [(429, failure(429, "TooManyRequests", "slow down"), {"Retry-After": "7"})]
+    stub.faults = lambda *request: answers.pop() if answers else None
+    assert server.items(PODS)[0] == []
+    assert clock.slept == [7.0]
+
+
+def test_a_dropped_connection_is_made_again(server: ApiServer, stub: Stub) -> None:
+    faults = ["drop", "drop"]
+    stub.faults = lambda *request: faults.pop() if faults else None
+    assert server.items(PODS)[0] == []
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_errors_of_the_server_are_repeated_and_then_raised(
+    server: ApiServer, stub: Stub, status: int, clock: Quick
+) -> None:
+    stub.faults = lambda *request: (
+        status,
+        failure(status, "InternalError", "etcdserver: leader changed"),
+        {},
+    )
+    with pytest.raises(KubernetesError, match="leader changed") as caught:
+        server.get(PODS)
+    assert caught.value.exit_code == 4
+    assert len(clock.slept) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "hint"),
+    [
+        (
+            403,
+            'jobs.batch "a" is forbidden: exceeded quota: gpus, requested: 8, used: 8, limited: 8',
+            "quota",
+        ),
+        (403, 'admission webhook "validate.kyverno.svc-fail" denied the request: no team label', "policy"),
+        (403, 'admission webhook "validation.gatekeeper.sh" denied the request: [limits] no', "policy"),
+        (403, 'pods "a" is forbidden: violates PodSecurity "baseline:latest": privileged', "privileged"),
+        (403, 'pods "a" is forbidden: no PriorityClass with name x was found', "priorityclasses"),
+        (400, 'strict decoding error: unknown field "spec.template.spec.schedulingGroup"', "older"),
+        (422, 'Job.batch "a" is invalid: spec.template.spec.containers[0].image: Required value', ""),
+    ],
+)
+def test_refusals_keep_the_servers_words(
+    server: ApiServer, stub: Stub, status: int, message: str, hint: str
+) -> None:
+    stub.faults = lambda *request: (status, failure(status, "Forbidden", message), {})
+    with pytest.raises(KubernetesError) as caught:
+        server.create(PODS, pod("a"))
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert not isinstance(caught.value, AccessError)
+    assert len(stub.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "refuses the credentials of the context stub"), (403, "cannot list")]
+)
+def test_missing_rights(server: ApiServer, stub: Stub, status: int, said: str) -> None:
+    message = 'pods is forbidden: User "me" cannot list resource "pods" in API group ""'
+    stub.faults = lambda *request: (status, failure(status, "Forbidden", message), {})
+    with pytest.raises(AccessError, match=said):
+        server.get(PODS)
+
+
+def test_an_address_at_which_nobody_answers(tmp_path: Path, clock: Quick) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    path = write(tmp_path, server=f"http://127.0.0.1:{port}")
+    with (
+        closing(ApiServer("", path, clock)) as server,
+        pytest.raises(KubernetesError, match="cannot be reached") as caught,
+    ):
+        server.get("/version")
+    assert caught.value.status == 0
+    assert "VPN" in caught.value.hint
+
+
+def test_what_answers_is_no_api_server(server: ApiServer, stub: Stub) -> None:
+    class Html(dict[str, Any]):
+        pass
+
+    stub.extra["/login"] = Html()
+    real = json.dumps
+
+    def page(value: Any, *args: Any, **kwargs: Any) -> str:
+        return "<html>login</html>" if isinstance(value, Html) else real(value, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.kubernetes.stub.json.dumps", page)
+        with pytest.raises(KubernetesError, match="does not answer like an API server"):
+            server.get("/login")
+
+
+# ---- watches
+
+
+def names_in(event: tuple[str, Any]) -> Any:
+    kind, item = event
+    return [each["metadata"]["name"] for each in item] if kind == "LIST" else (kind, item["metadata"]["name"])
+
+
+def test_a_watch_begins_with_a_list_and_goes_on_with_changes(server: ApiServer, stub: Stub) -> None:
+    stub.put("pods", pod("a", app="x"))
+    stub.put("pods", pod("other", app="y"))
+    watch = Watch(server, PODS, {"labelSelector": "app=x"}, threading.Event())
+    events = watch.events()
+    assert names_in(next(events)) == ["a"]
+    stub.put("pods", pod("b", app="x"))
+    stub.remove("pods", "a")
+    assert [names_in(next(events)), names_in(next(events))] == [("ADDED", "b"), ("DELETED", "a")]
+    watch.close()
+
+
+def test_a_watch_that_breaks_off_goes_on_where_it_was(server: ApiServer, stub: Stub) -> None:
+    stub.put("pods", pod("a"))
+    stub.cut_watches = [1, 1]
+    watch = Watch(server, PODS, {}, threading.Event())
+    events = watch.events()
+    assert names_in(next(events)) == ["a"]
+    stub.put("pods", pod("b"))
+    assert names_in(next(events)) == ("ADDED", "b")
+    watch.close()
+    assert stub.cut_watches == []
+    assert sum("watch=true" not in each for each in stub.requests) == 1, "it was listed once"
+
+
+def test_a_watch_lists_again_after_410(server: ApiServer, stub: Stub) -> None:
+    stub.put("pods", pod("a"))
+    watch = Watch(server, PODS, {}, threading.Event())
+
+    events = watch.events()
+    assert names_in(next(events)) == ["a"]
+    stub.put("pods", pod("b"))
+    stub.compact()  # before the watch itself begins
+    assert names_in(next(events)) == ["a", "b"]
+    watch.close()
+
+
+def test_a_watch_reports_trouble_and_goes_on(server: ApiServer, stub: Stub, clock: Quick) -> None:
+    faults = [
+        (503, failure(503, "ServiceUnavailable", "down"), {}),
+        (500, failure(500, "InternalError", "oops"), {}),
+    ]
+    stub.faults = lambda method, path, params: faults.pop() if params.get("watch") and faults else None
+    troubles: list[str] = []
+    watch = Watch(server, PODS, {}, threading.Event(), clock)
+    events = watch.events(lambda error: troubles.append(error.message))
+    assert names_in(next(events)) == []
+    stub.put("pods", pod("b"))
+    assert names_in(next(events)) == ("ADDED", "b")
+    watch.close()
+    assert troubles == ["oops", "down"]
+
+
+def test_a_watch_does_not_survive_a_refusal(server: ApiServer, stub: Stub) -> None:
+    stub.faults = lambda *request: (403, failure(403, "Forbidden", "cannot watch"), {})
+    with pytest.raises(AccessError, match="cannot watch"):
+        list(Watch(server, PODS, {}, threading.Event()).events())
+
+
+# ---- kubeconfigs
+
+
+def write(folder: Path, name: str = "config", **settings: Any) -> str:
+    user = settings.pop("user", {"token": "t"})
+    context = settings.pop("context", "here")
+    content = {
+        "current-context": settings.pop("current", context),
+        "clusters": [
+            {"name": f"{context}-cluster", "cluster": {"server": "https://127.0.0.1:1", **settings}}
+        ],
+        "users": [{"name": f"{context}-user", "user": user}],
+        "contexts": [
+            {"name": context, "context": {"cluster": f"{context}-cluster", "user": f"{context}-user"}}
+        ],
+    }
+    path = folder / name
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path, "one", server="http://one")
+    second = write(tmp_path, "two", server="http://two", context="there")
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path}/missing:{second}")
+    assert connect("", "", 5).server == "http://one"
+    assert connect("there", "", 5).server == "http://two"
+    assert connect("", second, 5).context == "there"
+    with pytest.raises(ConfigError, match="no context 'ther'") as caught:
+        connect("ther", "", 5)
+    assert "there" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[1", "is not YAML"),
+        ("7", "is not a kubeconfig"),
+        ("{}", "no current context"),
+        (
+            '{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}]}',
+            "names the cluster 'b'",
+        ),
+        ('{"current-context": "a", "contexts": [{"name": "a", "context": {}}]}', "names no cluster"),
+    ],
+)
+def test_kubeconfigs_that_cannot_be_used(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        connect("", str(path), 5)
+
+
+def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(ConfigError, match="there is no kubeconfig"):
+        connect("", "", 5)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match="does not exist"):
+        connect("", "", 5)
+
+
+def test_certificates_that_are_missing(tmp_path: Path) -> None:
+    path = write(tmp_path, **{"certificate-authority": "ca.crt"})
+    with pytest.raises(ConfigError, match="cannot be used"):
+        connect("", path, 5)
+
+
+def plugin(folder: Path, script: str) -> dict[str, Any]:
+    path = folder / "get-token"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": str(path),
+            "interactiveMode": "Never",
+        }
+    }
+
+
+def credential(token: str, ends: float | None = None) -> str:
+    status: dict[str, Any] = {"token": token}
+    if ends is not None:
+        status["expirationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ends))
+    return json.dumps(
+        {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    )
+
+
+def test_tokens_of_a_plugin_are_kept_until_they_end_or_are_refused(stub: Stub, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    script = f"echo \"$KUBERNETES_EXEC_INFO\" >>{calls}; echo '{credential('abc', 3600)}'"
+    with closing(ApiServer("", stub.kubeconfig(tmp_path / "config", **plugin(tmp_path, script)))) as server:
+        server.get("/version")
+        server.get("/version")
+        assert len(calls.read_text().splitlines()) == 1
+        assert json.loads(calls.read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
+        refused = [(401, failure(401, "Unauthorized", "Unauthorized"), {})]
+        stub.faults = lambda *request: refused.pop() if refused else None
+        with pytest.raises(AccessError):  # the plug-in gives the same token again
+            server.get("/version")
+        assert len(calls.read_text().splitlines()) == 2
+
+
+def test_a_token_that_ends_soon_is_replaced(stub: Stub, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    script = f"echo x >>{calls}; echo '{credential('abc', 10)}'"
+    with closing(ApiServer("", stub.kubeconfig(tmp_path / "config", **plugin(tmp_path, script)))) as server:
+        server.get("/version")
+        server.get("/version")
+    assert len(calls.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "said"),
+    [
+        ("echo 'session expired' >&2; exit 1", AccessError, "ended with 1: session expired"),
+        ("echo hello", AccessError, "printed no ExecCredential"),
+    ],
+)
+def test_plugins_that_fail(
+    stub: Stub, tmp_path: Path, script: str, error: type[Exception], said: str
+) -> None:
+    with (
+        closing(ApiServer("", stub.kubeconfig(tmp_path / "config", **plugin(tmp_path, script)))) as server,
+        pytest.raises(error, match=said),
+    ):
+        server.get("/version")
+
+
+def test_a_plugin_that_is_not_installed(stub: Stub, tmp_path: Path) -> None:
+    user = {"exec": {"command": "aws-nowhere", "installHint": "Install the AWS CLI."}}
+    with (
+        closing(ApiServer("", stub.kubeconfig(tmp_path / "config", **user))) as server,
+        pytest.raises(ConfigError, match="aws-nowhere cannot be started") as caught,
+    ):
+        server.get("/version")
+    assert caught.value.hint == "Install the AWS CLI."

@@ -1,0 +1,476 @@
+"""Submitting exactly once, cancelling, deleting, listing, entering; and trouble on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.jobs import app, role
+from tests.kubernetes.stub import Stub, failure
+from trainyard.errors import AccessError, ConfigError, UnknownAppException
+from trainyard.progress import Silent
+from trainyard.schedulers.base import Dependency
+from trainyard.schedulers.kubernetes.api_server import KubernetesError
+from trainyard.schedulers.kubernetes.names import ClusterJobRef
+from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
+from trainyard.specs import AppDef, AppState, RetryPolicy
+
+Scheduler = KubernetesScheduler
+
+
+def shell(script: str, **fields: Any) -> AppDef:
+    return app(role(entrypoint="sh", args=["-c", script], **fields))
+
+
+def name_of(app_id: str) -> str:
+    return app_id.partition(":")[2]
+
+
+# ---- submitting
+
+
+def test_replicas_see_what_they_are(stub: Stub, scheduler: Scheduler) -> None:
+    """The variables, the index in arguments, secrets, and texts that the kubelet would expand."""
+    script = 'echo "$TORCHX_REPLICA_IDX $TORCHX_RANK0_HOST ${TORCHX_JOB_ID##*/} $HF_TOKEN $SHARD $1 $2"'
+    job = app(
+        role(
+            entrypoint="sh",
+            args=["-c", script.replace("$", "$$"), "sh", "${replica_id}", "$(HOME)"],
+            env={"HF_TOKEN": "hf_abcdefghijklmnop", "SHARD": "shard-${replica_id}"},
+            num_replicas=2,
+        )
+    )
+    app_id = scheduler.submit(job, {})
+    response = scheduler.wait(app_id, 30)
+    assert response is not None
+    assert response.state is AppState.SUCCEEDED
+    name = name_of(app_id)
+    lines = ["".join(scheduler.log_iter(app_id, "trainer", k)).split() for k in (0, 1)]
+    assert lines[0] == ["0", "localhost", app_id, "hf_abcdefghijklmnop", "shard-0", "0", "$(HOME)"]
+    assert lines[1] == ["1", f"{name}-0.{name}", app_id, "hf_abcdefghijklmnop", "shard-1", "1", "$(HOME)"]
+
+
+def test_the_job_owns_what_was_made_for_it(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    job = app(role(num_replicas=2, env={"HF_TOKEN": "hf_abcdefghijklmnop"}), role("reader"))
+    name = name_of(scheduler.submit(job, {}))
+    uids = {each["metadata"]["uid"] for each in stub.all("jobs")}
+    assert len(uids) == 2
+    for plural in ("secrets", "services"):
+        [item] = stub.all(plural)
+        assert {owner["uid"] for owner in item["metadata"]["ownerReferences"]} == uids
+        assert {owner["kind"] for owner in item["metadata"]["ownerReferences"]} == {"Job"}
+    for role_name in ("trainer", "reader"):
+        stub.remove("jobs", f"{name}-{role_name}")
+    assert stub.all("secrets") == stub.all("services") == []
+
+
+@pytest.mark.parametrize("plural", ["services", "jobs"])
+def test_an_answer_that_is_lost_makes_no_second_job(stub: Stub, scheduler: Scheduler, plural: str) -> None:
+    stub.runs_pods = False
+    faults = ["lose answer"]
+    stub.faults = lambda method, path, params: (
+        faults.pop() if method == "POST" and path.endswith(plural) and faults else None
+    )
+    scheduler.submit(app(role(num_replicas=2)), {})
+    assert faults == []
+    assert len(stub.all("jobs")) == len(stub.all("services")) == 1
+
+
+def test_a_job_of_this_name_that_is_not_ours_is_left_alone(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    info = scheduler.submit_dryrun(app(), {})
+    scheduler.schedule(info)
+    with pytest.raises(KubernetesError, match="already exists"):
+        scheduler.schedule(info)
+    assert len(stub.all("jobs")) == 1
+
+
+def test_nothing_is_left_of_a_refused_job(stub: Stub, scheduler: Scheduler) -> None:
+    refusal = (403, failure(403, "Forbidden", 'admission webhook "policy" denied the request: no'), {})
+    stub.faults = lambda method, path, params: (
+        refusal if method == "POST" and path.endswith("/jobs") else None
+    )
+    with pytest.raises(KubernetesError, match='admission webhook "policy" denied the request: no'):
+        scheduler.submit(app(role(num_replicas=2, env={"HF_TOKEN": "hf_abcdefghijklmnop"})), {})
+    assert stub.objects == {}
+
+
+def test_the_server_checks_the_job_before_code_is_pushed(stub: Stub, scheduler: Scheduler) -> None:
+    info = scheduler.submit_dryrun(app(role(num_replicas=2)), {})
+    scheduler.check_before_shipping(info, Silent())
+    assert stub.objects == {}
+    assert sum("dryRun=All" in each and "fieldValidation=Strict" in each for each in stub.requests) == 2
+    stub.validate = lambda manifest: 'unknown field "spec.new"' if manifest["kind"] == "Job" else ""
+    with pytest.raises(KubernetesError, match=r'unknown field "spec\.new"'):
+        scheduler.check_before_shipping(info, Silent())
+    unchecked = scheduler.submit_dryrun(app(), {"validate_spec": False})
+    scheduler.check_before_shipping(unchecked, Silent())
+
+
+def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    refusal = (403, failure(403, "Forbidden", "cannot patch services"), {})
+    stub.faults = lambda method, path, params: refusal if method == "PATCH" else None
+    with pytest.warns(RuntimeWarning, match="will not go with its job by itself"):
+        scheduler.submit(app(role(num_replicas=2)), {})
+
+
+@pytest.mark.parametrize(
+    ("cfg", "said"),
+    [
+        ({"kind": "jobset"}, "has no JobSet"),
+        ({"queue": "default"}, "has no Volcano"),
+        ({"gang": True}, "PodGroups"),
+    ],
+)
+def test_what_the_cluster_lacks_is_said_before_anything_is_made(
+    stub: Stub, scheduler: Scheduler, cfg: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        scheduler.submit(app(role(num_replicas=2)), cfg)
+    assert stub.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [(["v1", "v1alpha2"], "v1alpha2"), (["v1", "v1beta1", "v1alpha3"], "v1beta1")],
+)
+def test_pod_groups_have_the_version_that_is_served(
+    stub: Stub, scheduler: Scheduler, versions: list[str], chosen: str
+) -> None:
+    """1.36 has v1alpha2, 1.37 v1beta1 and v1alpha3; v1 holds only PriorityClasses."""
+    stub.runs_pods = False
+    stub.groups["scheduling.k8s.io"] = versions
+    stub.extra["/apis/scheduling.k8s.io/v1"] = {"resources": [{"name": "priorityclasses"}]}
+    stub.extra[f"/apis/scheduling.k8s.io/{chosen}"] = {"resources": [{"name": "podgroups"}]}
+    name = name_of(scheduler.submit(app(role(num_replicas=2)), {"gang": True}))
+    [group] = stub.all("podgroups")
+    assert group["apiVersion"] == f"scheduling.k8s.io/{chosen}"
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    [job] = stub.all("jobs")
+    assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": name}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_kind_auto_is_a_jobset_where_there_is_jobset(stub: Stub, scheduler: Scheduler, there: bool) -> None:
+    stub.runs_pods = False
+    if there:
+        stub.groups["jobset.x-k8s.io"] = ["v1alpha2"]
+    app_id = scheduler.submit(app(role(num_replicas=2), role("reader")), {"kind": "auto"})
+    assert len(stub.all("jobsets")) == int(there)
+    assert len(stub.all("jobs")) == (0 if there else 2)
+    assert scheduler.exists(app_id)
+    with closing(create_scheduler("other")) as stranger:
+        assert stranger.exists(app_id), "without a history it is found by its label"
+
+
+def test_after_is_refused(scheduler: Scheduler, stub: Stub) -> None:
+    info = scheduler.submit_dryrun(app(), {})
+    with pytest.raises(ConfigError, match="dependsOn orders the roles of one JobSet"):
+        scheduler.depend_on(info, [Dependency("default:a", False)])
+
+
+# ---- ending
+
+
+def test_cancelling(stub: Stub, scheduler: Scheduler) -> None:
+    app_id = scheduler.submit(shell("echo up; exec sleep 100"), {})
+    stub.wait_for(lambda: stub.get("jobs", name_of(app_id))["status"].get("ready"))
+    scheduler.cancel(app_id)
+    response = scheduler.wait(app_id, 30)
+    assert response is not None
+    assert response.state is AppState.CANCELLED
+    assert "with trainyard" in response.msg
+    before = len(stub.requests)
+    scheduler.cancel(app_id)
+    assert not any(each.startswith("PATCH") for each in stub.requests[before:]), "it has ended"
+    scheduler.cancel("default:nothing-here")
+
+
+def test_a_queued_job_is_taken_out_of_its_queue(stub: Stub, scheduler: Scheduler) -> None:
+    stub.groups["kueue.x-k8s.io"] = ["v1beta2"]
+    app_id = scheduler.submit(app(), {"local_queue": "gpus"})
+    job = stub.get("jobs", name_of(app_id))
+    labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
+    stub.put("workloads", {"metadata": {"name": "w", "labels": labels}, "spec": {"active": True}})
+    stub.patch = _without_deadline(stub)  # type: ignore[method-assign]
+    scheduler.cancel(app_id)
+    assert stub.get("workloads", "w")["spec"]["active"] is False
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert response.state is AppState.CANCELLED
+
+
+def _without_deadline(stub: Stub) -> Any:
+    """A suspended Job's deadline does not count."""
+    from tests.kubernetes.stub import merge
+
+    def patch(plural: str, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+        item = stub.get(plural, name, namespace)
+        merge(item, change)
+        return stub.put(plural, item, "MODIFIED")
+
+    return patch
+
+
+def test_a_jobset_is_suspended_and_a_volcano_job_aborted(stub: Stub, scheduler: Scheduler) -> None:
+    stub.groups |= {
+        "jobset.x-k8s.io": ["v1alpha2"],
+        "batch.volcano.sh": ["v1alpha1"],
+        "bus.volcano.sh": ["v1alpha1"],
+    }
+    jobset = scheduler.submit(app(role(num_replicas=2, max_retries=1)), {"kind": "jobset"})
+    volcano = scheduler.submit(app(), {"queue": "default"})
+    assert scheduler.cancel_many([jobset, volcano]) == {jobset: None, volcano: None}
+    assert stub.get("jobsets", name_of(jobset))["spec"]["suspend"] is True
+    [command] = stub.all("commands")
+    assert command["action"] == "AbortJob"
+    assert command["target"]["name"] == name_of(volcano)
+    stub.change("vcjobs", name_of(volcano), state={"phase": "Aborted"})
+    stub.change("jobsets", name_of(jobset), conditions=[{"type": "Suspended", "status": "True"}])
+    found = scheduler.describe_many([jobset, volcano])
+    assert {app_id: each and each.state for app_id, each in found.items()} == {
+        jobset: AppState.CANCELLED,
+        volcano: AppState.CANCELLED,
+    }
+
+
+def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    app_ids = [scheduler.submit(app(), {}) for _ in range(130)]
+    before = len(stub.requests)
+    found = scheduler.describe_many(app_ids)
+    assert all(each is not None and each.state is AppState.PENDING for each in found.values())
+    assert len(stub.requests) - before == 2, "a hundred names a call"
+    for app_id in app_ids[:120]:
+        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
+    before = len(stub.requests)
+    results = scheduler.delete_many(app_ids)
+    assert len(stub.all("jobs")) == 10
+    assert sum(isinstance(error, ConfigError) for error in results.values()) == 10
+    deletions = [each for each in stub.requests[before:] if each.startswith("DELETE")]
+    assert len(deletions) == 2
+
+
+def test_deleting_takes_everything(stub: Stub, scheduler: Scheduler) -> None:
+    job = app(role(entrypoint="true", args=[], num_replicas=2, env={"HF_TOKEN": "hf_abcdefghijklmnop"}))
+    app_id = scheduler.submit(job, {})
+    scheduler.wait(app_id, 30)
+    scheduler.delete(app_id)
+    assert [key for key in stub.objects if key[0] != "events"] == []
+    assert scheduler.describe(app_id) is None
+    with pytest.raises(UnknownAppException):
+        list(scheduler.log_iter(app_id, "trainer"))
+
+
+def test_what_a_job_left_behind(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    kept = scheduler.submit(app(role(num_replicas=2)), {})
+    labels = {"trainyard/job": "lost-x"}
+    old = {"name": "lost-x", "labels": labels, "creationTimestamp": "2020-01-01T00:00:00Z"}
+    stub.put("services", {"metadata": old})
+    [leftover] = scheduler.leftovers({}, 60)
+    assert (leftover.name, leftover.app_id) == ("service lost-x", "default:lost-x")
+    scheduler.remove_leftovers({}, [leftover])
+    assert [each["metadata"]["name"] for each in stub.all("services")] == [name_of(kept)]
+
+
+def test_lists(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    stub.groups["jobset.x-k8s.io"] = ["v1alpha2"]
+    here = scheduler.submit(app(role(num_replicas=2), role("reader")), {})
+    there = scheduler.submit(app(), {"namespace": "team", "kind": "jobset"})
+    stub.put("jobs", {"apiVersion": "batch/v1", "metadata": {"name": "somebody-elses"}, "spec": {}})
+    assert [row.app_id for row in scheduler.list({})] == [here]
+    assert {row.app_id for row in scheduler.list({"namespace": "*"})} == {here, there}
+    assert [row.app_id for row in scheduler.list({"namespace": "team"})] == [there]
+    assert scheduler.list({"states": {AppState.FAILED}}) == []
+    assert scheduler.list({"since": 4e9}) == []
+
+
+# ---- waiting
+
+
+def test_waiting_is_watching(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+
+    def end() -> None:
+        stub.wait_for(lambda: any("watch=true" in each for each in stub.requests))
+        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    response = scheduler.wait(app_id, 30)
+    thread.join()
+    assert response is not None
+    assert response.state is AppState.SUCCEEDED
+
+
+def test_a_job_that_vanishes_while_it_is_waited_for_has_not_ended(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+
+    def vanish() -> None:
+        stub.wait_for(lambda: any("watch=true" in each for each in stub.requests))
+        stub.remove("jobs", name_of(app_id))
+
+    thread = threading.Thread(target=vanish)
+    thread.start()
+    assert scheduler.wait(app_id, 30) is None
+    thread.join()
+
+
+def test_waiting_for_a_limited_time(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+    response = scheduler.wait(app_id, 0.2)
+    assert response is not None
+    assert response.state is AppState.PENDING
+
+
+# ---- entering
+
+
+@pytest.fixture
+def running(stub: Stub, scheduler: Scheduler) -> str:
+    app_id = scheduler.submit(shell("exec sleep 100"), {})
+    stub.wait_for(lambda: stub.get("jobs", name_of(app_id))["status"].get("ready"))
+    return app_id
+
+
+def enter(scheduler: Scheduler, app_id: str, *command: str, stdin: bytes = b"", tmp_path: Path) -> Any:
+    """Run a command with this process's streams replaced; returns its code, stdout and stderr."""
+    saved = [os.dup(fd) for fd in range(3)]
+    out, err = tmp_path / "out", tmp_path / "err"
+    read, write = os.pipe()
+    os.write(write, stdin)
+    os.close(write)
+    try:
+        os.dup2(read, 0)
+        for fd, path in ((1, out), (2, err)):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(file, fd)
+            os.close(file)
+        code = scheduler.execute(app_id, "trainer", 0, command, tty=False)
+    finally:
+        os.close(read)
+        for fd, old in enumerate(saved):
+            os.dup2(old, fd)
+            os.close(old)
+    return code, out.read_bytes(), err.read_bytes()
+
+
+def test_a_command_in_a_replica(running: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    found = enter(
+        scheduler, running, "sh", "-c", "cat; echo oh >&2; exit 7", stdin=b"in\x00put", tmp_path=tmp_path
+    )
+    assert found == (7, b"in\x00put", b"oh\n")
+
+
+def test_much_output_of_a_command(running: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    code, out, _ = enter(scheduler, running, "sh", "-c", "head -c 3000000 /dev/zero", tmp_path=tmp_path)
+    assert (code, len(out)) == (0, 3_000_000)
+
+
+def test_programs_that_are_not_there(running: str, scheduler: Scheduler, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no program 'no-such-program'"):
+        enter(scheduler, running, "no-such-program", tmp_path=tmp_path)
+
+
+def test_entering_without_the_permission(
+    running: str, scheduler: Scheduler, stub: Stub, tmp_path: Path
+) -> None:
+    refusal = (403, failure(403, "Forbidden", "cannot create resource pods/exec"), {})
+    stub.faults = lambda method, path, params: refusal if path.endswith("/exec") else None
+    with pytest.raises(AccessError, match="pods/exec") as caught:
+        enter(scheduler, running, "true", tmp_path=tmp_path)
+    assert "get and create on pods/exec" in caught.value.hint
+
+
+def test_replicas_that_cannot_be_entered(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+    with pytest.raises(ConfigError, match="does not run, so nothing can be started in it: it is PENDING"):
+        scheduler.execute(app_id, "trainer", 0, ["true"], tty=False)
+    with pytest.raises(UnknownAppException):
+        scheduler.execute("default:nothing", "trainer", 0, ["true"], tty=False)
+
+
+# ---- doctor, and the command line
+
+
+def test_doctor(stub: Stub, scheduler: Scheduler) -> None:
+    stub.objects["namespaces", "default", "default"] = {"metadata": {"name": "default"}}
+    stub.extra["/api/v1/namespaces/default"] = {"metadata": {"name": "default"}}
+    stub.groups["kueue.x-k8s.io"] = ["v1beta2"]
+    checks = {check.name: check for check in scheduler.doctor({"local_queue": "gpus"})}
+    assert checks["API server"].ok
+    assert "v1.37.0-stub" in checks["API server"].text
+    assert checks["permissions"].ok
+    assert checks["namespace"].ok
+    assert checks["local_queue"].ok is False
+    assert "Kueue (v1beta2)" in checks["queues"].text
+
+
+def run_cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, **env}
+    return subprocess.run(
+        [sys.executable, "-m", "trainyard", *words], env=environ, capture_output=True, text=True, timeout=50
+    )
+
+
+def test_an_unreachable_cluster_is_no_failure(stub: Stub, tmp_path: Path) -> None:
+    """Status is UNREACHABLE and ends with 4, a submission is an error, an expired login says so."""
+    stub.runs_pods = False
+    env = {"KUBECONFIG": stub.kubeconfig(tmp_path / "config"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    words = ("run", "-s", "kubernetes", "utils.echo", "--image", "alpine:3")
+    done = run_cli(*words, **env)
+    assert done.returncode == 0, done.stderr
+    handle = done.stdout.strip()
+    assert handle.startswith("kubernetes://")
+    answers = (401, failure(401, "Unauthorized", "Unauthorized"), {})
+    stub.faults = lambda *request: answers
+    done = run_cli("status", handle, **env)
+    assert done.returncode == 4
+    assert "refuses the credentials of the context stub (have they expired?)" in done.stdout
+    stub.faults = lambda *request: "drop"
+    done = run_cli("status", "--json", handle, **env)
+    assert (done.returncode, json.loads(done.stdout)["state"]) == (4, "UNREACHABLE")
+    done = run_cli(*words, **env)
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+    assert "cannot be reached" in done.stderr
+    stub.faults = lambda *request: None
+    done = run_cli("status", "--json", handle, **env)
+    assert json.loads(done.stdout)["state"] == "PENDING"
+
+
+def test_the_history_knows_where_a_job_is() -> None:
+    ref = ClusterJobRef("jobset", "prod", "/home/me/kube config")
+    assert ClusterJobRef.from_text(ref.to_text()) == ref
+
+
+def test_retries_of_single_replicas(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
+    marker = tmp_path / "tried"
+    script = f'[ "$TORCHX_REPLICA_IDX" = 0 ] || [ -e {marker} ] || {{ touch {marker}; exit 3; }}; echo done'
+    job = shell(script.replace("$", "$$"), num_replicas=2, max_retries=1, retry_policy=RetryPolicy.REPLICA)
+    app_id = scheduler.submit(job, {})
+    response = scheduler.wait(app_id, 30)
+    assert response is not None
+    assert response.state is AppState.SUCCEEDED
+    assert [replica.restarts for replica in response.roles_statuses[0].replicas] == [0, 1]
+    marker.unlink()
+    app_id = scheduler.submit(job, {"final_exit_codes": [3]})
+    response = scheduler.wait(app_id, 30)
+    assert response is not None
+    assert response.state is AppState.FAILED

@@ -1,0 +1,317 @@
+"""Logs of pods: each line once, whatever breaks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kubernetes.jobs import app, role
+from tests.kubernetes.stub import Stub, failure
+from trainyard.errors import AccessError
+from trainyard.schedulers.base import LogQuery
+from trainyard.schedulers.kubernetes.logs import _Memory, nanoseconds
+from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler
+
+
+class Pods:
+    """A job whose pods tests move by hand."""
+
+    def __init__(self, stub: Stub, scheduler: KubernetesScheduler, replicas: int = 1) -> None:
+        stub.runs_pods = False
+        self.stub = stub
+        self.scheduler = scheduler
+        self.app_id = scheduler.submit(app(role(num_replicas=replicas)), {})
+        self.job = self.app_id.partition(":")[2]
+
+    def pods(self, k: int = 0) -> list[dict[str, Any]]:
+        found = [pod for pod in self.stub.all("pods") if pod["spec"]["hostname"] == f"{self.job}-{k}"]
+        return sorted(found, key=lambda pod: int(pod["metadata"]["resourceVersion"]))
+
+    def state(self, pod: dict[str, Any], phase: str, restarts: int = 0, **state: Any) -> None:
+        status = {"name": "trainer", "restartCount": restarts, "state": state}
+        self.stub.change("pods", pod["metadata"]["name"], phase=phase, containerStatuses=[status])
+
+    def run(self, k: int = 0) -> dict[str, Any]:
+        pod = self.pods(k)[-1]
+        self.state(pod, "Running", running={"startedAt": "2026-01-01T00:00:00Z"})
+        return pod
+
+    def end(self, pod: dict[str, Any], code: int = 0, **more: Any) -> None:
+        self.stub.logs[pod["metadata"]["name"], 0].end()
+        end = {
+            "exitCode": code,
+            "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": "2026-01-01T00:00:09Z",
+            **more,
+        }
+        self.state(pod, "Failed" if code else "Succeeded", terminated=end)
+
+    def finish(self, kind: str = "Complete") -> None:
+        self.stub.change("jobs", self.job, conditions=[{"type": kind, "status": "True", "reason": "x"}])
+
+    def write(self, pod: dict[str, Any], *lines: str, at: str = "", restart: int = 0) -> None:
+        for line in lines:
+            self.stub.logs[pod["metadata"]["name"], restart].add(line.encode() + b"\n", at)
+
+    def read(self, *replicas: int, **query: Any) -> list[str]:
+        wanted = [("trainer", k) for k in replicas or (0,)]
+        blocks = self.scheduler.log_blocks(self.app_id, wanted, LogQuery(**query))
+        return [line for block in blocks for line in block.data.decode().splitlines()]
+
+
+@pytest.fixture
+def pods(stub: Stub, scheduler: KubernetesScheduler) -> Pods:
+    return Pods(stub, scheduler)
+
+
+def in_background(work: Any) -> Any:
+    """Call something in a thread; returns a function that waits for its result."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(30)
+        assert found, "it did not end"
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    return result
+
+
+def reads(pods: Pods, count: int) -> Any:
+    """Wait until so many reads of logs have begun."""
+    return pods.stub.wait_for(lambda: sum("/log?" in each for each in pods.stub.requests) >= count)
+
+
+def test_followed_from_before_the_start_to_the_end(pods: Pods) -> None:
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pod = pods.run()
+    pods.write(pod, "one", "two")
+    pods.end(pod)
+    pods.finish()
+    assert lines() == ["one", "two"]
+
+
+@pytest.mark.parametrize("cuts", [[40], [1], [200, 3, 90, 41], [36, 37, 38]])
+def test_connections_that_break_lose_and_double_nothing(pods: Pods, cuts: list[int]) -> None:
+    pod = pods.run()
+    pods.stub.cut_logs = list(cuts)
+    lines = in_background(lambda: pods.read(should_tail=True))
+    written = [f"line {number}" for number in range(20)]
+    pods.write(pod, *written)
+    reads(pods, len(cuts) + 1)
+    pods.end(pod)
+    pods.finish()
+    assert lines() == written
+
+
+def test_lines_of_the_same_moment(pods: Pods) -> None:
+    """A break between lines whose times are equal, some of which have equal texts too."""
+    pod = pods.run()
+    moment = "2026-01-01T00:00:01.000000001Z"
+    pods.write(pod, "a", "a", "b", "a", at=moment)
+    pods.stub.cut_logs = [3 * 33]
+    pods.end(pod)
+    pods.finish()
+    assert pods.read() == ["a", "a", "b", "a"]
+    assert pods.stub.cut_logs == []
+
+
+def test_lines_out_of_order(pods: Pods) -> None:
+    """The runtime stamps stdout and stderr apart, so times may go back a little."""
+    pod = pods.run()
+    stamps = ("05.000000001", "05.000000009", "05.000000004", "05.000000012")
+    for number, second in enumerate(stamps):
+        pods.write(pod, f"line {number}", at=f"2026-01-01T00:00:{second}Z")
+    pods.stub.cut_logs = [3 * 38]
+    pods.end(pod)
+    pods.finish()
+    assert pods.read() == [f"line {number}" for number in range(4)]
+
+
+def test_a_last_line_without_an_end(pods: Pods) -> None:
+    pod = pods.run()
+    pods.write(pod, "one")
+    pods.stub.logs[pod["metadata"]["name"], 0].add(b"no end")
+    pods.end(pod)
+    pods.finish()
+    blocks = pods.scheduler.log_blocks(pods.app_id, [("trainer", 0)], LogQuery())
+    assert b"".join(block.data for block in blocks) == b"one\nno end"
+
+
+def test_attempts_follow_each_other(pods: Pods) -> None:
+    first = pods.run()
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.write(first, "first")
+    pods.end(first, 1)
+    pods.stub.start_pod(pods.stub.get("jobs", pods.job), 0)
+    second = pods.run()
+    pods.write(second, "second")
+    pods.end(second)
+    pods.finish()
+    assert lines() == ["first", "second"]
+
+
+def test_a_container_that_was_restarted_in_its_pod(pods: Pods) -> None:
+    pod = pods.run()
+    name = pod["metadata"]["name"]
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.write(pod, "before")
+    reads(pods, 1)
+    pods.state(pod, "Running", restarts=1, running={"startedAt": "2026-01-01T00:00:05Z"})
+    pods.stub.logs[name, 0].end()
+    pods.write(pod, "after", restart=1)
+    pods.stub.logs[name, 1].end()
+    pods.state(pod, "Succeeded", restarts=1, terminated={"exitCode": 0})
+    pods.finish()
+    assert lines() == ["before", "after"]
+    assert any("previous=true" in each for each in pods.stub.requests)
+
+
+def test_replicas_are_read_at_the_same_time(stub: Stub, scheduler: KubernetesScheduler) -> None:
+    pods = Pods(stub, scheduler, replicas=3)
+    lines = in_background(lambda: pods.read(0, 1, 2, should_tail=True))
+    running = [pods.run(k) for k in range(3)]
+    for number, pod in enumerate(running):
+        pods.write(pod, f"replica {number}")
+    reads(pods, 3)
+    for pod in running:
+        pods.end(pod)
+    pods.finish()
+    assert sorted(lines()) == ["replica 0", "replica 1", "replica 2"]
+
+
+def test_a_rotated_log_is_warned_of(pods: Pods, caplog: pytest.LogCaptureFixture) -> None:
+    pod = pods.run()
+    pods.write(pod, *(f"old {number}" for number in range(3)), at="2026-01-01T00:00:05.000000001Z")
+    pods.stub.cut_logs = [39 * 3]
+    name = pod["metadata"]["name"]
+
+    def rotate(method: str, path: str, params: dict[str, str]) -> None:
+        if "sinceTime" in params and len(pods.stub.logs[name, 0].lines) == 4:
+            pods.stub.logs[name, 0].lines[:] = [("2026-01-01T00:01:00.000000001Z", b"new\n")]
+
+    pods.write(pod, "lost", at="2026-01-01T00:00:06.000000001Z")
+    pods.stub.faults = rotate
+    pods.end(pod)
+    pods.finish()
+    with caplog.at_level(logging.WARNING):
+        assert pods.read() == ["old 0", "old 1", "old 2", "new"]
+    assert "was rotated" in caplog.text
+
+
+def test_what_is_left_of_a_log_that_is_gone(pods: Pods) -> None:
+    pod = pods.run()
+    pods.end(pod, 1, message="the last line\n")
+    pods.finish("Failed")
+    gone = (404, failure(404, "NotFound", "the node is gone"), {})
+    pods.stub.faults = lambda method, path, params: gone if path.endswith("/log") else None
+    assert pods.read() == ["the last line"]
+
+
+def test_a_kubelet_that_does_not_answer_for_a_while(pods: Pods) -> None:
+    pod = pods.run()
+    pods.write(pod, "one")
+    faults = [(500, failure(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: refused"), {})] * 2
+    pods.stub.faults = lambda method, path, params: faults.pop() if path.endswith("/log") and faults else None
+    pods.end(pod)
+    pods.finish()
+    assert pods.read() == ["one"]
+
+
+def test_without_the_permission(pods: Pods) -> None:
+    pods.run()
+    refusal = (403, failure(403, "Forbidden", 'cannot get resource "pods/log"'), {})
+    pods.stub.faults = lambda method, path, params: refusal if path.endswith("/log") else None
+    with pytest.raises(AccessError, match="pods/log"):
+        pods.read()
+
+
+def test_a_pod_that_is_deleted_while_it_is_followed(pods: Pods) -> None:
+    pod = pods.run()
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.write(pod, "one")
+    reads(pods, 1)
+    pods.stub.logs[pod["metadata"]["name"], 0].end()
+    pods.stub.remove("pods", pod["metadata"]["name"])
+    pods.finish("Failed")
+    assert lines() == ["one"]
+
+
+def test_following_ends_when_the_job_is_deleted(pods: Pods) -> None:
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.stub.wait_for(lambda: sum("watch=true" in each for each in pods.stub.requests) >= 2)
+    pods.stub.remove("jobs", pods.job)
+    assert lines() == []
+
+
+def test_watches_are_compacted_while_a_log_is_followed(pods: Pods) -> None:
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.stub.wait_for(lambda: sum("watch=true" in each for each in pods.stub.requests) >= 2)
+    pod = pods.run()
+    pods.stub.compact()
+    pods.write(pod, "one")
+    pods.end(pod)
+    pods.finish()
+    pods.stub.compact()
+    assert lines() == ["one"]
+
+
+def test_since_is_asked_of_the_server_and_until_is_not(pods: Pods) -> None:
+    pod = pods.run()
+    for second in range(5):
+        pods.write(pod, f"at {second}", at=f"2026-01-01T00:00:0{second}.5Z")
+    pods.end(pod)
+    pods.finish()
+    found = pods.read(
+        since=datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC), until=datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)
+    )
+    assert found == ["at 1", "at 2"]
+    assert any("sinceTime=2026-01-01T00%3A00%3A01Z" in each for each in pods.stub.requests)
+    assert pods.read(last=2) == ["at 3", "at 4"]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    st.lists(st.integers(0, 900), max_size=6),
+    st.integers(1, 40),
+)
+def test_every_line_once_wherever_it_breaks(steps: list[int], cuts: list[int], piece: int) -> None:
+    """Lines up to 0.6 s apart, read in pieces, broken anywhere, and read again from `since`."""
+    moment, lines = 1_767_225_600_000, []
+    for number, step in enumerate(steps):
+        moment += step * 100
+        second, milli = divmod(moment, 1000)
+        stamp = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.{milli:03d}Z"
+        lines.append((stamp, f"line {number}\n".encode()))
+    memory, found = _Memory(), []
+    for cut in [*cuts, None]:
+        since = memory.since()
+        data = b"".join(at.encode() + b" " + text for at, text in lines if at[:19] >= since[:19])[:cut]
+        memory.begin()
+        for start in range(0, len(data), piece):
+            found += [text for _, text in memory.new_lines(data[start : start + piece])]
+        memory.forget_rest()
+    assert found == [text for _, text in lines]
+
+
+def test_nanoseconds() -> None:
+    assert nanoseconds("1970-01-01T00:00:01.000000002Z") == 1_000_000_002
+    assert nanoseconds("1970-01-01T01:00:00.5+01:00") == 500_000_000
+    assert nanoseconds("1970-01-01T00:00:01Z") == 1_000_000_000

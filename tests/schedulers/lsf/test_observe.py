@@ -1,0 +1,208 @@
+"""What LSF says, by its documents and by answers that users have published, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.schedulers.hpc.queries import NativeJob
+from trainyard.schedulers.lsf import observe
+from trainyard.specs import AppState, is_terminal
+
+NOW = time.mktime((2026, 3, 1, 12, 0, 0, 0, 0, -1))
+#: Written after answers of LSF 10.1 that users have published, escaped slashes and " L" included.
+ANSWER = r"""Cannot connect to LSF. Please wait ...
+Cannot connect to LSF. Please wait ...
+{
+  "COMMAND":"bjobs",
+  "JOBS":"5",
+  "RECORDS":[
+    {
+      "JOBID":"22005",
+      "JOBINDEX":"0",
+      "JOB_NAME":"echo-bcdfghjkmn",
+      "STAT":"DONE",
+      "EXEC_HOST":"4*tbi-cn019:tbi-cn020",
+      "EXIT_CODE":"",
+      "EXIT_REASON":"",
+      "PEND_REASON":"",
+      "SUBMIT_TIME":"Dec 28 19:56",
+      "START_TIME":"Dec 28 19:56",
+      "FINISH_TIME":"Dec 28 19:57 L",
+      "EXEC_CWD":"\/home\/me"
+    },
+    {
+      "JOBID":"31",
+      "JOBINDEX":"1",
+      "JOB_NAME":"arr-bcdfghjkmn[1]",
+      "STAT":"EXIT",
+      "EXEC_HOST":"a",
+      "EXIT_CODE":"3",
+      "EXIT_REASON":""
+    },
+    {
+      "JOBID":"31",
+      "JOBINDEX":"2",
+      "JOB_NAME":"arr-bcdfghjkmn[2]",
+      "STAT":"PEND",
+      "EXEC_HOST":"",
+      "EXIT_CODE":"",
+      "PEND_REASON":"The job array has reached its job slot limit;"
+    },
+    {
+      "JOBID":"77",
+      "ERROR":"Job <77> is not found"
+    },
+    {
+      "JOBID":"40",
+      "JOB_NAME":"new",
+      "STAT":"HIBERNATING",
+      "NEW_FIELD":{"a":1}
+    }
+  ]
+}
+"""
+
+
+def jobs(text: str) -> dict[str, NativeJob]:
+    return observe.native_jobs(observe.parse_jobs(text), NOW)
+
+
+def one(**fields: str) -> NativeJob:
+    record = {"JOBID": "1", "JOBINDEX": "0", "JOB_NAME": "x", **fields}
+    return jobs(json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [record]}))["1"]
+
+
+def test_a_published_answer() -> None:
+    found = jobs(ANSWER)
+    assert set(found) == {"22005", "31", "40"}
+    done = found["22005"]
+    assert (done.app_id, done.state, done.exit_code) == ("echo-bcdfghjkmn", AppState.SUCCEEDED, 0)
+    assert done.hosts == ["tbi-cn019", "tbi-cn020"]
+    assert done.submitted_at == time.mktime((2025, 12, 28, 19, 56, 0, 0, 0, -1))  # not in the future
+    assert done.ended_at == done.submitted_at + 60
+    array = found["31"]
+    assert (array.app_id, array.state) == ("arr-bcdfghjkmn", AppState.PENDING)
+    assert {k: (r.state, r.exit_code) for k, r in array.replicas.items()} == {
+        0: (AppState.FAILED, 3),
+        1: (AppState.PENDING, None),
+    }
+    assert array.reason == "The job array has reached its job slot limit"
+    assert (found["40"].state, found["40"].reason) == (AppState.UNKNOWN, "LSF says HIBERNATING")
+
+
+@pytest.mark.parametrize(
+    ("stat", "code", "said", "state", "words"),
+    [
+        ("PEND", "", "New job is waiting for scheduling;", AppState.PENDING, "New job is waiting"),
+        ("PSUSP", "", "", AppState.PENDING, "bresume"),
+        ("SSUSP", "", "", AppState.PENDING, "suspended by LSF"),
+        ("RUN", "", "", AppState.RUNNING, ""),
+        ("UNKWN", "", "", AppState.UNREACHABLE, "lost contact"),
+        ("ZOMBI", "", "", AppState.UNKNOWN, "may still run"),
+        ("EXIT", "3", "", AppState.FAILED, ""),
+        ("EXIT", "137", "", AppState.FAILED, "killed by SIGKILL"),
+        ("EXIT", "130", "TERM_OWNER: job killed by owner.", AppState.CANCELLED, "killed by owner"),
+        (
+            "EXIT",
+            "",
+            "TERM_ADMIN: job killed by root or LSF administrator",
+            AppState.CANCELLED,
+            "administrator",
+        ),
+        (
+            "EXIT",
+            "140",
+            "TERM_RUNLIMIT: job killed after reaching LSF run time limit",
+            AppState.FAILED,
+            "time limit",
+        ),
+        (
+            "EXIT",
+            "137",
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit",
+            AppState.FAILED,
+            "memory",
+        ),
+        ("EXIT", "1", "TERM_UNKNOWN: unknown reason", AppState.FAILED, "exit code 1: TERM_UNKNOWN"),
+    ],
+)
+def test_states_and_reasons(stat: str, code: str, said: str, state: AppState, words: str) -> None:
+    reason = {"PEND_REASON": said} if stat == "PEND" else {"EXIT_REASON": said}
+    job = one(STAT=stat, EXIT_CODE=code, **reason)
+    assert (job.state, job.native_state) == (state, stat)
+    assert words in job.reason
+    assert job.by_time_limit == ("RUNLIMIT" in said)
+
+
+@given(st.text(max_size=8).filter(lambda stat: stat not in ("DONE", "EXIT", "POST_DONE")))
+def test_only_documented_states_are_an_end(stat: str) -> None:
+    assert not is_terminal(one(STAT=stat).state)
+
+
+def test_what_is_no_answer() -> None:
+    for text in ("", "LSF is down. Please wait ...\n", "bjobs: Illegal option -- json\n"):
+        with pytest.raises(ValueError):
+            observe.parse_jobs(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Feb  3 04:05", (2026, 2, 3, 4, 5, 0)),
+        ("Feb  3 04:05:06 2024", (2024, 2, 3, 4, 5, 6)),
+        ("Tue Feb  3 04:05:06", (2026, 2, 3, 4, 5, 6)),
+        ("Oct 14 17:52 L", (2025, 10, 14, 17, 52, 0)),
+        ("-", None),
+        ("", None),
+    ],
+)
+def test_moments(text: str, expected: tuple[int, ...] | None) -> None:
+    assert observe.moment(text, NOW) == (None if expected is None else time.mktime((*expected, 0, 0, -1)))  # type: ignore[arg-type]
+
+
+#: Written after bhist(1) of LSF 10.1.
+HISTORY = """
+Job <1001>, Job Name <a-b>, User <me>, Project <default>, Command <sh>
+Tue Feb  3 15:45:10: Submitted from host <hostA>, to Queue <normal>, CWD <$HOME>;
+Tue Feb  3 15:45:11: Dispatched 2 Task(s) on Host(s) <hostB> <hostC>, Allocated 2 Slot(s);
+Tue Feb  3 15:45:11: Starting (Pid 12);
+Tue Feb  3 15:50:00: Done successfully. The CPU time used is 1.0 seconds;
+
+Summary of time in seconds spent in various states by  Tue Feb  3 15:50:00
+  PEND     PSUSP    RUN      USUSP    SSUSP    UNKWN    TOTAL
+  1        0        289      0        0        0        290
+------------------------------------------------------------------------------
+
+Job <1002>, Job Name <c>, User <me>, Project <default>, Command <sh>
+Tue Feb  3 15:45:10: Submitted from host <hostA>, to Queue <normal>, CWD <$HOME>;
+Tue Feb  3 15:45:11: Dispatched 1 Task(s) on Host(s) <hostB>;
+Tue Feb  3 15:46:00: Exited with exit code 140. The CPU time used is 1.0 seconds;
+Tue Feb  3 15:46:00: Completed <exit>; TERM_RUNLIMIT: job killed after reaching LSF run time limit;
+------------------------------------------------------------------------------
+
+Job <1003>, Job Name <d>, User <me>, Project <default>, Command <sh>
+Tue Feb  3 15:45:10: Submitted from host <hostA>, to Queue <normal>, CWD <$HOME>;
+Tue Feb  3 15:45:11: Dispatched 1 Task(s) on Host(s) <hostB>;
+Tue Feb  3 15:46:00: Exited by signal 9. The CPU time used is 1.0 seconds;
+------------------------------------------------------------------------------
+
+Job <1004>, Job Name <e>, User <me>, Project <default>, Command <sh>
+Tue Feb  3 15:45:10: Submitted from host <hostA>, to Queue <normal>, CWD <$HOME>;
+"""
+
+
+def test_what_bjobs_has_forgotten() -> None:
+    found = observe.parse_history(HISTORY, NOW)
+    assert {number: (job.state, job.exit_code) for number, job in found.items()} == {
+        "1001": (AppState.SUCCEEDED, 0),
+        "1002": (AppState.FAILED, 140),
+        "1003": (AppState.FAILED, 137),
+    }
+    assert found["1001"].hosts == ["hostB", "hostC"]
+    assert found["1002"].by_time_limit
+    assert found["1003"].reason == "killed by SIGKILL"
