@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests import backends
-from tests.cluster_hosts import PATH, Host, Switch, wait_until
+from tests.cluster_hosts import PATH, PATIENCE, Host, Switch, wait_until
 
 HEAD, WORKER = "head", "worker"
 _ADDRESSES = {HEAD: 11, WORKER: 12}
@@ -206,6 +206,7 @@ def shared_cluster(directory: Path, *, token: bool = False) -> RayCluster:
                 lambda: (place / "ready").exists() or keeper.poll() is not None,
                 "the shared Ray is up",
                 log.read_text,
+                patience=2 * PATIENCE,
             )
             assert keeper.poll() is None, log.read_text()
             _keepers.append(keeper)

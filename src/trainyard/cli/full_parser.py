@@ -65,7 +65,7 @@ class FullParser(argparse.ArgumentParser):
 
         name = text.partition("=")[0]
         known = [option for option in self._option_string_actions if option.startswith("-")]
-        near = get_close_matches(name, known, n=2, cutoff=0.6)
+        near = get_close_matches(name, known, n=2, cutoff=0.65)
         suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
         return UsageError(
             f"{self.prog}: unknown option {name}",

@@ -5,6 +5,7 @@ So torch, Open MPI and sshd run in real containers, without an image of a gigaby
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -50,8 +51,11 @@ def make_host_image(tag: str) -> None:
 
 def host_mounts() -> list[str]:
     """The mounts that containers need, as arguments of ``--mounts``."""
-    places = ["/usr", *dict.fromkeys([sys.prefix, sys.base_prefix])]
-    needed = [place for place in places if place == "/usr" or not place.startswith("/usr/")]
+    torch = importlib.util.find_spec("torch")  # it may be elsewhere, named by a .pth file
+    packages = [os.path.dirname(os.path.dirname(torch.origin))] if torch and torch.origin else []
+    places = ["/usr", *dict.fromkeys([sys.prefix, sys.base_prefix, *packages])]
+    seen = ("/usr/", f"{sys.prefix}/", f"{sys.base_prefix}/")
+    needed = [place for place in places if not place.startswith(seen)]
     return [f"type=bind,src={place},dst={place},readonly" for place in needed]
 
 

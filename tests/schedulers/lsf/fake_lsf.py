@@ -295,9 +295,7 @@ def blaunch(arguments: list[str]) -> None:
 
 
 def lsid(arguments: list[str]) -> None:
-    print(
-        "IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022\n\nMy cluster name is fake\nMy master name is host0"
-    )
+    print("IBM Spectrum LSF 10.1.0.13, Apr 15 2022\n\nMy cluster name is cluster1\nMy master name is host0")
 
 
 def bqueues(arguments: list[str]) -> None:

@@ -22,7 +22,7 @@ from trainyard.schedulers.ray.dashboard import DashboardUnreachableError
 from trainyard.schedulers.ray.scheduler import RayScheduler
 from trainyard.specs import AppDef, AppState, Resource, RetryPolicy, Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SMALL = Resource(cpu=0, gpu=0, memMB=32)
 
 

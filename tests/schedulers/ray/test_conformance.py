@@ -36,7 +36,7 @@ CHOSEN = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 class TestRay(SchedulerConformance):
     resource = Resource(cpu=0, gpu=0, memMB=32)
     retry_policies = tuple(RetryPolicy)

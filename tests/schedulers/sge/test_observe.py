@@ -66,6 +66,9 @@ def test_a_job_that_ran_again_has_restarts() -> None:
     again = block.replace("failed       0 ", "failed       25  : rescheduling ")
     (job,) = observe.ended_jobs(observe.parse_accounting(f"{'=' * 62}{again}{'=' * 62}{block}")).values()
     assert (job.restarts, job.exit_code) == (1, 1)
+    other = block.replace("hostname     n2", "hostname     n1").replace("exit_status  1 ", "exit_status  0 ")
+    (job,) = observe.ended_jobs(observe.parse_accounting(f"{'=' * 62}{other}{'=' * 62}{block}")).values()
+    assert (job.restarts, job.exit_code, job.hosts) == (0, 1, ["n2"])  # part of a parallel job
 
 
 @pytest.mark.parametrize(

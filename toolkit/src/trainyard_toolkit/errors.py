@@ -173,7 +173,7 @@ class StoppedError(ToolkitError):
     failure_class = PREEMPTED
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"The job was asked to stop (signal {number}) before its script ran.")
+        super().__init__(f"The job was asked to stop (signal {number}) while its script was not running.")
         self.number = number
         self.exit_code = 128 + number
 

@@ -613,5 +613,7 @@ def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k
         if role == role_name and 0 <= k < count:
             return number + k
         number += count
-    known = ", ".join(f"{role}/0-{count - 1}" for role, count in layout)
+    known = ", ".join(
+        f"{role}/0" if count == 1 else f"{role}/0 to {role}/{count - 1}" for role, count in layout
+    )
     raise ConfigError(f"the job {app_id} has no replica {role_name}/{k}", hint=f"It has {known}.")

@@ -210,7 +210,11 @@ def summary(messages: Iterable[str]) -> list[str]:
 
 
 def parse_accounting(text: str) -> list[AccountedRun]:
-    """Read `qacct -j`, oldest first. Tasks that a parallel job started on its other hosts are left out."""
+    """Read `qacct -j`, oldest first.
+
+    What a parallel job started on its other hosts has records, too; qacct of 8.1.9 does not tell them from
+    the job's, which is the last one.
+    """
     endings = []
     for block in re.split(r"^=+\s*$", text, flags=re.M):
         fields = {
@@ -275,7 +279,7 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
             submitted_at=runs[0].submitted_at,
             started_at=min(filter(None, (run.started_at for run in runs)), default=None),
             ended_at=max(filter(None, (run.ended_at for run in runs)), default=None),
-            restarts=max(len(each) for each in tasks.values()) - 1,
+            restarts=max(sum(run.failed in RESCHEDULED for run in each) for each in tasks.values()),
             by_time_limit=by_limit,
             replicas={
                 task - 1: NativeReplica(verdicts[task][0], "", run.exit_code, run.host, verdicts[task][1])
