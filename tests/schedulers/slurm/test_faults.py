@@ -134,12 +134,13 @@ def test_the_queue_forgets_jobs_and_their_own_records_tell_their_ends(monkeypatc
 
 
 @pytest.mark.slow
-def test_requeue_appends_to_the_log(jobs, slurm, counting):
+def test_requeue_appends_to_the_log(own_slurm, counting):
+    jobs = Jobs()
     script, hold = counting
     app_id = jobs.submit(role(script))
     jobs.wait_for_line(app_id, "step 3")
     hold.unlink()
-    slurm.run("scontrol", "requeue", jobs.native_id(app_id))
+    own_slurm.run("scontrol", "requeue", jobs.native_id(app_id))
     assert jobs.end_of(app_id).state == AppState.SUCCEEDED
     lines = jobs.log(app_id)
     assert [line.split()[1] for line in lines if line.startswith("attempt")] == ["0", "1"]
