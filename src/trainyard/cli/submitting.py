@@ -156,6 +156,8 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     out(f"# options of {info.scheduler}\n{pretty(cfg, str)}\n")
     if code:
         out(f"# code\n{pretty(code)}\n")
+    if not hasattr(info.request, "shown") and "__str__" in vars(type(info.request)):
+        request = str(info.request)  # a script, say, which JSON would make one long line
     out(f"# request\n{request if isinstance(request, str) else pretty(request, str)}")
     return EXIT_OK
 

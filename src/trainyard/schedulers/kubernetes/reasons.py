@@ -19,7 +19,7 @@ RUNNING = "running"
 WAITING = "waiting"
 SUSPENDED = "suspended"
 UNSCHEDULABLE = "unschedulable"
-NO_IMAGE = "no_image"
+IMAGE_NOT_PULLED = "no_image"
 NOT_STARTED = "not_started"
 REFUSED = "refused"
 CANCELLED = "cancelled"
@@ -37,7 +37,7 @@ STATE_OF_REASON: dict[str, AppState] = {
     WAITING: AppState.PENDING,
     SUSPENDED: AppState.PENDING,
     UNSCHEDULABLE: AppState.PENDING,
-    NO_IMAGE: AppState.PENDING,
+    IMAGE_NOT_PULLED: AppState.PENDING,
     NOT_STARTED: AppState.PENDING,
     REFUSED: AppState.PENDING,
     CANCELLED: AppState.CANCELLED,
@@ -274,7 +274,7 @@ def _pending_pod(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) ->
         if why in _IMAGE_TROUBLES:
             pulls = [_event_text(event) for event in trouble if event.get("reason") == "Failed"]
             detail = message if why == "ErrImagePull" or not pulls else pulls[0]
-            return KubeReason(NO_IMAGE, f"its image cannot be pulled: {_sentence(why, detail)}")
+            return KubeReason(IMAGE_NOT_PULLED, f"its image cannot be pulled: {_sentence(why, detail)}")
         if why in _START_TROUBLES:
             return KubeReason(NOT_STARTED, f"cannot be started: {_sentence(why, message)}")
         if why and not said:

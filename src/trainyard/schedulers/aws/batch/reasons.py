@@ -27,7 +27,7 @@ QUEUE_LIMIT = "queue_limit"
 DEPENDENCY = "dependency"
 MAIN_NODE = "main_node"
 OUT_OF_MEMORY = "out_of_memory"
-NO_IMAGE = "no_image"
+IMAGE_NOT_PULLED = "no_image"
 NOT_STARTED = "not_started"
 EXIT = "exit"
 FAILED = "failed"
@@ -43,7 +43,7 @@ STATE_OF_REASON: dict[str, AppState] = {
     DEPENDENCY: AppState.FAILED,
     MAIN_NODE: AppState.CANCELLED,
     OUT_OF_MEMORY: AppState.FAILED,
-    NO_IMAGE: AppState.FAILED,
+    IMAGE_NOT_PULLED: AppState.FAILED,
     NOT_STARTED: AppState.FAILED,
     EXIT: AppState.FAILED,
     FAILED: AppState.FAILED,
@@ -62,7 +62,7 @@ _OF_STATUS: list[tuple[str, re.Pattern[str]]] = [
 ]
 _OF_CONTAINER: list[tuple[str, re.Pattern[str]]] = [
     (OUT_OF_MEMORY, re.compile(r"OutOfMemory", re.I)),
-    (NO_IMAGE, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
+    (IMAGE_NOT_PULLED, re.compile(r"CannotPull|CannotInspectContainer.*image", re.I)),
     (
         NOT_STARTED,
         re.compile(r"Cannot(Start|Create)Container|ResourceInitializationError|DockerTimeout", re.I),
@@ -80,7 +80,7 @@ _TEXTS: dict[str, str] = {
     MAIN_NODE: "ended with the main node",
     DEPENDENCY: "a job that it depends on failed: {status}",
     OUT_OF_MEMORY: "out of memory: {container}",
-    NO_IMAGE: "its image cannot be pulled: {container}",
+    IMAGE_NOT_PULLED: "its image cannot be pulled: {container}",
     NOT_STARTED: "could not be started: {container}",
     EXIT: "exit code {code}{more}",
     FAILED: "{status}",

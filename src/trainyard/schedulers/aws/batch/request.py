@@ -28,7 +28,7 @@ from trainyard.schedulers.aws.batch.replicas import (
 )
 from trainyard.schedulers.aws.batch.rules import check_options, check_requests
 from trainyard.schedulers.ids import make_unique, normalize
-from trainyard.specs.app import AppDef, Role
+from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
 from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE, NEURON_DEVICE
 from trainyard.specs.resources import Resource
@@ -386,8 +386,6 @@ def _efs(mount: VolumeMount, has_job_role: bool) -> dict[str, Any]:
 
 
 _ULIMIT = re.compile(r"(?P<name>[a-z]+):(?P<soft>-1|\d+):(?P<hard>-1|\d+)")
-#: What components leave where no image is given.
-NO_IMAGE = "<NONE>"
 _PARAMETER = "ssm:"
 _REFERENCE = re.compile(
     r"arn:aws[\w-]*:secretsmanager:[\w-]+:\d{12}:secret:\S+|arn:aws[\w-]*:ssm:[\w-]+:\d{12}:parameter/\S+"

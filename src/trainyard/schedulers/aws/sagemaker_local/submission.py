@@ -25,6 +25,7 @@ from trainyard.schedulers.aws.sagemaker_local.job_start import (
 from trainyard.schedulers.aws.sagemaker_local.options import SageMakerLocalOpts
 from trainyard.schedulers.aws.sagemaker_local.request_validation import ApiError, check_request
 from trainyard.schedulers.aws.sagemaker_local.training_job import TrainingJob
+from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.named_resources_aws import INSTANCE_TYPE
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
 
-NO_IMAGE = "<NONE>"
 PROCESS_IMAGE = "this-machine"
 DEFAULT_TYPE = "ml.m5.large"
 CODE_ATTEMPTS = 3
