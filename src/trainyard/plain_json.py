@@ -24,12 +24,29 @@ class _Strict:
     """What the scanner wants to know: how JSON's values become Python's."""
 
     strict = True
-    object_hook = object_pairs_hook = None
+    object_hook = object_pairs_hook = array_hook = None
     parse_float, parse_int, parse_constant = float, int, float
     memo: dict[str, str] = {}
 
 
-_scan: Any = None if functions is None else functions.make_scanner(_Strict)
+_QUOTE: Any = getattr(functions, "encode_basestring_ascii", None)
+
+
+def _make_scanner() -> Any:
+    try:
+        return functions.make_scanner(_Strict)
+    except (AttributeError, TypeError):  # not the functions that this was written for: 3.11 to 3.15 have them
+        return None
+
+
+def _make_encoder(default: Callable[[Any], Any]) -> Any:
+    try:
+        return functions.make_encoder({}, default, _QUOTE, None, ": ", ", ", False, False, True)
+    except (AttributeError, TypeError):
+        return None
+
+
+_scan = _make_scanner()
 
 
 def loads(text: str) -> Any:
@@ -57,12 +74,11 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     Raises:
         TypeError: JSON has no such value.
     """
-    if functions is None:
+    encode = _make_encoder(default or _refuse)
+    if encode is None:
         import json
 
         return json.dumps(value, default=default)
-    quote = functions.encode_basestring_ascii
-    encode = functions.make_encoder({}, default or _refuse, quote, None, ": ", ", ", False, False, True)
     return "".join(encode(value, 0))
 
 

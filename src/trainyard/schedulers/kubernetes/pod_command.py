@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from trainyard.errors import ConfigError
@@ -132,6 +134,10 @@ class _PodChannel:
             self._session.close()
         except Exception:  # it is closed already
             self.status = self.status or {}
+        connection = self._session.stream.get_extra_info("socket")
+        if connection is not None:  # a thread of the session reads it, and the interpreter would wait for that
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         if not self._thread.is_alive():
             os.close(self._awake)
