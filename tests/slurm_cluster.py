@@ -262,20 +262,9 @@ class SlurmCluster:
 
     def stop_controller(self) -> None:
         """End slurmctld, which saves its state; the nodes and their jobs go on."""
-        self._signal_controller(signal.SIGTERM)
-        self._daemons.pop("slurmctld").wait(PATIENCE)
-
-    def freeze_controller(self) -> None:
-        """Have slurmctld accept connections and answer none."""
-        self._signal_controller(signal.SIGSTOP)
-
-    def thaw_controller(self) -> None:
-        """Let slurmctld go on."""
-        self._signal_controller(signal.SIGCONT)
-
-    def _signal_controller(self, number: int) -> None:
         (slurmctld,) = _children(self._daemons["slurmctld"].pid)
-        os.kill(slurmctld, number)
+        os.kill(slurmctld, signal.SIGTERM)
+        self._daemons.pop("slurmctld").wait(PATIENCE)
 
     def wait_for_nodes(self, state: str = "idle", nodes: tuple[str, ...] = ()) -> None:
         """Wait until these nodes, or all, are in a state."""

@@ -109,11 +109,12 @@ def test_ctrl_c_reaches_the_command_and_not_the_job(cli: Cli, terminal: Open, jo
 
 
 def test_the_window_size_follows(cli: Cli, terminal: Open, job: str) -> None:
-    script = "trap 'stty size; exit' WINCH; stty size; echo waiting; while :; do sleep 0.05; done"
+    script = 'trap "stty size" WINCH; echo waiting; until [ "$(stty size)" = "33 101" ]; do sleep 0.05; done'
+    script += "; echo it is 33 101"
     shown = terminal("exec", job, "--", "sh", "-c", script)
     shown.wait_for(b"waiting")
     fcntl.ioctl(shown._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
-    shown.wait_for(b"33 101")
+    shown.wait_for(b"it is 33 101")
     assert shown.finish() == 0
 
 

@@ -118,6 +118,15 @@ def test_the_path_of_the_socket_is_short_enough(login_node, tmp_path, monkeypatc
     assert len(commands._socket()) <= ssh.LONGEST_SOCKET
 
 
+def test_a_directory_that_others_can_write_holds_no_connections(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / ("d" * 100)))
+    monkeypatch.setattr(ssh, "SHORT_PARENT", str(tmp_path))
+    (tmp_path / f"trainyard-ssh-{os.getuid()}").mkdir(mode=0o777)
+    (tmp_path / f"trainyard-ssh-{os.getuid()}").chmod(0o777)
+    with pytest.raises(ConfigError, match="is open to others"):
+        SshCommands("login1").prepare()
+
+
 ASKING = """
 import sys
 from trainyard.schedulers.hpc.ssh import commands_on

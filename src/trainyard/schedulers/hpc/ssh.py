@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ CONNECT_SECONDS = 20
 LOGIN_SECONDS = 180
 #: sun_path has 108 bytes on Linux and 104 elsewhere; ssh adds a dot and 16 characters while it makes it.
 LONGEST_SOCKET = 104 - 18
+#: Where the sockets are if the path of the state directory is too long.
+SHORT_PARENT = "/tmp"
 
 
 class SshCommands(Commands):
@@ -136,8 +139,14 @@ class SshCommands(Commands):
         directory = os.path.join(state_dir(), "ssh")
         name = hashlib.sha256(f"{directory} {self.host}".encode()).hexdigest()[:16]
         if len(os.fsencode(os.path.join(directory, name))) > LONGEST_SOCKET or "%" in directory:
-            directory = os.path.join("/tmp", f"trainyard-ssh-{os.getuid()}")
+            directory = os.path.join(SHORT_PARENT, f"trainyard-ssh-{os.getuid()}")
         make_private_dir(directory)
+        info = os.lstat(directory)
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+            raise ConfigError(
+                f"{directory}, where ssh keeps its connections, is open to others",
+                hint="Remove it, or set TRAINYARD_HOME to a directory with a short path.",
+            )
         return os.path.join(directory, name)
 
 

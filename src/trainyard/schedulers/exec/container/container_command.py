@@ -43,11 +43,10 @@ def run_in_container(
     """
     words = list(command or SHELL)
     body = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Tty": tty, "Cmd": words}
-    if tty:
-        body["ConsoleSize"] = list(window_size())
+    size = {"ConsoleSize": list(window_size())} if tty else {}
     try:
-        exec_id: str = engine.request("POST", f"/containers/{container_id}/exec", json=body)["Id"]
-        connection = engine.upgrade(f"/exec/{exec_id}/start", {"Detach": False, "Tty": tty})
+        exec_id: str = engine.request("POST", f"/containers/{container_id}/exec", json={**body, **size})["Id"]
+        connection = engine.upgrade(f"/exec/{exec_id}/start", {"Detach": False, "Tty": tty, **size})
     except EngineError as error:
         raise _refusal(error, name, words, is_shell=not command) from error
     channel = _ExecChannel(engine, exec_id, connection, framed=not tty)
