@@ -8,6 +8,8 @@ MOST_CPUS = 100_000
 MOST_GPUS = 10_000
 MOST_MEMORY_MB = 1_000_000_000  # a petabyte
 MOST_RETRIES = 1_000_000
+#: Submissions of a chain on a cluster, where each is a job in the queue.
+MOST_SUBMISSIONS = 1_000
 MOST_PORT = 65_535
 #: Lines of a log, rows of a table.
 MOST_LINES = 1_000_000_000

@@ -239,10 +239,20 @@ def test_a_dry_run_changes_nothing(cluster, queue, tmp_path):
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
+def test_a_dry_run_shows_no_line_of_a_secret_of_several_lines(cluster):
+    env = {"DB_PASSWORD": "sesame\nopen it's\nsesame", "PLAIN": "one\ntwo"}
+    shown = str(cluster.submit_dryrun(AppDef("job", [role("exit 0", env=env)]), {}))
+    assert "sesame" not in shown
+    assert "open it" not in shown
+    assert "export PLAIN='one\ntwo'\n" in shown
+    assert "export DB_PASSWORD=<redacted>\n" in shown
+
+
 @pytest.mark.parametrize(
     ("cfg", "problem"),
     [
         ({"chain": 0}, "chain=0 must be at least 1"),
+        ({"chain": 99_999_999_999}, "chain=99999999999 is more than 1,000"),
         ({"grace_period": -1.0}, "grace_period=-1"),
         ({"env": {"A B": "x"}}, "'A B' is not a name of a variable"),
         ({"host": "far", "shared_dir": "here"}, "shared_dir='here' is not an absolute path"),

@@ -15,7 +15,7 @@ from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, base_folder, job_folder
 from trainyard.schedulers.hpc.spread import SPREAD_SCRIPT, spread_script
 from trainyard.specs.app import NO_IMAGE
-from trainyard.specs.limits import MOST_SECONDS
+from trainyard.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import check_channels, grace_variables, output_of, specification
 
@@ -36,6 +36,8 @@ REPLICA, JOB_DIR = "@{replica}@", "@{job}@"
 _NODE_VALUES = {REPLICA: "$TRAINYARD_REPLICA", JOB_DIR: "$TRAINYARD_JOB_DIR"}
 _NODE_VALUE = re.compile("|".join(re.escape(mark) for mark in _NODE_VALUES))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+#: A line of a role's file that sets a variable; within quotes the value may have line breaks.
+_EXPORT = re.compile(r"""^export ([A-Za-z_][A-Za-z0-9_]*)=((?:'[^']*'|"[^"]*"|[^\s'"])*)$""", re.MULTILINE)
 #: What an activated environment sets, which makes ``python`` in the job the one of the submitting shell.
 ENVIRONMENT = (
     "PATH",
@@ -296,6 +298,8 @@ def _check_options(opts: HpcOpts) -> None:
     problems = []
     if opts.chain < 1:
         problems.append(f"chain={opts.chain} must be at least 1")
+    if opts.chain > MOST_SUBMISSIONS:
+        problems.append(f"chain={opts.chain} is more than {MOST_SUBMISSIONS:,}, the most that is possible")
     if not 0 <= opts.grace_period <= MOST_SECONDS:
         problems.append(f"grace_period={opts.grace_period:g} is not a number of seconds")
     problems += [
@@ -335,13 +339,12 @@ def _masked(text: str) -> str:
     from trainyard.redaction import REDACTED, Redactor
 
     redactor = Redactor()
-    lines = []
-    for line in text.rstrip("\n").split("\n"):
-        match = re.match(r"export ([A-Za-z_][A-Za-z0-9_]*)=(.*)\Z", line)
-        if match and redactor.value(match[1], match[2]) != match[2]:
-            line = f"export {match[1]}={REDACTED}"
-        lines.append(line)
-    return "\n".join(lines)
+
+    def mask(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        return f"export {name}={REDACTED}" if redactor.value(name, value) != value else match.group()
+
+    return _EXPORT.sub(mask, text.rstrip("\n"))
 
 
 def ignored_fields(backend: str, roles: Sequence[Role]) -> list[str]:
