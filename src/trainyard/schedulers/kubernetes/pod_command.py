@@ -135,7 +135,9 @@ class _PodChannel:
         except Exception:  # it is closed already
             self.status = self.status or {}
         connection = self._session.stream.get_extra_info("socket")
-        if connection is not None:  # a thread of the session reads it, and the interpreter would wait for that
+        if (
+            connection is not None
+        ):  # a thread of the session reads it, and the interpreter would wait for that
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
