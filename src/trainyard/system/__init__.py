@@ -11,7 +11,10 @@ SWITCH = "TRAINYARD_PORTABLE"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainyard.system.linux import *
+    if sys.platform == "linux":
+        from trainyard.system.linux import *
+    else:
+        from trainyard.system.portable import *
 else:
 
     def __getattr__(name):
