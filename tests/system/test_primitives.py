@@ -29,7 +29,8 @@ LINUX_NAMES = re.compile(
 MODULES = {"os", "select", "signal", "socket", "fcntl"}
 LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0trainyard")
 #: A shell script that makes the namespaces of a process host: not used where `HAS_NAMESPACES` is false.
-EXCEPTIONS = {"namespaces.py"}
+#: What is written for pods, or runs on the nodes of a Ray cluster.
+EXCEPTIONS = {"namespaces.py", "pods.py", "ray_driver.py"}
 
 
 def test_other_packages_use_nothing_that_only_linux_has() -> None:
