@@ -1,7 +1,7 @@
 """A real Slurm for tests: a controller and four nodes, each a host with its own network, processes and name.
 
 A host is a process in namespaces (network, PID, UTS, mount), so killing that process is pulling the plug: the
-kernel ends everything on the host with it. The hosts hang on a bridge in a namespace of its own, which one
+kernel ends everything on the host with it. The hosts hang on a bridge in a separate namespace, which one
 link joins to this machine, where the tests and the Slurm commands run. Everything ends with the process that
 started it, however that ends, and the network ends with its namespaces: nothing is left to clean up.
 

@@ -94,7 +94,7 @@ def in_background(work: Any) -> Any:
 
 
 def reads(pods: Pods, count: int) -> Any:
-    """Wait until so many reads of logs have begun."""
+    """Wait until this number of reads of logs have begun."""
     return pods.stub.wait_for(lambda: sum("/log?" in each for each in pods.stub.requests) >= count)
 
 

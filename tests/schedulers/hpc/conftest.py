@@ -41,7 +41,7 @@ def wait_until(condition, what: str) -> None:
 
 
 class LoginNode:
-    """A real sshd on this machine, with keys and a configuration of its own. `name` is a host for ssh.
+    """A real sshd on this machine, with separate keys and configuration. `name` is a host for ssh.
 
     Args:
         directory: holds everything.

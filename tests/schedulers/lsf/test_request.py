@@ -74,7 +74,7 @@ def test_golden_scripts(name: str) -> None:
 @pytest.mark.parametrize(
     ("cfg", "words"),
     [
-        ({"mem_per": "slot"}, "mem_per='slot' is none of job, core, host"),
+        ({"mem_per": "slot"}, "mem_per must be one of job, core, host, not 'slot'"),
         ({"max_running": 2}, "set array=True"),
         ({"time": "1:00:00"}, "is not a time limit of LSF"),
         ({"shm_size": "8g"}, "all of its /dev/shm"),

@@ -24,7 +24,7 @@ def cluster(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> ray_cluster
 
 @pytest.fixture(autouse=True)
 def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No address, token or mode of whoever runs the tests."""
+    """No address, token or mode of the user who runs the tests."""
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_JOB_HEADERS", "RAY_AUTH_MODE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):

@@ -56,7 +56,7 @@ class StoredFile:
         return self._logs.sizes.get(self.path, 0)
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return at most so many bytes of it, from an offset."""
+        """Return at most a number of bytes of it, from an offset."""
         count = min(count, self.size() - offset)
         if count <= 0:
             return b""

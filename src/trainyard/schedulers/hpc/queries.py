@@ -16,11 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: An answer is given again for this long, and for so many times as long as its query took.
+#: How long an answer is given again, in seconds, and in multiples of what its query took.
 FRESH_SECONDS = 0.5
 FRESH_FACTOR = 5.0
 MOST_FRESH_SECONDS = 30.0
-#: So many ids are asked for by one command: command lines and servers have limits.
+#: How many ids one command asks for: command lines and servers have limits.
 CHUNK = 1000
 
 

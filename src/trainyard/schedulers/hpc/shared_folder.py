@@ -1,4 +1,4 @@
-"""A job's folder on the cluster's shared storage, and what is told of it by its records.
+"""A job's folder on the cluster's shared storage, and what its records say of it.
 
 ::
 

@@ -152,7 +152,7 @@ class ApiServer:
         return self.request("GET", path, **params)
 
     def find(self, path: str, **params: Any) -> Any:
-        """Return an object; None if there is none, or nothing of its kind."""
+        """Return an object, or None."""
         try:
             return self.get(path, **params)
         except KubernetesError as error:

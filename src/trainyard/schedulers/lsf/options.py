@@ -45,7 +45,7 @@ class LsfOpts(HpcOpts):
         default=False,
     )
     max_running: int | None = option(
-        "so many replicas of an array run at a time (the array's %M)", default=None
+        "how many replicas of an array run at a time (the array's %M)", default=None
     )
     requeue: str | None = option(
         "exit codes after which LSF runs the job again (-Q), such as '137' or 'all ~0 ~1'", default=None

@@ -78,7 +78,7 @@ def limit_minutes(text: str | None) -> int | None:
 def _check(roles: list[Role], opts: LsfOpts) -> None:
     problems = []
     if opts.mem_per not in COUNTED:
-        problems.append(f"mem_per={opts.mem_per!r} is none of {', '.join(COUNTED)}")
+        problems.append(f"mem_per must be one of {', '.join(COUNTED)}, not {opts.mem_per!r}")
     if opts.max_running is not None and opts.max_running < 1:
         problems.append(f"max_running={opts.max_running} must be at least 1")
     if opts.max_running is not None and not opts.array:

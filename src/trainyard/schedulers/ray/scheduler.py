@@ -143,7 +143,7 @@ class RayScheduler(Scheduler["RayOpts"]):
                 raise ConfigError(
                     f"{dependency.app_id} is on the cluster {there.address}, "
                     f"and the job goes to {dashboard.address}",
-                    hint="A job can wait for jobs of its own cluster only.",
+                    hint="A job can only wait for jobs of the same cluster.",
                 )
             if observe.find_job(dashboard, dependency.app_id) is None:
                 raise UnknownAppException(f"Ray at {dashboard.address} has no job {dependency.app_id!r}")

@@ -28,7 +28,7 @@ RAN = "0"
 RESCHEDULED = ("24", "25")  # migrating, rescheduling
 LIMIT = "37"
 KILLED = "100"
-#: So many different messages of the scheduler are shown.
+#: How many different messages of the scheduler are shown.
 _MOST_MESSAGES = 3
 _HOST = re.compile(r' (?:at host|in queue|on host|queue instance) "[^"]*"')
 _STAMP = re.compile(r"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d \[\d+:\d+\]: (?:error: )?")

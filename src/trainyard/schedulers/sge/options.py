@@ -46,7 +46,7 @@ class SgeOpts(HpcOpts):
         "run the replicas independently, as an array job; by default they run together and know each other",
         default=False,
     )
-    max_running: int | None = option("so many replicas of an array run at a time (-tc)", default=None)
+    max_running: int | None = option("how many replicas of an array run at a time (-tc)", default=None)
     reserve: bool = option(
         "reserve slots for the job, so that smaller ones do not pass it (-R y)", default=False
     )

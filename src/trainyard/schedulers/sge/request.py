@@ -102,7 +102,7 @@ def limit_seconds(text: str | None) -> int | None:
 
 def _check(roles: list[Role], opts: SgeOpts) -> None:
     problems = [
-        f"{name}={value!r} is none of {', '.join(COUNTED)}"
+        f"{name} must be one of {', '.join(COUNTED)}, not {value!r}"
         for name, value in (("mem_per", opts.mem_per), ("gpu_per", opts.gpu_per))
         if value not in COUNTED
     ]

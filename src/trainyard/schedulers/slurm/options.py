@@ -60,7 +60,7 @@ class SlurmOpts(HpcOpts):
     array: bool = option(
         "run the replicas independently, as an array: each starts when there is room for it", default=False
     )
-    array_throttle: int | None = option("at most so many tasks of an array at a time", default=None)
+    array_throttle: int | None = option("how many tasks of an array run at a time", default=None)
     requeue: bool = option(
         "have Slurm start the job again after the loss of a node or preemption; it goes on from its "
         "last checkpoint",

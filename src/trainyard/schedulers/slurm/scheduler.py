@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: More ids than this are not put into a command line of squeue: it lists all jobs of the user then.
 MOST_IDS = 100
-#: So many ids are given to one call of sacct.
+#: How many ids one call of sacct gets.
 MOST_ACCOUNTED = 8000
 #: How far `list` looks back in accounting, in seconds.
 LOOK_BACK = 7 * 24 * 3600.0
