@@ -80,6 +80,12 @@ def test_a_defect_is_a_message_and_a_traceback_on_request(cli: Cli) -> None:
         assert b"error: unexpected RuntimeError: kaputt" in stderr
 
 
+def test_a_job_called_dash_may_follow_an_option(cli: Cli) -> None:
+    """argparse reads such a line, and knows what has no default by the identity of a constant."""
+    result = cli("run", "--detach", "--after", "-", "utils.echo", code=5)
+    assert "there is no latest job" in result.err
+
+
 def test_log_messages_are_shown_on_request(cli: Cli) -> None:
     assert cli("list", LOGLEVEL="nonsense").err.startswith("warning: 'nonsense' is not a log level")
     assert cli("list", "--log_level", "debug").err == cli("list", LOGLEVEL="DEBUG").err

@@ -92,11 +92,16 @@ class Parser:
     def full(self) -> argparse.ArgumentParser:
         """Return a parser of argparse with the same arguments, which takes over."""
         if self._full is None:
+            import argparse
+
             from trainyard.cli.full_parser import FullParser
 
             self._full = FullParser(self.prog, *self._texts)
             for argument in self._arguments:
-                action = self._full.add_argument(*argument.names, **argument.options)
+                options = argument.options
+                if argument.default == SUPPRESS:  # argparse asks for this very object
+                    options = {**options, "default": argparse.SUPPRESS}
+                action = self._full.add_argument(*argument.names, **options)
                 if argument.completer_name:
                     action.completer_name = argument.completer_name
         return self._full  # type: ignore[no-any-return]
