@@ -11,6 +11,7 @@ from tests.docs.documents import ROOT
 LEVELS = [
     ["cli.commands"],
     ["cli"],
+    ["compat"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],
