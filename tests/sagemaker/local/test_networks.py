@@ -129,7 +129,7 @@ def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home
     state: Any = job.read_state()
     for keeper in ("guard", "runner"):
         os.kill(state[keeper][0], 9)
-    shutil.rmtree(job.path, ignore_errors=True)  # as by hand, together with the process that would have cleaned up
+    shutil.rmtree(job.path, ignore_errors=True)  # as by hand, and no process is left to clean up
     scheduler = create_scheduler("test")
 
     def ids() -> list[str]:
