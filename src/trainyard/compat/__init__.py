@@ -1,4 +1,4 @@
-"""What was written for TorchX runs here: the table of its names, and its shapes where ours differ.
+"""What was written for TorchX runs here: the table of its names, its shapes, its schedulers, its command line.
 
-`trainyard.torchx_alias` answers `import torchx` by it. Nothing else of trainyard imports this folder.
+Nothing here is imported unless it is used; what trainyard itself does is in the other folders.
 """
