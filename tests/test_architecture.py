@@ -12,7 +12,6 @@ LEVELS = [
     ["compat"],
     ["cli.commands"],
     ["cli"],
-    ["compat"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],

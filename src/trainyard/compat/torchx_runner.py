@@ -77,9 +77,7 @@ class TorchxRunner(Runner):
         """Block until a job has ended, and return its state; None if there is no such job."""
         return as_torchx_status(super().wait(app_handle, wait_interval, timeout))
 
-    def list(
-        self, scheduler: str, cfg: Mapping[str, Any] | None = None
-    ) -> builtins.list[ListAppResponse]:
+    def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs that the scheduler knows."""
         return [
             TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)})
