@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import backends
 from trainyard.errors import BackendError, ConfigError
 from trainyard.schedulers.base import Dependency, LogQuery, Stream
 from trainyard.schedulers.hpc.commands import LocalCommands
@@ -84,13 +85,24 @@ def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
+@pytest.mark.parametrize("how", ["alone", "torchrun", "dist.ddp"])
+def test_the_warning_reaches_a_training_script(jobs, slurm, tmp_path, monkeypatch, how):
+    from trainyard.components.dist import ddp
     from trainyard.components.train import script
     from trainyard.runner import get_runner
 
-    (tmp_path / "train.py").write_text(
+    if how != "alone":
+        backends.need("torch")
+        (tmp_path / "bin").mkdir()
+        for name, module in (("python", ""), ("torchrun", "-m torch.distributed.run ")):
+            program = tmp_path / "bin" / name
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} {module}"$@"\n')
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(
         "import os, signal, sys, time\n"
-        "path = os.path.join(os.environ['SM_MODEL_DIR'], 'checkpoint')\n"
+        "path = os.path.join(os.environ.get('SM_MODEL_DIR', '.'), 'checkpoint')\n"
         "def save(*_):\n"
         "    open(path, 'w').write('x'); print('saved', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
@@ -98,15 +110,19 @@ def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
         "time.sleep(300)\n"
     )
     with get_runner("test") as runner:
-        app = script(script="train.py", cpu=1, memMB=256)
-        handle = runner.run(app, "slurm", workspace=str(tmp_path))
+        size = {"cpu": 1, "memMB": 256}
+        if how == "dist.ddp":
+            app = ddp(script="train.py", j="1x1", **size)
+        else:
+            app = script(script="train.py", distribution="none" if how == "alone" else how, **size)
+        handle = runner.run(app, "slurm", workspace=str(tmp_path / "code"))
         app_id = handle.rpartition("/")[2]
         jobs.ids.append(app_id)
         name = app.roles[0].name
-        jobs.wait_for_line(app_id, "up", name)
+        jobs.wait_for_line(app_id, "up\n", name)
         slurm.run("scancel", "--batch", "--signal=USR1", jobs.native_id(app_id))
         jobs.end_of(app_id)
-    assert "saved\n" in jobs.log(app_id, name)
+    assert any(line.endswith("saved\n") for line in jobs.log(app_id, name))
 
 
 @pytest.mark.slow
