@@ -147,6 +147,18 @@ def test_requeue_appends_to_the_log(own_slurm, counting):
     assert steps_of(lines) == [f"step {i}" for i in range(1, 9)]
 
 
+def test_a_configuration_that_does_not_exist_is_told_at_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "gone.conf"))  # Slurm's programs would look for it for a minute
+    jobs = Jobs()
+    with pytest.raises(UnreachableError, match="there is no configuration .*gone.conf") as error:
+        jobs.submit(role("true"))
+    assert "SLURM_CONF" in error.value.hint
+    found = jobs.scheduler.describe("job-bcdfghjkmn")
+    assert found.state == AppState.UNREACHABLE
+    [check] = jobs.scheduler.doctor({})
+    assert not check.ok
+
+
 def test_without_slurm_here_the_error_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     jobs = Jobs()

@@ -76,12 +76,16 @@ def test_a_chain_goes_on_from_the_checkpoint_with_one_id_and_one_log(jobs, slurm
 
 @pytest.mark.slow
 def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
-    app_id = jobs.submit(role(RESUMED.format(path=tmp_path / "n", last=5)), time="2")
-    jobs.wait_for_line(app_id, "waits")
-    found = jobs.end_of(app_id)  # Slurm sends signals up to a minute early
-    assert found.state == AppState.FAILED
-    assert "time limit" in found.msg
-    assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
+    two, one = (
+        jobs.submit(role(RESUMED.format(path=tmp_path / f"n{time}", last=5)), time=time) for time in ("2", "1")
+    )
+    for app_id in (one, two):
+        jobs.wait_for_line(app_id, "waits")
+    for app_id in (one, two):  # Slurm sends signals up to a minute early; for short limits the script sends its own
+        found = jobs.end_of(app_id)
+        assert found.state == AppState.FAILED
+        assert "time limit" in found.msg
+        assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
 
 
 @pytest.mark.slow
@@ -151,9 +155,10 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
     for job in (app_id, array):
         jobs.wait_for_line(job, "up", k=1)
         host = jobs.scheduler.describe(job).roles_statuses[0].replicas[1].hostname
-        command = [sys.executable, "-c", program, job, "sh", "-c", "hostname; exit 7"]
+        command = [sys.executable, "-c", program, job, "sh", "-c", "hostname; echo oops >&2; exit 7"]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
-        assert (done.stdout, done.returncode) == (f"{host}\n", 7), done.stderr
+        # srun by itself would complain about the exit code
+        assert (done.stdout, done.stderr, done.returncode) == (f"{host}\n", "oops\n", 7)
 
 
 def test_what_can_never_start_is_refused_before(jobs):
@@ -194,6 +199,13 @@ def test_a_job_that_waits_says_why(jobs, slurm):
     slurm.run("scontrol", "hold", jobs.native_id(app_id))
     found = jobs.wait_for(app_id, lambda found: "JobHeld" in found.msg, "another reason")
     assert "cannot start" in found.msg
+
+
+def test_a_folder_that_is_missing_on_the_node_is_the_reason(jobs):
+    app_id, found = jobs.run(role("true"), workdir="/no/such/folder")
+    replica = found.roles_statuses[0].replicas[0]
+    assert replica.reason == f"the folder /no/such/folder does not exist on node {replica.hostname} (exit code 72)"
+    assert "the folder /no/such/folder does not exist on node" in found.msg
 
 
 def test_doctor(jobs):

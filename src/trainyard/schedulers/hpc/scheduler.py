@@ -465,18 +465,28 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             raise ConfigError(
                 f"{app_id} does not run", hint="A command can be run in a running replica only."
             )
+        import secrets
+
         from trainyard.schedulers.joined_terminal import SHELL
 
         number = _number_of(job.layout if job is not None else [(role_name, k + 1)], app_id, role_name, k)
         words = [*(command or SHELL)]
+        note = ""
         if job is not None:  # in the directory and with the variables of the program
             script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
-            words = ["sh", script, "enter", role_name, str(k), *words]
+            note = f"entered-{secrets.token_hex(8)}"
+            words = ["sh", script, "enter", "--note", note, role_name, str(k), *words]
             record = job.replicas.get((role_name, k))
             if record is not None and record.host:
                 running.replicas.setdefault(number, NativeReplica()).host = record.host
         commands = self.commands(place.host)
-        return commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
+        code = commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
+        if note and code == 0:
+            path = f"{job_folder(place.shared, app_id)}/state/.{note}"
+            storage = self.storage(place.host)
+            code = int(storage.read([path])[0] or b"0")
+            storage.remove([path])
+        return code
 
     # ---- ending
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.schedulers.hpc.storage import Storage
     from trainyard.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
@@ -77,6 +79,28 @@ class SlurmScheduler(HpcScheduler):
 
         declared = runopts.from_dataclass(self.opts_class)
         return runopts(**{HYPHENATED.get(name, name): opt for name, opt in declared})
+
+    # ---- places
+
+    def commands(self, host: str) -> Commands:
+        """Return what runs Slurm's programs.
+
+        Raises:
+            UnreachableError: Slurm's programs here would wait a minute for a configuration that does not exist.
+        """
+        path = os.environ.get("SLURM_CONF")
+        if not host and path and not os.path.exists(path):
+            raise UnreachableError(
+                f"cannot reach Slurm: there is no configuration {path}, which the variable SLURM_CONF names",
+                hint="Set SLURM_CONF to the site's slurm.conf, or unset it where the site needs none.",
+            )
+        return super().commands(host)
+
+    def storage(self, host: str) -> Storage:
+        """Return the shared storage, which needs no Slurm."""
+        from trainyard.schedulers.hpc.storage import storage_of
+
+        return storage_of(super().commands(host))
 
     # ---- submitting
 
