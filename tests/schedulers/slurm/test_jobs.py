@@ -84,7 +84,7 @@ def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
     for app_id in (one, two):  # Slurm sends signals up to a minute early; for short limits the script sends its own
         found = jobs.end_of(app_id)
         assert found.state == AppState.FAILED
-        assert "time limit" in found.msg
+        assert found.msg == "the time limit was reached"
         assert jobs.log(app_id, streams=Stream.STDOUT)[-1] == "saved 3\n"
 
 
@@ -204,7 +204,8 @@ def test_a_job_that_waits_says_why(jobs, slurm):
 def test_a_folder_that_is_missing_on_the_node_is_the_reason(jobs):
     app_id, found = jobs.run(role("true"), workdir="/no/such/folder")
     replica = found.roles_statuses[0].replicas[0]
-    assert replica.reason == f"the folder /no/such/folder does not exist on node {replica.hostname} (exit code 72)"
+    assert replica.reason == f"the folder /no/such/folder does not exist on node {replica.hostname}"
+    assert replica.exit_code == 72
     assert "the folder /no/such/folder does not exist on node" in found.msg
 
 

@@ -92,7 +92,8 @@ def _native_end(
     if job is not None and job.chain > 1 and ended is not None and ended[0] == AppState.SUCCEEDED:
         return ended
     last = worst[-1]
-    return last.state, last.reason
+    by_limit = ended[1] if ended is not None and ended[0] == last.state else ""
+    return last.state, last.reason or by_limit
 
 
 def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
@@ -181,7 +182,7 @@ def reason_of_exit(record: AttemptRecord) -> str:
 
     text = f"exit code {record.code}"
     if record.reason:
-        return f"{record.reason} ({text})"
+        return record.reason
     if record.code > 128:
         try:
             text = f"signal {signal.Signals(record.code - 128).name}"

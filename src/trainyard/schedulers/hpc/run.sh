@@ -225,7 +225,7 @@ run_attempt() {
     (
         stops_first && exit 143
         umask "$mask"
-        export_names
+        export_names 2>/dev/null # a shell may report in the program's log that a signal ended one of its tools
         . "$job/roles/$role.sh" # sets variables, changes the directory, and sets $@ to the command
         if [ "$1" = python ] && ! command -v python >/dev/null 2>&1; then # many systems call it python3 alone
             shift

@@ -368,7 +368,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 native = look.place.native_ids or (look.job.native_ids if look.job else [])
                 if not native and look.job is None and self.is_native_id(app_id):
                     native = [app_id]
-                refs.append(JobIds(app_id, native))
+                is_partial = look.job is not None and 0 < len(native) < look.job.chain
+                refs.append(JobIds(app_id, native, is_partial))
             try:
                 answers = self._query(host).ask(refs)
             except BackendError as error:

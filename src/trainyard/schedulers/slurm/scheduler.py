@@ -251,7 +251,7 @@ class SlurmScheduler(HpcScheduler):
         self, commands: Commands, cluster: str, refs: Sequence[JobIds]
     ) -> dict[str, builtins.list[SlurmJob]]:
         ids = {_plain(each): ref.app_id for ref in refs for each in ref.native_ids}
-        names = {ref.app_id for ref in refs if not ref.native_ids}
+        names = {ref.app_id for ref in refs if not ref.native_ids or ref.may_have_more}
         seen: dict[str, SlurmJob] = {}
         if ids and len(ids) <= MOST_IDS:
             seen |= self._queue(commands, cluster, ["-j", ",".join(ids)])
