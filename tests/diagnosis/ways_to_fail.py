@@ -1,4 +1,4 @@
-"""Ways in which jobs fail, made for real: shell scripts or Python programs, and the cause that is to be named."""
+"""Ways in which jobs fail, made for real: programs, and the cause that is to be named."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ WAYS: dict[str, Way] = {
     "missing file": Way("missing_file", "open('/no/such/file')", evidence="/no/such/file"),
     "missing file, chained": Way("missing_file", _CHAIN, evidence="/no/such/file"),
     "missing program": Way("missing_program", "no-such-program --lr 1", COMMAND),
-    "missing program of a script": Way("missing_program", "echo begin\nno-such-program", SHELL, evidence="no-such-program"),
+    "missing program of a script": Way(
+        "missing_program", "echo begin\nno-such-program", SHELL, evidence="no-such-program"
+    ),
     "not executable": Way("not_executable", "/etc/passwd", COMMAND),
     "segmentation fault": Way("segfault", _SIGNAL.format("SIGSEGV")),
     "abort": Way("aborted", _SIGNAL.format("SIGABRT")),
@@ -79,7 +81,9 @@ WAYS: dict[str, Way] = {
     "illegal instruction": Way("illegal_instruction", _SIGNAL.format("SIGILL")),
     "killed": Way("killed", _SIGNAL.format("SIGKILL")),
     "terminated": Way("terminated", _SIGNAL.format("SIGTERM")),
-    "disk full": Way("disk_full", "with open('/dev/full', 'w') as file: file.write('x')", evidence="No space left on device"),
+    "disk full": Way(
+        "disk_full", "with open('/dev/full', 'w') as file: file.write('x')", evidence="No space left"
+    ),
     "too much memory": Way(
         "out_of_memory",
         "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))\nx = bytearray(1 << 30)",
@@ -89,7 +93,8 @@ WAYS: dict[str, Way] = {
     "syntax": Way("syntax", "def f(:\n", evidence="SyntaxError"),
     "arguments": Way(
         "usage",
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', required=True)\nparser.parse_args()",
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--lr', required=True)\nparser.parse_args()",
         evidence="--lr",
     ),
     "port in use": Way(
@@ -101,16 +106,16 @@ WAYS: dict[str, Way] = {
         "import socket\na = socket.create_server(('127.0.0.1', 0))\nplace = a.getsockname()\na.close()\n"
         "socket.create_connection(place)",
     ),
-    "permission": Way("permission", "open('/proc/1/mem', 'w').write('x') if 0 else open('/proc/sys/kernel/ostype', 'w')"),
+    "permission": Way("permission", "open('/proc/sys/kernel/ostype', 'w')"),
     "exit code alone": Way("exit", "echo working\nexit 3", SHELL, evidence="working"),
     "NCCL": Way(
         "nccl",
-        "raise RuntimeError('NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error')",
+        "raise RuntimeError('NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited')",
     ),
     "CUDA out of memory": Way(
         "gpu_out_of_memory",
         "class OutOfMemoryError(RuntimeError): pass\n"
-        "raise OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB')",
+        "raise OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')",
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Why a job failed or waits: rules over what schedulers and logs say of it, without asking anything by itself.
+"""Why a job failed or waits: rules over what its scheduler, its logs and the history say of it.
 
-Not here: the words that schedulers give their states (``reasons.py`` of each), and how `trainyard why` prints.
+Not here: the words of schedulers for their states (``reasons.py`` of each), and how `trainyard why` prints.
 """

@@ -1,7 +1,7 @@
 """The causes of failures, and the rules that recognise them. Both are tables: a new cause is two lines here.
 
-Plugins add rules by the entry point group ``trainyard.failure_rules``: a function without arguments that returns
-an iterable of `Rule`; their causes are added by `Rule.cause` being a `Cause`.
+Plugins add rules by the entry point group ``trainyard.failure_rules``: a function without arguments that
+returns an iterable of `Rule`, each with the name of a cause here or with a `Cause` of the plugin.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Rule:
     pattern: str
 
 
-_MORE_MEMORY = "Give it more memory (-h or --memMB), or let it use less: smaller batches, fewer data loader workers."
+_MORE_MEMORY = (
+    "Give it more memory (-h or --memMB), or let it use less: smaller batches, fewer data loader workers."
+)
 _TABLE = [
     Cause("out_of_memory", "ran out of memory", _MORE_MEMORY),
     Cause(
@@ -105,7 +107,7 @@ _TABLE = [
     Cause(
         "missing_module",
         "imports a Python module that is not there",
-        "Install it where the job runs: in the image or environment, or by requirements.txt beside the script.",
+        "Install it where the job runs: image, environment, or requirements.txt beside the script.",
     ),
     Cause(
         "missing_directory",
@@ -125,7 +127,7 @@ _TABLE = [
     Cause(
         "cuda",
         "failed on the GPU",
-        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed. Errors of the hardware (Xid, ECC) need another machine.",
+        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed. After Xid or ECC errors use another machine.",
     ),
     Cause(
         "nccl",
@@ -176,46 +178,100 @@ CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
 
 #: The first rule that matches decides; so what is particular comes before what is general.
 _RULES = [
-    Rule("shared_memory", LOG, r"insufficient shared memory|unable to (open|write to) (file|shared memory).*/torch_"),
-    Rule("gpu_out_of_memory", ERROR, r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|CUBLAS_STATUS_ALLOC_FAILED"),
+    Rule("shared_memory", LOG,
+        r"insufficient shared memory|unable to (open|write to) (file|shared memory).*/torch_"),
+    Rule("gpu_out_of_memory", ERROR,
+        r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|CUBLAS_STATUS_ALLOC_FAILED"),
     Rule("gpu_out_of_memory", ERROR, r"CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED: Out of memory"),
-    Rule("out_of_memory", SCHEDULER, r"out of memory|OutOfMemory|OOMKilled|OUT_OF_ME|oom-?kill|TERM_MEMLIMIT|exceed\w* .*memory"),
-    Rule("preempted", SCHEDULER, r"preempt|spot|taken (back|away)|InterruptedNoCapacity|TERM_PREEMPT|Evicted"),
-    Rule("node_lost", SCHEDULER, r"node failed|NODE_FAIL|NodeLost|a node (was lost|died)|machine went down|Host EC2|DisruptionTarget|its host was"),
-    Rule("timeout", SCHEDULER, r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|deadline has passed"),
-    Rule("image", SCHEDULER, r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"),
-    Rule("dependency", SCHEDULER, r"never started: |DependencyNeverSatisfied|a job that it (depends on|waits for)"),
+    Rule("out_of_memory", SCHEDULER, (
+        r"out of memory|OutOfMemory|OOMKilled|OUT_OF_ME|oom-?kill|TERM_MEMLIMIT|"
+        r"exceed\w* .*memory"
+    )),
+    Rule("node_lost", SCHEDULER, (
+        r"node failed|NODE_FAIL|NodeLost|a node (was lost|died)|machine went down|Host EC2|"
+        r"DisruptionTarget|its host was"
+    )),
+    Rule("preempted", SCHEDULER, r"preempt|\bspot\b|taken (back|away)|InterruptedNoCapacity|Evicted"),
+    Rule("timeout", SCHEDULER, (
+        r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|"
+        r"deadline has passed"
+    )),
+    Rule("image", SCHEDULER, (
+        r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
+        r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"
+    )),
+    Rule("dependency", SCHEDULER,
+        r"never started: |DependencyNeverSatisfied|a job that it (depends on|waits for)"),
     Rule("submission", SCHEDULER, r"submission was interrupted"),
     Rule("supervisor", SCHEDULER, r"its supervisor (was killed|received)"),
     Rule("architecture", SCHEDULER, r"exec format error"),
     Rule("not_executable", SCHEDULER, r"permission denied|not executable|cannot be executed"),
-    Rule("missing_directory", SCHEDULER, r"director.* (does not exist|not found)|no such (working )?directory|chdir|workdir"),
+    Rule("missing_directory", SCHEDULER,
+        r"director.* (does not exist|not found)|no such (working )?directory|chdir|workdir"),
     Rule("missing_program", SCHEDULER, r"executable file not found|no such file|not found|cannot be found"),
     Rule("missing_module", ERROR, r"ModuleNotFoundError|No module named|ImportError: cannot import name"),
-    Rule("gpu_driver", ERROR, r"driver version is insufficient|no kernel image is available|driver on your system is too old|CUDA_ERROR_(NO_BINARY|UNSUPPORTED_PTX)|forward compatibility"),
-    Rule("no_gpu", ERROR, r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA|no CUDA-capable device|CUDA_ERROR_NO_DEVICE"),
+    Rule("gpu_driver", ERROR, (
+        r"driver version is insufficient|no kernel image is available|"
+        r"driver on your system is too old|CUDA_ERROR_(NO_BINARY|UNSUPPORTED_PTX)|"
+        r"forward compatibility"
+    )),
+    Rule("no_gpu", ERROR, (
+        r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA|"
+        r"no CUDA-capable device|CUDA_ERROR_NO_DEVICE"
+    )),
     Rule("disk_full", ERROR, r"No space left on device|ENOSPC|Disk quota exceeded|EDQUOT"),
     Rule("open_files", ERROR, r"Too many open files|EMFILE"),
-    Rule("out_of_memory", ERROR, r"MemoryError|Cannot allocate memory|std::bad_alloc|Unable to allocate .* for an array|DefaultCPUAllocator: .*memory|java\.lang\.OutOfMemoryError"),
+    Rule("out_of_memory", ERROR, (
+        r"MemoryError|Cannot allocate memory|std::bad_alloc|Unable to allocate .* for an array|"
+        r"DefaultCPUAllocator: .*memory|java\.lang\.OutOfMemoryError"
+    )),
     Rule("shared_memory", ERROR, r"DataLoader worker .* killed by signal: Bus error"),
     Rule("out_of_memory", ERROR, r"DataLoader worker .* killed by signal: Killed"),
-    Rule("nccl", ERROR, r"NCCL (error|timeout|WARN .*error)|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|ProcessGroupNCCL.*(timeout|timed out)"),
-    Rule("cuda", ERROR, r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR|uncorrectable ECC|NVRM: Xid"),
-    Rule("rendezvous", ERROR, r"Rendezvous\w*(Timeout|Closed|Connection)\w*|Timed out (after|waiting for).*clients|timed out.*rendezvous"),
-    Rule("peer_lost", ERROR, r"Connection (closed|reset) by peer|Broken pipe|EOFError.*peer|\bgloo\b.*(closed|timed out|timeout)"),
+    Rule("nccl", ERROR, (
+        r"NCCL (error|timeout|WARN .*error)|ncclSystemError|ncclInternalError|"
+        r"ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|"
+        r"ProcessGroupNCCL.*(timeout|timed out)"
+    )),
+    Rule("cuda", ERROR, (
+        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR|"
+        r"uncorrectable ECC|NVRM: Xid"
+    )),
+    Rule("rendezvous", ERROR, (
+        r"Rendezvous\w*(Timeout|Closed|Connection)\w*|Timed out (after|waiting for).*clients|"
+        r"timed out.*rendezvous"
+    )),
+    Rule("peer_lost", ERROR, (
+        r"Connection (closed|reset) by peer|Broken pipe|EOFError.*peer|"
+        r"\bgloo\b.*(closed|timed out|timeout)"
+    )),
     Rule("port_in_use", ERROR, r"Address already in use|EADDRINUSE"),
-    Rule("name_lookup", ERROR, r"Name or service not known|Temporary failure in name resolution|getaddrinfo failed|nodename nor servname|NameResolutionError"),
-    Rule("credentials", ERROR, r"AccessDenied|NoCredentialsError|Unable to locate credentials|(401|403) (Client Error|Unauthorized|Forbidden)|GatedRepoError|InvalidAccessKeyId|ExpiredToken"),
-    Rule("connection", ERROR, r"Connection refused|ConnectTimeout|Network is unreachable|No route to host|Max retries exceeded"),
+    Rule("name_lookup", ERROR, (
+        r"Name or service not known|Temporary failure in name resolution|getaddrinfo failed|"
+        r"nodename nor servname|NameResolutionError"
+    )),
+    Rule("credentials", ERROR, (
+        r"AccessDenied|NoCredentialsError|Unable to locate credentials|"
+        r"(401|403) (Client Error|Unauthorized|Forbidden)|GatedRepoError|InvalidAccessKeyId|"
+        r"ExpiredToken"
+    )),
+    Rule("connection", ERROR, (
+        r"Connection refused|ConnectTimeout|Network is unreachable|No route to host|"
+        r"Max retries exceeded"
+    )),
     Rule("missing_file", ERROR, r"FileNotFoundError|can't open file|No such file or directory"),
     Rule("permission", ERROR, r"PermissionError|Permission denied|Read-only file system"),
     Rule("syntax", ERROR, r"SyntaxError|IndentationError|syntax error"),
     Rule("stack", ERROR, r"RecursionError|maximum recursion depth"),
-    Rule("not_finite", ERROR, r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
+    Rule("not_finite", ERROR,
+        r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
 ]  # fmt: skip
 #: Of the log alone, since programs say such things in passing, too; only where nothing else is known.
 _LOG_RULES = [
-    Rule("usage", LOG, r"^usage: .*|error: (unrecognized arguments|the following arguments are required|argument )"),
+    Rule(
+        "usage",
+        LOG,
+        r"^usage: .*|error: (unrecognized arguments|the following arguments are required|argument )",
+    ),
     Rule("segfault", LOG, r"Segmentation fault|SIGSEGV"),
     Rule("aborted", LOG, r"\bAborted\b|SIGABRT|terminate called|core dumped"),
     Rule("not_finite", LOG, r"\bloss[ =:]+nan\b"),

@@ -149,7 +149,9 @@ def _decide(
     if found:
         return found
     code = replica.exit_code
-    named = causes.cause_of_signal(" ".join([*said, replica.reason])) or causes.BY_EXIT_CODE.get(code or 0, "")
+    named = causes.cause_of_signal(" ".join([*said, replica.reason])) or causes.BY_EXIT_CODE.get(
+        code or 0, ""
+    )
     if signal:
         named = causes.BY_EXIT_CODE.get(128 + signal, named)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

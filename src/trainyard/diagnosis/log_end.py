@@ -1,4 +1,4 @@
-"""What the end of a log tells: tracebacks, of each process of a replica, and the first line that names an error."""
+"""What the end of a log tells: the tracebacks of each process, and the first line that names an error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _CHAINED = re.compile(
     r"During handling of the above exception|The above exception was the direct cause of the following"
 )
 #: Exceptions that only report how a child process ended.
-_WRAPPER = re.compile(r"ChildFailedError|CalledProcessError|ProcessExitedException|ProcessRaisedException|SystemExit")
+_WRAPPER = re.compile(
+    r"ChildFailedError|CalledProcessError|ProcessExitedException|ProcessRaisedException|SystemExit"
+)
 _ERROR = re.compile(
-    r"\b(error|fatal|exception|panic|abort(ed|ing)?|segmentation fault|killed|cannot|failed|failure)\b", re.IGNORECASE
+    r"\b(error|fatal|exception|panic|abort(ed|ing)?|segmentation fault|killed|cannot|failed|failure)\b",
+    re.IGNORECASE,
 )
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank")
 _ROOT_SIGNAL = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid")
@@ -90,7 +93,11 @@ def _of_one_process(rank: str, numbered: Sequence[tuple[int, str]]) -> list[Trac
             line = numbered[index][1]
             index += 1
             lines.append(line)
-            if line.strip() and len(line) - len(line.lstrip()) <= indent and not line.lstrip().startswith("+"):
+            if (
+                line.strip()
+                and len(line) - len(line.lstrip()) <= indent
+                and not line.lstrip().startswith("+")
+            ):
                 exception = line.strip()
                 break
         if not exception:
@@ -117,7 +124,7 @@ def decisive(found: Sequence[Traceback]) -> Traceback | None:
 
 
 def root_of_torchrun(lines: Sequence[str]) -> tuple[str, int]:
-    """Return the rank that torchrun's summary names as the root cause, and its signal; "" and 0 if unknown."""
+    """Return the rank that torchrun's summary names as the root cause, and its signal, or "" and 0."""
     rank, signal = "", 0
     is_root = False
     for line in lines:
@@ -132,8 +139,10 @@ def root_of_torchrun(lines: Sequence[str]) -> tuple[str, int]:
 
 
 def around(lines: Sequence[str], needle: str = "") -> list[str]:
-    """Return the lines around one, by default around the first that names an error; the last ones if none does."""
-    at = next((n for n, line in enumerate(lines) if (needle in line if needle else _ERROR.search(line))), None)
+    """Return the lines around ``needle``, or the first that names an error, or else the last ones."""
+    at = next(
+        (n for n, line in enumerate(lines) if (needle in line if needle else _ERROR.search(line))), None
+    )
     if at is None:
         return list(lines[-(BEFORE + AFTER) :])
     return list(lines[max(0, at - BEFORE) : at + AFTER])

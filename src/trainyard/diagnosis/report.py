@@ -36,7 +36,7 @@ class Report:
         status: its status.
         failure: why it failed; None if it did not.
         waiting: why it waits; None if it does not.
-        last_good: id of the last job of the same name that succeeded; "" if there is none, or it is not needed.
+        last_good: id of the last job of the same name that succeeded; "" without one.
         changes: what differs from that job.
         try_command: the command to try next; "" if there is nothing to do.
     """
@@ -69,7 +69,11 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        data: dict[str, Any] = {"handle": self.handle, "state": self.status.state.name, "msg": self.status.msg}
+        data: dict[str, Any] = {
+            "handle": self.handle,
+            "state": self.status.state.name,
+            "msg": self.status.msg,
+        }
         failure, waiting = self.failure, self.waiting
         if failure is not None:
             data["failure"] = {

@@ -59,30 +59,61 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "later": ("it may not begin yet", ""),
     "suspended": ("its scheduler has suspended it", "It goes on when its scheduler resumes it."),
-    "refused": ("it cannot be started", "The reason says what to change; then cancel it and submit it again."),
+    "refused": (
+        "it cannot be started",
+        "The reason says what to change; then cancel it and submit it again.",
+    ),
     "starting": ("it is being started", ""),
     "unknown": ("its scheduler does not say why", "`trainyard doctor` checks the scheduler."),
 }
 
-#: The first that matches decides. Words: squeue(1); bjobs(1); qstat(1); the events of Kubernetes' scheduler and
-#: quota admission, Kueue's conditions; AWS Batch's status reasons; SageMaker's secondary states.
+#: The first that matches decides. Words of squeue(1), bjobs(1), qstat(1), Kubernetes' scheduler and
+#: quota admission, Kueue's conditions, AWS Batch's status reasons, SageMaker's secondary states.
 _RULES = [
-    ("image", r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|InvalidImageName"),
+    ("image", (
+        r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
+        r"InvalidImageName"
+    )),
     ("held", r"JobHeld|\bheld\b|REQUEUE_HOLD|PSUSP|user hold|operator hold"),
     ("suspended", r"suspended"),
     ("impossible", r"cannot start:|can never|BadConstraints|DependencyNeverSatisfied|MISCONFIGURATION"),
-    ("impossible", r"no (compute environment|host|node|queue)\w* .*(fits|can hold|large enough)|larger than any|too large for"),
-    ("quota", r"exceeded quota|quota (exceeded|reached)|insufficient unused quota|ResourceLimitExceeded|vCPU limit|exceeds your quota"),
-    ("limit", r"limit of its account|JobArrayTaskLimit|throttle|QOS\w*Limit|Assoc\w*Limit|job slot limit|limit.*reached"),
-    ("dependency", r"Dependency|waits? for (other|what)|waiting for what it depends|dependency condition|jid_predecessor"),
-    ("no_capacity", r"InsufficientInstanceCapacity|InsufficientCapacity|CAPACITY:|Insufficient (cpu|memory|pods|ephemeral|nvidia|amd|\S+/\S+)"),
+    ("impossible", (
+        r"no (compute environment|host|node|queue)\w* .*(fits|can hold|large enough)|"
+        r"larger than any|too large for"
+    )),
+    ("quota", (
+        r"exceeded quota|quota (exceeded|reached)|insufficient unused quota|"
+        r"ResourceLimitExceeded|vCPU limit|exceeds your quota"
+    )),
+    ("limit", (
+        r"limit of its account|JobArrayTaskLimit|throttle|QOS\w*Limit|Assoc\w*Limit|"
+        r"job slot limit|limit.*reached"
+    )),
+    ("dependency", (
+        r"Dependency|waits? for (other|what)|waiting for what it depends|dependency condition|"
+        r"jid_predecessor"
+    )),
+    ("no_capacity", (
+        r"InsufficientInstanceCapacity|InsufficientCapacity|CAPACITY:|"
+        r"Insufficient (cpu|memory|pods|ephemeral|nvidia|amd|\S+/\S+)"
+    )),
     ("impossible", r"didn't match|untolerated taint|did not match|didn't have free ports|unbound immediate"),
     ("priority", r"\bPriority\b|higher priority"),
-    ("unavailable", r"PartitionDown|PartitionInactive|NodeDown|ReqNodeNotAvail|DOWN, DRAINED|is disabled|is INVALID|not available|queue .*closed|inactivated"),
+    ("unavailable", (
+        r"PartitionDown|PartitionInactive|NodeDown|ReqNodeNotAvail|DOWN, DRAINED|is disabled|"
+        r"is INVALID|not available|queue .*closed|inactivated"
+    )),
     ("later", r"BeginTime|may not begin yet|specified start time|reservation has not begun"),
     ("refused", r"FailedCreate|admission webhook|forbidden|cannot be started|could not be started"),
-    ("starting", r"being started|is starting|are starting|starting on|Preparing|Downloading|Starting|being pulled|Pulling|not made yet|initializing"),
-    ("no_capacity", r"Resources|waiting for a (host|node)|nodes that it needs are busy|no node for it|Pending|new job is waiting|cannot run because|waiting for (resources|capacity)|placement group"),
+    ("starting", (
+        r"being started|is starting|are starting|starting on|Preparing|Downloading|Starting|"
+        r"being pulled|Pulling|not made yet|initializing"
+    )),
+    ("no_capacity", (
+        r"Resources|waiting for a (host|node)|nodes that it needs are busy|no node for it|"
+        r"Pending|new job is waiting|cannot run because|waiting for (resources|capacity)|"
+        r"placement group"
+    )),
 ]  # fmt: skip
 
 

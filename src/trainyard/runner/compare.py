@@ -56,7 +56,7 @@ class Comparison:
         return self.code == "changed" or any(self.values.values())
 
     def summary(self) -> Iterator[str]:
-        """Return a line for the code, and one for each value that differs; where it was submitted counts not."""
+        """Return a line for the code and one for each other difference, but for where it was submitted."""
         if self.code not in ("same",) and not self.code.startswith("unknown"):
             names = ", ".join(file.path for file in self.files)
             yield f"code: {names}" if names else f"code: {self.code}"

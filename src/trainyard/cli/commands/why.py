@@ -1,4 +1,4 @@
-"""Say why a job failed, or why it waits: cause, first failing replica, traceback, what changed, what to try."""
+"""Say why a job failed or waits: the cause, the first failing replica, what changed, what to try."""
 
 from __future__ import annotations
 
