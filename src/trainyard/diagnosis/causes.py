@@ -261,17 +261,14 @@ _RULES = [
     Rule("missing_file", ERROR, r"FileNotFoundError|can't open file|No such file or directory"),
     Rule("permission", ERROR, r"PermissionError|Permission denied|Read-only file system"),
     Rule("syntax", ERROR, r"SyntaxError|IndentationError|syntax error"),
+    Rule("usage", ERROR, r"error: (unrecognized arguments|the following arguments are required|argument )"),
     Rule("stack", ERROR, r"RecursionError|maximum recursion depth"),
     Rule("not_finite", ERROR,
         r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
 ]  # fmt: skip
 #: Of the log alone, since programs say such things in passing, too; only where nothing else is known.
 _LOG_RULES = [
-    Rule(
-        "usage",
-        LOG,
-        r"^usage: .*|error: (unrecognized arguments|the following arguments are required|argument )",
-    ),
+    Rule("usage", LOG, r"^usage: "),
     Rule("segfault", LOG, r"Segmentation fault|SIGSEGV"),
     Rule("aborted", LOG, r"\bAborted\b|SIGABRT|terminate called|core dumped"),
     Rule("not_finite", LOG, r"\bloss[ =:]+nan\b"),

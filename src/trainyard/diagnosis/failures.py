@@ -25,6 +25,9 @@ _LONGEST_EVIDENCE = 300
 _OF_REPLICA = re.compile(r"\S+/\d+: ")
 #: "exit code 127, as when a program is not in the image" says nothing that the code does not
 _EXIT_CODE = re.compile(r"exit code \d+(, as .*)?")
+#: The toolkit's report begins with the script and its exit code.
+_BY_TOOLKIT = re.compile(r"^\S+ ended with exit code \d+: ")
+_EXCEPTION = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration|Group|Warning)(:|$)")
 _QUOTED = re.compile(r"exit code \d+: (.*)")
 
 
@@ -123,11 +126,13 @@ def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[
     if traceback is not None and traceback.is_wrapper and report:
         traceback = None
     rank, signal = log_end.root_of_torchrun(lines)
-    errors = [*report.splitlines()[:1], *report.splitlines()[-1:], *quoted]
+    errors = [_BY_TOOLKIT.sub("", line) for line in report.splitlines() if line.strip()]
+    errors = [*errors[:1], *errors[-1:], *quoted]
     if traceback is not None:
         errors += [*reversed(traceback.exceptions)]
         rank = traceback.rank or rank
-    cause, evidence = _decide(replica, said, errors, lines, signal)
+    has_exception = traceback is not None or any(_EXCEPTION.match(line) for line in errors)
+    cause, evidence = _decide(replica, said, errors, lines, signal, has_exception)
     shown = report.splitlines() if traceback is None and "Traceback" in report else []
     return Failure(
         cause,
@@ -141,7 +146,12 @@ def _explain_replica(status: AppStatus, replica: ReplicaStatus, lines: Sequence[
 
 
 def _decide(
-    replica: ReplicaStatus, said: Sequence[str], errors: Sequence[str], lines: Sequence[str], signal: int
+    replica: ReplicaStatus,
+    said: Sequence[str],
+    errors: Sequence[str],
+    lines: Sequence[str],
+    signal: int,
+    has_exception: bool,
 ) -> tuple[Cause, str]:
     """Return the cause and the line that shows it, the best evidence first."""
     rules = causes.rules()
@@ -165,14 +175,14 @@ def _decide(
     if found:
         return found
     real = [line for line in errors if line.strip()]
-    if real and not named:
-        return causes.CAUSES["exception"], real[-1] if len(real) == 1 else real[0]
+    if real and has_exception and not named:
+        return causes.CAUSES["exception"], real[0]
     found = causes.first_match(rules, ERROR, texts) or causes.first_match(causes.log_rules(), LOG, texts)
     if found:
         return found
     if named:
         return causes.CAUSES[named], ""
-    return causes.CAUSES["exit" if code else "unknown"], last
+    return causes.CAUSES["exit" if code else "unknown"], (real or [last])[0]
 
 
 def _texts(reason: str) -> list[str]:

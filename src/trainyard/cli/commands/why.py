@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from trainyard.diagnosis.explanation import Explanation
     from trainyard.diagnosis.failures import Failure
-    from trainyard.diagnosis.report import Report
     from trainyard.diagnosis.waiting import Waiting
 
 
@@ -28,52 +28,52 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from trainyard.diagnosis.report import explain
+    from trainyard.diagnosis.explanation import explain
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         status = status_of(runner, handle)
-        report = explain(runner, handle, status)
+        explanation = explain(runner, handle, status)
     if args.json:
-        print_json(report.to_json())
+        print_json(explanation.to_json())
     else:
-        for line in _lines(report):
+        for line in _lines(explanation):
             out(line)
     return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
 
 
-def _lines(report: Report) -> Iterator[str]:
-    yield f"Job: {report.handle}"
-    yield f"State: {paint_state(str(report.status.state), sys.stdout)}"
-    if report.failure is not None:
-        yield from _of_failure(report, report.failure)
-    elif report.waiting is not None:
-        yield from _of_waiting(report.waiting)
-    elif report.status.msg and report.status.msg != NONE:
-        yield f"Reason: {reason_text(report.status)}"
-    if report.try_command:
+def _lines(explanation: Explanation) -> Iterator[str]:
+    yield f"Job: {explanation.handle}"
+    yield f"State: {paint_state(str(explanation.status.state), sys.stdout)}"
+    if explanation.failure is not None:
+        yield from _of_failure(explanation, explanation.failure)
+    elif explanation.waiting is not None:
+        yield from _of_waiting(explanation.waiting)
+    elif explanation.status.msg and explanation.status.msg != NONE:
+        yield f"Reason: {reason_text(explanation.status)}"
+    if explanation.try_command:
         yield ""
-        yield f"Try: {report.try_command}"
+        yield f"Try: {explanation.try_command}"
 
 
-def _of_failure(report: Report, failure: Failure) -> Iterator[str]:
+def _of_failure(explanation: Explanation, failure: Failure) -> Iterator[str]:
     yield ""
-    yield paint(clean(report.headline), BOLD, sys.stdout)
+    yield paint(clean(explanation.headline), BOLD, sys.stdout)
     facts = _facts(failure)
     if facts:
         yield f"  {facts}"
     for line in failure.reason.splitlines():
-        yield f"  {report.scheduler} says: {clean(line)}"
+        yield f"  {explanation.scheduler} says: {clean(line)}"
     if failure.problem:
         yield f"  its log cannot be read: {clean(failure.problem)}"
     yield from _section("Traceback", failure.traceback)
     yield from _section(f"Log of {failure.place}", failure.log if not failure.traceback else [])
-    if report.changes:
-        yield from _section(f"Changed since {report.last_good}, which succeeded", report.changes)
-    elif report.last_good:
+    if explanation.changes:
+        yield from _section(f"Changed since {explanation.last_good}, which succeeded", explanation.changes)
+    elif explanation.last_good:
         yield ""
-        yield f"Nothing that is recorded has changed since {report.last_good}, which succeeded."
+        yield f"Nothing that is recorded has changed since {explanation.last_good}, which succeeded."
     if failure.cause.advice:
         yield ""
         yield f"What helps: {failure.cause.advice}"

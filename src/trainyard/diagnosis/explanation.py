@@ -28,7 +28,7 @@ _TRANSIENT = frozenset({"preempted", "node_lost", "supervisor", "submission", "t
 
 
 @dataclass
-class Report:
+class Explanation:
     """Why a job is in its state.
 
     Args:
@@ -68,7 +68,7 @@ class Report:
         return [self.headline, *advice, f"`trainyard why {_id(self.handle)}` shows more."]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
+        """Return the explanation as JSON values."""
         data: dict[str, Any] = {
             "handle": self.handle,
             "state": self.status.state.name,
@@ -96,20 +96,20 @@ class Report:
         return {**data, "try": self.try_command}
 
 
-def explain(runner: Runner, handle: str, status: AppStatus) -> Report:
+def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
     """Return why a job is in its state; what cannot be found out now is left out."""
-    report = Report(handle, status)
+    explanation = Explanation(handle, status)
     if status.state == AppState.FAILED:
-        report.failure = explain_failed(runner, handle, status)
+        explanation.failure = explain_failed(runner, handle, status)
         record = _recorded(runner, handle)
-        _add_changes(runner, report, record)
-        report.try_command = _next_command(report, record)
+        _add_changes(runner, explanation, record)
+        explanation.try_command = _next_command(explanation, record)
     elif status.state in _WAITS:
         from trainyard.diagnosis.waiting import explain_waiting
 
-        report.waiting = explain_waiting(status, _position(runner, handle))
-        report.try_command = _next_command(report, None)
-    return report
+        explanation.waiting = explain_waiting(status, _position(runner, handle))
+        explanation.try_command = _next_command(explanation, None)
+    return explanation
 
 
 def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
@@ -141,7 +141,7 @@ def _recorded(runner: Runner, handle: str) -> JobRecord | None:
         return None  # a broken history does not hide why the job failed
 
 
-def _add_changes(runner: Runner, report: Report, record: JobRecord | None) -> None:
+def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | None) -> None:
     if record is None:
         return
     from trainyard.runner.compare import Comparison
@@ -150,10 +150,12 @@ def _add_changes(runner: Runner, report: Report, record: JobRecord | None) -> No
     good = runner.history.last_success(record)
     if good is None:
         return
-    report.last_good = good.app_id
-    report.changes = list(Comparison(good, record, Store()).summary())
-    if len(report.changes) > MOST_CHANGES:
-        report.changes[MOST_CHANGES - 1 :] = [f"... `trainyard diff {good.app_id} {record.app_id}` shows all"]
+    explanation.last_good = good.app_id
+    explanation.changes = list(Comparison(good, record, Store()).summary())
+    if len(explanation.changes) > MOST_CHANGES:
+        explanation.changes[MOST_CHANGES - 1 :] = [
+            f"... `trainyard diff {good.app_id} {record.app_id}` shows all"
+        ]
 
 
 def _position(runner: Runner, handle: str) -> str:
@@ -164,13 +166,13 @@ def _position(runner: Runner, handle: str) -> str:
         return ""
 
 
-def _next_command(report: Report, record: JobRecord | None) -> str:
-    job = shlex.quote(_id(report.handle))
-    if report.waiting is not None:
-        if report.waiting.kind in ("impossible", "unavailable", "unknown"):
-            return f"trainyard doctor -s {report.scheduler}"
-        return "" if report.waiting.kind == "starting" else f"trainyard wait {job}"
-    failure = report.failure
+def _next_command(explanation: Explanation, record: JobRecord | None) -> str:
+    job = shlex.quote(_id(explanation.handle))
+    if explanation.waiting is not None:
+        if explanation.waiting.kind in ("impossible", "unavailable", "unknown"):
+            return f"trainyard doctor -s {explanation.scheduler}"
+        return "" if explanation.waiting.kind == "starting" else f"trainyard wait {job}"
+    failure = explanation.failure
     assert failure is not None
     if failure.cause.name == "timeout" and record is not None:
         for name in ("timeout", "time_limit", "max_runtime_in_seconds"):
@@ -178,12 +180,12 @@ def _next_command(report: Report, record: JobRecord | None) -> str:
             if isinstance(limit, (int, float)) and limit > 0:
                 return f"trainyard rerun {job} -cfg {name}={2 * limit:g}"
     if failure.cause.name == "image":
-        return f"trainyard doctor -s {report.scheduler}"
+        return f"trainyard doctor -s {explanation.scheduler}"
     if failure.cause.name in _TRANSIENT:
         return f"trainyard rerun {job}"
     if failure.replica is None:
         return f"trainyard describe {job}"
-    where = shlex.quote(f"{_id(report.handle)}/{failure.replica.role}/{failure.replica.id}")
+    where = shlex.quote(f"{_id(explanation.handle)}/{failure.replica.role}/{failure.replica.id}")
     return f"trainyard log {where} --tail 100"
 
 
