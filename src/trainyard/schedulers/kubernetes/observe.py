@@ -371,9 +371,7 @@ def _replica(
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
     running = (container_status(pod).get("state") or {}).get("running") or {}
-    started = seconds(
-        end.get("startedAt") or running.get("startedAt") or (pod.get("status") or {}).get("startTime")
-    )
+    started = seconds(end.get("startedAt") or running.get("startedAt"))
     return ReplicaStatus(
         k,
         state,
@@ -543,11 +541,9 @@ def _roles(job: FoundJob) -> list[Role]:
         main = containers[0]
         limits = (main.get("resources") or {}).get("limits") or {}
         resource = Resource(
-            cpu=int(str(limits.get("cpu", "-1000m")).removesuffix("m")) // 1000,
-            gpu=sum(int(amount) for key, amount in limits.items() if key.endswith("/gpu")),
-            memMB=int(limits["memory"].removesuffix("Mi"))
-            if str(limits.get("memory")).endswith("Mi")
-            else -1,
+            cpu=int(quantity(limits.get("cpu", -1))),
+            gpu=sum(int(quantity(amount)) for key, amount in limits.items() if key.endswith("/gpu")),
+            memMB=int(quantity(limits["memory"])) >> 20 if "memory" in limits else -1,
         )
         selector_ = (template.get("spec") or {}).get("nodeSelector") or {}
         if selector_.get(INSTANCE_TYPE):
@@ -564,6 +560,22 @@ def _roles(job: FoundJob) -> list[Role]:
             )
         )
     return roles
+
+
+_BINARY = {f"{letter}i": 1 << 10 * power for power, letter in enumerate("KMGTPE", 1)}
+_DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+
+
+def quantity(amount: Any) -> float:
+    """Return a quantity as a number; the API server writes ``1000m`` as ``1`` and ``1024Mi`` as ``1Gi``.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    text = str(amount)
+    for suffix, factor in (*_BINARY.items(), *_DECIMAL.items()):
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
+    return float(text)
 
 
 def _results(job: FoundJob) -> str | None:

@@ -332,8 +332,11 @@ def report_of(end: Mapping[str, Any]) -> str:
 
 
 def seconds(stamp: Any) -> float | None:
-    """Return a time of Kubernetes in seconds since the epoch; None without one."""
+    """Return a time of Kubernetes in seconds since the epoch; None without one.
+
+    A container that could not be started has the beginning of the epoch.
+    """
     try:
-        return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+        return (datetime.fromisoformat(str(stamp)).timestamp() if stamp else None) or None
     except ValueError:
         return None
