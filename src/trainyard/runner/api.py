@@ -6,7 +6,7 @@ import builtins
 
 from trainyard.errors import AccessError
 from trainyard.runner.events import log_event
-from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factory
+from trainyard.schedulers.registry import as_scheduler, get_default_scheduler_name, get_scheduler_factory
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
@@ -132,7 +132,8 @@ class Runner:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
-            scheduler = self._factory(name)(self._name, **self._scheduler_params)
+            made = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler = as_scheduler(made, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
             scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
             scheduler.configured = lambda: self._configured(scheduler)
@@ -455,7 +456,7 @@ class Runner:
             return self._observed(app_handle, scheduler, response)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the definition of a job, from its scheduler or else the history; None if there is none."""
+        """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
         scheduler, app_id = self._locate(app_handle)
         with log_event("describe", scheduler.backend, self._name, app_id=app_id):
             from trainyard.runner.observation import definition
