@@ -168,8 +168,8 @@ def _replica(
         status.state = state  # it left no exit record: it was killed, or never started
         if record is not None and state != AppState.SUCCEEDED:
             status.reason = status.reason or "it was killed before it could say how it ended"
-    elif state == AppState.UNREACHABLE and not is_terminal(status.state):
-        status.state = AppState.UNREACHABLE
+    elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):
+        status.state = state
     return status
 
 

@@ -401,7 +401,7 @@ def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[Ap
         return AppState.CANCELLED, app.text
     if app.state is AppState.FAILED:
         return AppState.CANCELLED, "stopped when the job failed; its pod is gone"
-    return AppState.PENDING, "suspended" if app.code == SUSPENDED else ""
+    return (AppState.SUSPENDED, "") if app.code == SUSPENDED else (AppState.PENDING, "")
 
 
 def is_final(job: FoundJob, index: int, k: int) -> bool:
@@ -433,13 +433,13 @@ def why_suspended(job: FoundJob) -> str:
     """Return what a suspended job waits for: Kueue's own words, and its position in the queue."""
     queue = names.labels_of(job.objects[0]).get(names.QUEUE_LABEL)
     if not queue:
-        return "Suspended: somebody has to resume it (spec.suspend)"
+        return "somebody has to resume it (spec.suspend)"
     try:
         text = _admission(job)
         position = _position(job, queue)
     except KubernetesError:  # they are no more than an explanation
         text = position = ""
-    return "; ".join(part for part in (f"Suspended: waiting in the queue {queue}", position, text) if part)
+    return "; ".join(part for part in (f"waiting in the queue {queue}", position, text) if part)
 
 
 def workloads_path(job: FoundJob) -> str:

@@ -104,10 +104,10 @@ def try_out(server: ApiServer, job: KubernetesJob) -> None:
 #: Fields of a Job without which it would be another one, each with what needs it, and since which version
 #: every cluster has them.
 _FIELDS = {
-    "completionMode": ("several replicas in one role", "1.24"),
-    "backoffLimitPerIndex": ("retries of single replicas", "1.29"),
-    "podFailurePolicy": ("final_exit_codes", "1.26"),
-    "schedulingGroup": ("gang=true", ""),
+    "completionMode": ("role of several replicas", "1.24"),
+    "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
+    "podFailurePolicy": ("end by final_exit_codes", "1.26"),
+    "schedulingGroup": ("placing together by gang=true", ""),
 }
 
 
@@ -130,14 +130,13 @@ def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[s
         purpose, version = _FIELDS[needed[0]]
         since = f"Kubernetes {version} and later have it." if version else "Its feature may be turned off."
         raise ConfigError(
-            f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, which {purpose} "
-            "needs; no job was made",
-            hint=f"{since} Jobs of one replica run there too.",
+            f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which there "
+            f"is no {purpose}; no job was made",
+            hint=since,
         )
     if lost:
         warnings.warn(
-            f"the cluster {server.describe_version()} ignores {', '.join(sorted(lost))} of Jobs: docs/schedulers/"
-            "kubernetes.md says what they do",
+            f"the cluster {server.describe_version()} ignores {', '.join(sorted(lost))} of Jobs",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -138,8 +138,8 @@ def _leader(units: list[QueueEntry]) -> QueueEntry:
     """Return the part that the state of the whole follows from."""
     open_ones = [entry for entry in units if not is_terminal(entry.state)]
     if open_ones:
-        order = [AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING]
-        found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 3)
+        order = [AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING]
+        found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 9)
         if found.state == AppState.PENDING and len(open_ones) < len(units):
             found = copy.copy(found)
             found.state = AppState.RUNNING  # some have ended: the job is under way
