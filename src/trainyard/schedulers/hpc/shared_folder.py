@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
+SCRIPT = "script"
 #: How many reports of a job are read, and how much of each.
 MOST_REPORTS = 8
 LONGEST_REPORT = 1 << 20
