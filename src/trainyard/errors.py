@@ -144,7 +144,7 @@ class StateStoreError(BackendError):
 
 
 class UnknownAppException(TrainyardError):
-    """There is no job of this handle."""
+    """No job has this handle."""
 
     exit_code = EXIT_NO_SUCH_JOB
 

@@ -455,7 +455,7 @@ class Runner:
             return self._observed(app_handle, scheduler, response)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the definition of a job, from its scheduler or else the history; None if there is none."""
+        """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
         scheduler, app_id = self._locate(app_handle)
         with log_event("describe", scheduler.backend, self._name, app_id=app_id):
             from trainyard.runner.observation import definition

@@ -1,6 +1,6 @@
 """Running the native programs of a cluster, on this machine or on another one.
 
-Three failures are told apart. A program that is missing is a `ConfigError`. A host that cannot be reached, or
+Failures are of three kinds. A program that is missing is a `ConfigError`. A host that cannot be reached, or
 a program that does not end in time, is an `UnreachableError`, which says nothing about any job. Everything
 else is an `Answer` with an exit code, and the backend decides what its words mean.
 """

@@ -123,7 +123,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     @abstractmethod
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
-        """Cancel submissions, in as few calls as possible; one that has ended already is no failure."""
+        """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error."""
 
     def enter_command(
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool

@@ -105,7 +105,7 @@ class SshCommands(Commands):
         batch = [] if _has_terminal() else ["-oBatchMode=yes"]
         import tempfile
 
-        # stdin is no terminal for ssh: it asks on /dev/tty
+        # ssh asks on /dev/tty, since its stdin is not a terminal
         with tempfile.TemporaryFile() as errors:
             command = ["ssh", *self._options(), *batch, "-oControlMaster=yes", "-N", "-f", "--", self.host]
             try:

@@ -252,7 +252,7 @@ class _Environment:
     def _add_secret(self, name: str, value: str) -> None:
         if _INDEX in value:
             raise ConfigError(
-                f"{name} holds a secret and the macro replica_id, which cannot be told apart in a Secret",
+                f"{name} holds a secret and the macro replica_id, but all replicas share one Secret",
                 hint=f"Let the program read the variable {REPLICA_INDEX} instead.",
             )
         self.items.append(_reference(name, self._secret_name, self._secret.add(name, value)))

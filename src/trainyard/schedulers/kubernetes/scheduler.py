@@ -137,7 +137,7 @@ class KubernetesScheduler(Scheduler["KubernetesOpts"]):
         for name, replacement in REPLACED.items():
             if as_mapping(cfg).get(name) is not None:
                 raise ConfigError(
-                    f"{name} was an option of kubernetes_mcad, which is no more",
+                    f"{name} was an option of kubernetes_mcad, which no longer exists",
                     hint=f"Give instead: {replacement}.",
                 )
         info = super().make_dryrun(app, cfg, workspace)

@@ -441,7 +441,7 @@ def gpus_in(gres: str) -> int:
 
 
 def _leading(text: str) -> int:
-    match = re.match(r"\d+", text)  # "8+": at least so many
+    match = re.match(r"\d+", text)  # "8+" means at least 8
     return int(match[0]) if match else 0
 
 

@@ -1,8 +1,8 @@
 """Slurm's states as ours, and its reasons in words.
 
 States: the sections JOB STATE CODES of squeue(1) and sacct(1), 22.05 to 26.05. A state that is not known
-here is open and keeps its own name: it is no end. Reasons: JOB REASON CODES of squeue(1), and the resource
-limits page.
+here is open and keeps its own name: it does not end a job. Reasons: JOB REASON CODES of squeue(1), and the
+resource limits page.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"invalid node name", "`sinfo -N` lists the nodes; see -cfg nodelist and -cfg exclude."),
     (r"time limit", ("`sinfo -o '%P %l'` lists the limits; set a shorter -cfg time, with -cfg "
         "chain=N for long work.")),
-    (r"memory", "`sinfo -o '%P %m'` lists the memory of nodes. Where memory is no resource: -cfg omit=mem."),
+    (r"memory", "`sinfo -o '%P %m'` lists nodes' memory. Where memory is not scheduled: -cfg omit=mem."),
     (r"invalid generic resource|gres|gpu", ("`sinfo -o '%P %G'` lists GPUs; see -cfg gpu_flag, "
         "gpu_type and gres.")),
     (r"node configuration is not available", ("No node has all of it: `sinfo -o '%P %D %c %m %G'` "

@@ -266,7 +266,7 @@ class SlurmScheduler(HpcScheduler):
         return [found[key] for key in sorted(found, key=int)]
 
     def _queue(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, SlurmJob]:
-        """Ask squeue. An id that it does not know is no failure: it forgets jobs soon after their end."""
+        """Ask squeue. It forgets jobs soon after their end, so an unknown id is not an error."""
         base = ["squeue", *([f"--clusters={cluster}"] if cluster else []), "-t", "all", *which]
         attempt = "list the jobs"
         if self._version(commands) >= observe.JSON_SINCE:
