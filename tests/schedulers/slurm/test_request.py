@@ -163,7 +163,7 @@ def test_an_option_of_the_user_replaces_ours():
         ([role()], {"gpu_flag": "gpus"}, "gpus-per-node or gres"),
         ([role()], {"replicas_per_node": 0}, "at least 1"),
         ([role()], {"comment": "a\nb"}, "line break"),
-        ([role()], {"mail_user": "me\n#SBATCH --exclusive"}, "mail_user has a line break"),
+        ([role()], {"switches": "1\n#SBATCH --exclusive"}, "switches has a line break"),
         ([role("-")], {}, "cannot be named '-'"),
         ([role("a\nb")], {}, "cannot be named"),
         ([role(f"r{i}", cpu=1 + i % 2) for i in range(129)], {}, "at most 128 components"),
