@@ -58,7 +58,7 @@ class QueueEntry:
 
 @dataclass
 class StepPlace:
-    """Where srun can start a step: a job, a node, and the component of a heterogeneous job (None in others)."""
+    """Where srun can start a step: a job, a node, and a component of heterogeneous jobs (None in others)."""
 
     job_id: str
     host: str
