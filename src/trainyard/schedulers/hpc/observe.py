@@ -194,6 +194,8 @@ def reason_of_exit(record: AttemptRecord) -> str:
     import signal
 
     text = f"exit code {record.code}"
+    if record.reason:
+        return f"{record.reason} ({text})"
     if record.code > 128:
         try:
             text = f"signal {signal.Signals(record.code - 128).name}"

@@ -246,7 +246,7 @@ class JobPlan:
             )
         lines = [*(self.opts.prologue or ())]
         lines += [f"export {name}={quoted(value)}" for name, value in env.items()]
-        lines.append(f"cd {quoted(self.workdir)} || exit 72")
+        lines.append(f"cd {quoted(self.workdir)} 2>/dev/null || no_folder {quoted(self.workdir)}")
         command = [role.entrypoint, *(values.substitute(argument) for argument in role.args)]
         lines.append("set -- " + " ".join(quoted(word) for word in command))
         return "\n".join(lines) + "\n"

@@ -14,7 +14,7 @@
             native              native ids, one line for each submission
             cancelled           somebody cancelled the job
             state/NAME.ATTEMPT.start, .exit     records, NAME is ROLE-K or job
-            logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json
+            logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
             ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
             work/               the working directory, where there is no other
 """
@@ -46,7 +46,8 @@ DEFAULT_SHARED = "~/.trainyard"
 class AttemptRecord:
     """What a replica or a submission left behind of one attempt: its start, and its end if it has ended.
 
-    ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end.
+    ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end. ``reason`` says in words
+    why the program was not started; "" if it was.
     """
 
     attempt: int
@@ -55,6 +56,7 @@ class AttemptRecord:
     ended_at: float | None = None
     code: int | None = None
     why: str = ""
+    reason: str = ""
     link: int = 0
     native_id: str = ""
 
@@ -202,6 +204,7 @@ def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
         code = _number(values.get("code"))
         record.code = None if code is None else int(code)
         record.why = values.get("why", "ended")
+        record.reason = values.get("reason", "")
 
 
 def _number(text: str | None) -> float | None:
