@@ -10,8 +10,8 @@ everything else is replaced, and None removes. Three operators, to be used as ke
         DEL("terminationGracePeriodSeconds"): None,        # not at all
     }}
 
-They are texts (``__put__:KEY``, ``__join__:KEY:FIELD``, ``__del__:KEY``), as in TorchX, so that YAML files can
-hold them too.
+They are texts (``__put__:KEY``, ``__join__:KEY:FIELD``, ``__del__:KEY``), as in TorchX, so that YAML files
+can hold them too.
 """
 
 from __future__ import annotations

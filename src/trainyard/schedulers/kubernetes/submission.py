@@ -130,8 +130,8 @@ def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[s
         purpose, version = _FIELDS[needed[0]]
         since = f"Kubernetes {version} and later have it." if version else "Its feature may be turned off."
         raise ConfigError(
-            f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which there "
-            f"is no {purpose}; no job was made",
+            f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which "
+            f"there is no {purpose}; no job was made",
             hint=since,
         )
     if lost:
