@@ -1,8 +1,6 @@
 """The command `torchx`: TorchX's command line, carried out by the commands of trainyard.
 
-The distribution ``torchx-command`` of this repository installs it, and
-``python -m trainyard.compat.torchx_command``
-is the same. What is different from `trainyard`: jobs run on local_docker unless another scheduler is named,
+The distribution ``torchx-command`` of this repository installs it. What is different from `trainyard`: jobs run on local_docker unless another scheduler is named,
 those of local schedulers are always followed with their logs, options may be abbreviated, options that a
 scheduler does not have are left out with a warning, and lists are split at commas only.
 """
@@ -99,7 +97,10 @@ def _add_handle(parser: argparse.ArgumentParser) -> None:
 
 
 def _on_handle(command: str) -> Callable[[argparse.Namespace, GlobalOptions], int]:
-    return lambda args, options: _as_trainyard(command, [args.app_handle], options)
+    def act(args: argparse.Namespace, options: GlobalOptions) -> int:
+        return _as_trainyard(command, [args.app_handle], options)
+
+    return act
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +129,7 @@ def torchx_json(handle: str, status: Any, roles: Sequence[str] = ()) -> dict[str
     from trainyard.specs.status import AppState
 
     def number(state: AppState) -> int:
-        return (AppState.UNKNOWN if state == AppState.UNREACHABLE else state).value
+        return int(AppState.UNKNOWN if state == AppState.UNREACHABLE else state)
 
     parsed = parse_app_handle(handle)
     return {
