@@ -1,8 +1,9 @@
 """The command `torchx`: TorchX's command line, carried out by the commands of trainyard.
 
-The distribution ``torchx-command`` of this repository installs it. What is different from `trainyard`: jobs run on local_docker unless another scheduler is named,
-those of local schedulers are always followed with their logs, options may be abbreviated, options that a
-scheduler does not have are left out with a warning, and lists are split at commas only.
+The distribution ``torchx-command`` of this repository installs it. What is different from `trainyard`: jobs
+run on local_docker unless another scheduler is named, those of local schedulers are always followed with
+their logs, options may be abbreviated, options that a scheduler does not have are left out with a warning,
+and lists are split at commas only.
 """
 
 from __future__ import annotations
