@@ -129,6 +129,9 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
     hosts = native.hosts if native is not None else []
     if len(hosts) != sum(count for _, count in layout):
         hosts = []  # which of them runs which replica is not known
+    records = job.replicas.values() if job is not None else ()
+    # so those that were stopped, or never started, did not fail
+    was_stopped = state == AppState.CANCELLED or any(item.code and item.why == "ended" for item in records)
     roles = []
     number = 0
     for role, count in layout:
@@ -136,7 +139,8 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
         for k in range(count):
             said = native.replicas.get(number) if native is not None else None
             record = job.replicas.get((role, k)) if job is not None else None
-            status = _replica(role, k, record, said, state, hosts[number] if hosts else "")
+            host = hosts[number] if hosts else ""
+            status = _replica(role, k, record, said, state, host, was_stopped)
             if job is not None and status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
             replicas.append(status)
@@ -146,7 +150,13 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
 
 
 def _replica(
-    role: str, k: int, record: AttemptRecord | None, said: NativeReplica | None, state: AppState, host: str
+    role: str,
+    k: int,
+    record: AttemptRecord | None,
+    said: NativeReplica | None,
+    state: AppState,
+    host: str,
+    was_stopped: bool,
 ) -> ReplicaStatus:
     status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
     if said is not None:
@@ -159,6 +169,8 @@ def _replica(
         if record.code is not None:
             status.exit_code = record.code
             status.state = AppState.SUCCEEDED if record.code == 0 else AppState.FAILED
+            if record.code != 0 and record.why == "stopped" and was_stopped:
+                status.state = AppState.CANCELLED
             status.reason = reason_of_exit(record) or status.reason
         else:
             status.state = AppState.RUNNING
@@ -168,8 +180,10 @@ def _replica(
         status.state = state  # it left no exit record: it was killed, or never started
         if record is not None and state != AppState.SUCCEEDED:
             status.reason = status.reason or "it was killed before it could say how it ended"
-    elif state == AppState.UNREACHABLE and not is_terminal(status.state):
-        status.state = AppState.UNREACHABLE
+        elif record is None and said is None and was_stopped:
+            status.state, status.reason = AppState.CANCELLED, "it had not started"
+    elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):
+        status.state = state
     return status
 
 
@@ -180,6 +194,8 @@ def reason_of_exit(record: AttemptRecord) -> str:
     import signal
 
     text = f"exit code {record.code}"
+    if record.reason:
+        return f"{record.reason} ({text})"
     if record.code > 128:
         try:
             text = f"signal {signal.Signals(record.code - 128).name}"

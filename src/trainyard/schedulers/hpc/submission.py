@@ -96,6 +96,7 @@ def submit_links(
     request: HpcRequest,
     submit: Callable[[str, int, str], str],
     cancel: Callable[[Sequence[str]], object],
+    find: Callable[[], Sequence[str]],
 ) -> list[str]:
     """Submit the script once, or several times for a chain; returns the native ids.
 
@@ -105,9 +106,11 @@ def submit_links(
         submit: submits a script, given its number in the chain and the native id of the one before ("" for
             the first); returns the native id.
         cancel: cancels submissions.
+        find: asks the queue for submissions of the job that have not ended.
 
     Raises:
         TrainyardError: one was refused; the others have been cancelled, and the folder is gone.
+        KeyboardInterrupt: likewise. If the queue does not answer, the folder stays, and the job can be found.
     """
     native: list[str] = []
     try:
@@ -117,8 +120,10 @@ def submit_links(
             storage.write(posixpath.join(request.folder, "native"), ("\n".join(native) + "\n").encode())
     except UnreachableError:
         raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name
-    except BaseException:
+    except BaseException as error:
         try:
+            if not isinstance(error, Exception):  # interrupted: the queue may have taken one more
+                native += [each for each in find() if each not in native]
             if native:
                 cancel(native)
             storage.remove([request.folder])
