@@ -200,8 +200,8 @@ def _replica(
             status.reason = status.reason or "it was killed before it could say how it ended"
         elif record is None and said is None and was_stopped:
             status.state, status.reason = AppState.CANCELLED, "it had not started"
-    elif state == AppState.UNREACHABLE and not is_terminal(status.state):
-        status.state = AppState.UNREACHABLE
+    elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):
+        status.state = state
     return status
 
 

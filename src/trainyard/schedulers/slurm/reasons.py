@@ -15,7 +15,7 @@ from trainyard.specs.status import AppState
 STATE_OF: dict[str, AppState] = {
     "PENDING": AppState.PENDING,
     "RUNNING": AppState.RUNNING,
-    "SUSPENDED": AppState.PENDING,
+    "SUSPENDED": AppState.SUSPENDED,
     "COMPLETED": AppState.SUCCEEDED,
     "CANCELLED": AppState.CANCELLED,
     "FAILED": AppState.FAILED,
@@ -33,7 +33,7 @@ FLAG_STATE: dict[str, AppState] = {
     "POWER_UP_NODE": AppState.PENDING,
     "STAGE_OUT": AppState.RUNNING,
     "SIGNALING": AppState.RUNNING,
-    "STOPPED": AppState.PENDING,
+    "STOPPED": AppState.SUSPENDED,
     "RESIZING": AppState.RUNNING,
     "REQUEUED": AppState.PENDING,
     "REQUEUE_FED": AppState.PENDING,

@@ -14,7 +14,7 @@ from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
 from trainyard.schedulers.slurm import observe
-from trainyard.specs.status import is_terminal
+from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -297,6 +297,31 @@ class SlurmScheduler(HpcScheduler):
                 self._unaccounted[key] = time.monotonic() + NO_ACCOUNTING_SECONDS
             return {}
         return _by_id(observe.accounting_from_text(answer.text))
+
+    def queue_position(self, app_id: str) -> str:
+        """Return how many jobs of its partition come first, and when Slurm plans to start it."""
+        place, native, _ = self._look(app_id)
+        waiting = next((job for job in native if job.state == AppState.PENDING), None)
+        if waiting is None:
+            return ""
+        cluster, job_id = _cluster(waiting.native_id), _plain(waiting.native_id)
+        base = ["squeue", *([f"--clusters={cluster}"] if cluster else []), "-h", "-a"]
+        commands = self.commands(place.host)
+        text = self.ask(commands, [*base, "-j", job_id, "-O", "Partition:100"], "look at the job")
+        partition = text.split()[0] if text.split() else ""
+        text = self.ask(
+            commands,
+            [
+                *base,
+                "--start",
+                "--sort=-p,i",
+                "-o",
+                "%A %S",
+                *([f"--partition={partition}"] if partition else []),
+            ],
+            "list the waiting jobs",
+        )
+        return observe.position_from_text(text, job_id)
 
     def _version(self, commands: Commands) -> tuple[int, int]:
         if commands.host not in self._versions:
