@@ -64,8 +64,8 @@ def _is_forgotten(item: NativeJob, app_id: str) -> bool:
 def _never_was(job: SharedJob, now: float) -> bool:
     """Tell whether a submission failed without an answer: the queue has never had the job.
 
-    The queue, which answers now, does not list its name. It would have an id, or records of a start, if it had
-    been there and gone.
+    The queue, which answers now, does not list its name. If it had been there and gone, it would have an id,
+    or records of a start.
     """
     created = float(job.document.get("created_at", now))
     has_left_something = job.native_ids or job.replicas or job.submission is not None or job.cancelled_by
