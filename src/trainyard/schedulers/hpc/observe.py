@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: A job may be missing in the queue for so long after its submission: accounting lags.
 LAG_SECONDS = 60.0
+#: A submission that got no answer may reach the queue so much later.
+FORGOTTEN_SECONDS = 600.0
 
 
 def describe(
@@ -36,6 +38,8 @@ def describe(
         return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
     if job is None and not problem and all(_is_forgotten(item, app_id) for item in native):
         return None  # it never was, or its folder has been deleted; the accounting never forgets
+    if job is not None and not problem and not native and _never_was(job, now):
+        return None
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
     errors = [r for role in roles for r in role.replicas if r.structured_error_msg != NONE]
@@ -55,6 +59,17 @@ def describe(
 def _is_forgotten(item: NativeJob, app_id: str) -> bool:
     """Tell whether a submission is one of ours that has ended; without a folder its job has been deleted."""
     return is_terminal(item.state) and item.app_id == app_id
+
+
+def _never_was(job: SharedJob, now: float) -> bool:
+    """Tell whether a submission failed without an answer: the queue has never had the job.
+
+    The queue, which answers now, does not list its name. If it had been there and gone, it would have an id,
+    or records of a start.
+    """
+    created = float(job.document.get("created_at", now))
+    has_left_something = job.native_ids or job.replicas or job.submission is not None or job.cancelled_by
+    return not has_left_something and now - created > FORGOTTEN_SECONDS
 
 
 def job_state(
@@ -172,6 +187,9 @@ def _replica(
             if record.code != 0 and record.why == "stopped" and was_stopped:
                 status.state = AppState.CANCELLED
             status.reason = reason_of_exit(record) or status.reason
+            is_over = record.code == 0 or record.why == "ended"
+            if state == AppState.PENDING or (state == AppState.RUNNING and not is_over):
+                status.state = AppState.PENDING  # the queue starts it again
         else:
             status.state = AppState.RUNNING
     if said is not None and said.state is not None and (record is None or record.code is None):
