@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import pytest
@@ -87,3 +88,21 @@ def test_on_slurm(tmp_path_factory, monkeypatch):
         )  # fmt: skip
 
     check(WAYS, explain_all(WAYS, role, "slurm", lambda name: {"replicas_per_node": 2}))
+
+
+def test_a_job_that_waits_on_slurm_has_its_place_and_its_start(tmp_path_factory, monkeypatch):
+    backends.need("slurm")
+    cluster = slurm_cluster.shared_cluster(tmp_path_factory)
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    role = Role("r", "", entrypoint="true", resource=Resource(cpu=1, gpu=0, memMB=64))
+    with get_runner() as runner:
+        handle = runner.run(AppDef("later", [role]), "slurm", {"sbatch_args": ["--begin=now+1hour"]})
+        try:
+            waiting = explain(runner, handle, runner.status(handle)).waiting
+        finally:
+            runner.cancel(handle)
+    assert waiting.kind == "later"
+    assert re.fullmatch(
+        r"number \d+ of \d+ waiting jobs in its partition; start: (\d{4}-\S+|not planned yet)",
+        waiting.position,
+    )
