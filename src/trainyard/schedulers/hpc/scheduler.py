@@ -283,10 +283,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
         """Copy the code to shared storage, once for all jobs with the same code."""
-        from trainyard.schedulers.hpc.submission import put_code
+        from trainyard.schedulers.hpc.submission import check_shared_folder, put_code
         from trainyard.workspace.directory_shipment import DirectoryShipment
 
         request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        check_shared_folder(self.storage(request.host), request.shared_dir)
         super().ship(info, progress)
         if isinstance(info.shipment, DirectoryShipment):
             shipment = info.shipment
@@ -309,6 +310,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         request = dryrun_info.request
         commands, storage = self.commands(request.host), self.storage(request.host)
         request = request.at_home(storage.home())
+        if dryrun_info.shipment is None:  # or else it was checked before the code went there
+            submission.check_shared_folder(storage, request.shared_dir)
         if any(submission.TOOLKIT in text for text in request.roles.values()):
             request = request.moved(submission.TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
         submission.put_job(storage, request, {"session": self.session_name})
