@@ -105,8 +105,8 @@ class Supervisor:
     def _prepare(self) -> None:
         """Make directories and the first logs, and write the first state.
 
-        The logs of the other replicas are made at their starts: making files takes longer than all else that a
-        start needs of this process, so that it goes on while the replica before is loading its program.
+        The logs of other replicas are made at their starts. Making files takes longer than all else that this
+        process does for a start, and can be done while the replica before loads its program.
         """
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
