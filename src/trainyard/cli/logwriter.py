@@ -104,7 +104,7 @@ class LogWriter:
 
 
 class CollapsingLogWriter:
-    """Writes what several replicas of a role wrote once: ``ROLE[0-63] LINE``, in the order of the first
+    """Writes what several replicas of a role wrote once: ``ROLE[0-63] LINE``, in the order of the first.
 
     Lines are held back until every replica has written them, the window has passed, or many wait.
 
