@@ -266,6 +266,8 @@ def describe(job: FoundJob) -> DescribeAppResponse:
     if not is_terminal(reason.state) and reason.code != SUSPENDED:
         if any(replica.state is AppState.RUNNING for replica in everyone):
             response.state = AppState.RUNNING
+            if reason.code == WAITING:  # the Job's own status lags behind
+                response.msg = NONE
         elif reason.code == WAITING:
             said = next((replica.reason for replica in everyone if replica.reason), "")
             response.msg = (made_no_pods(events.of_jobs()) if not pods else said) or response.msg
