@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.jobs import app, role
+from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
 from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.progress import Silent
@@ -280,6 +280,7 @@ def test_a_jobset_is_suspended_and_a_volcano_job_aborted(stub: Stub, scheduler: 
     assert stub.get("jobsets", name_of(jobset))["spec"]["suspend"] is True
     [command] = stub.all("commands")
     assert command["action"] == "AbortJob"
+    assert problems_of(command, "volcano_command") == []
     assert command["target"]["name"] == name_of(volcano)
     stub.change("vcjobs", name_of(volcano), state={"phase": "Aborted"})
     stub.change("jobsets", name_of(jobset), conditions=[{"type": "Suspended", "status": "True"}])
