@@ -53,6 +53,7 @@ class KubernetesScheduler(Scheduler["KubernetesOpts"]):
     """
 
     ships_by_default = True
+    runs_images = True
     list_filters = frozenset({"states", "since"})
     capabilities = Capabilities(
         arrays=True,

@@ -71,6 +71,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         },
     )
     ships_by_default = True
+    runs_images = True
     list_filters = frozenset({"states", "since", "all"})
 
     def __init__(
