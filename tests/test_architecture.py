@@ -9,6 +9,7 @@ from tests.docs.documents import ROOT
 
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
+    ["compat"],
     ["cli.commands"],
     ["cli"],
     ["aws_endpoint"],

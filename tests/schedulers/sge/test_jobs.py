@@ -23,7 +23,9 @@ PATIENCE = 90
 
 
 @pytest.fixture
-def scheduler(engine: GridEngine) -> Iterator[SgeScheduler]:
+def scheduler(request: pytest.FixtureRequest) -> Iterator[SgeScheduler]:
+    if "own_engine" not in request.fixturenames:
+        request.getfixturevalue("engine")
     with closing(create_scheduler("test")) as scheduler:
         yield scheduler
 
@@ -206,7 +208,7 @@ def test_many_jobs_take_few_calls(scheduler: SgeScheduler, monkeypatch: pytest.M
     assert {end_of(scheduler, app_id).state for app_id in ids} == {AppState.CANCELLED}
 
 
-def test_a_job_outlives_the_absence_of_qmaster(scheduler: SgeScheduler, engine: GridEngine) -> None:
+def test_a_job_outlives_the_absence_of_qmaster(own_engine: GridEngine, scheduler: SgeScheduler) -> None:
     app_id = submit(
         scheduler,
         role('echo first; while ! [ -e "$TRAINYARD_JOB_DIR/work/go" ]; do sleep 0.2; done; echo last'),
@@ -214,7 +216,7 @@ def test_a_job_outlives_the_absence_of_qmaster(scheduler: SgeScheduler, engine: 
     shared = Path(scheduler.default_place().shared)
     followed = iter(scheduler.log_iter(app_id, "worker", should_tail=True))
     assert next(followed) == "first\n"
-    engine.stop_master()
+    own_engine.stop_master()
     try:
         gone = seen(scheduler, app_id, lambda r: r.state != AppState.RUNNING)
         assert gone.state == AppState.UNREACHABLE
@@ -226,7 +228,7 @@ def test_a_job_outlives_the_absence_of_qmaster(scheduler: SgeScheduler, engine: 
         ended = seen(scheduler, app_id, lambda r: is_terminal(r.state))
         assert ended.state == AppState.SUCCEEDED  # by the record that it left
     finally:
-        engine.start_master()
+        own_engine.start_master()
     assert list(followed) == ["last\n"]
     assert end_of(scheduler, app_id).state == AppState.SUCCEEDED
 
