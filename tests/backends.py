@@ -125,6 +125,21 @@ def _ray() -> str:
     return PROBES["netns"]() or _program("unshare", "nsenter")()
 
 
+#: TorchX as it was released last, and MLflow.
+TORCHX = os.path.abspath(os.environ.get("TRAINYARD_REAL_TORCHX", ".venv-torchx"))
+
+
+def torchx() -> str:
+    """Return the Python that has TorchX; skips without one."""
+    need("torchx")
+    return os.path.join(TORCHX, "bin", "python")
+
+
+def _torchx() -> str:
+    python = os.path.join(TORCHX, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
+
+
 def _slurm() -> str:
     problem = _program("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "nsenter")()
     return problem or ("" if os.geteuid() == 0 else "only root can start one")
@@ -166,6 +181,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "sshd": lambda: _program("sshd", "ssh", "ssh-keygen")() or _only_root(),
     "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
+    "torchx": _torchx,
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.builtin_programs import PROGRAM_KEY, program_arguments
+from trainyard.specs.builtin_programs import program_arguments
 from trainyard.specs.resources import Resource
+from trainyard.specs.training import PROGRAM_KEY
 
 
 def tensorboard(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from trainyard.errors import ComponentArgumentError, ConfigError
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
-from trainyard.specs.builtin_programs import PROGRAM_KEY, program_arguments
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resource_catalog import resource
 from trainyard.specs.resources import Resource
+from trainyard.specs.training import PROGRAM_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # it is found without import where `hydra` is read
@@ -23,6 +23,8 @@ def _single(name: str, role: Role) -> AppDef:
 
 
 def _program_role(name: str, image: str, program: str, *args: str) -> Role:
+    from trainyard.specs.builtin_programs import program_arguments
+
     return Role(
         name,
         image,

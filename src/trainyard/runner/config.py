@@ -43,7 +43,11 @@ RUN_KEYS: dict[str, type] = {
     "wait": bool,
     "detach": bool,
 }
-RUN_VARIABLES = {"scheduler": "TRAINYARD_SCHEDULER", "workspace": "TRAINYARD_WORKSPACE", "image": "TRAINYARD_IMAGE"}
+RUN_VARIABLES = {
+    "scheduler": "TRAINYARD_SCHEDULER",
+    "workspace": "TRAINYARD_WORKSPACE",
+    "image": "TRAINYARD_IMAGE",
+}
 INI_VARIABLE = "TORCHXCONFIG"
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")

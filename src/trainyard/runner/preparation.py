@@ -13,12 +13,18 @@ import os
 from trainyard import plain_json
 from trainyard.errors import ConfigError
 from trainyard.specs.app import validate_app
-from trainyard.specs.builtin_programs import PROGRAM_KEY, PROGRAMS, toolkit_arguments
 from trainyard.specs.copying import deep_copy
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import DOCUMENT, METADATA_KEY, channel_uri, check_channels, local_path
+from trainyard.specs.training import (
+    DOCUMENT,
+    METADATA_KEY,
+    PROGRAM_KEY,
+    channel_uri,
+    check_channels,
+    local_path,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,12 +166,16 @@ def start_programs(app: AppDef, scheduler: Scheduler[Any]) -> None:
     """
     for role in app.roles:
         name = role.metadata.get(PROGRAM_KEY)
+        if name is None:
+            continue
+        from trainyard.specs.builtin_programs import PROGRAMS, toolkit_arguments
+
         place = scheduler.toolkit_place(role) if name in PROGRAMS else None
         if place is not None and place.base:
             # with site, as a program may need fsspec, which the toolkit does not
             command = [word for word in place.command if word != "-S"]
             role.entrypoint = command[0]
-            role.args = [*command[1:], *toolkit_arguments(str(name), role.args)]
+            role.args = [*command[1:], *toolkit_arguments(name, role.args)]
 
 
 def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:

@@ -6,8 +6,6 @@ programs do is in the toolkit's ``apps``.
 
 from __future__ import annotations
 
-#: The key in a role's metadata with the program's name.
-PROGRAM_KEY = "program"
 #: The toolkit's module -> TorchX's.
 PROGRAMS = {
     "copying": "torchx.apps.utils.copy_main",

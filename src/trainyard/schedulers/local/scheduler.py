@@ -24,7 +24,6 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
-from trainyard.specs.builtin_programs import PROGRAM_KEY
 from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
@@ -133,7 +132,7 @@ class LocalScheduler(Scheduler["LocalOpts"]):
 
         launcher, self._launcher = self._launcher, None
         if dryrun_info.app is not None and any(
-            name in role.metadata for role in dryrun_info.app.roles for name in ("train", PROGRAM_KEY)
+            "train" in role.metadata or "program" in role.metadata for role in dryrun_info.app.roles
         ):
             from trainyard.workspace.toolkit_files import put_toolkit
 

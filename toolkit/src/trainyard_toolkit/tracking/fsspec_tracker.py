@@ -218,7 +218,9 @@ def create(config: str | None) -> FsspecTracker:
         settings = read_config(config)
     missing = [name for name in ("protocol", "root_path") if not settings.get(name)]
     if missing:
-        raise ConfigError(f"The configuration of the tracker fsspec in {config} has no {' and no '.join(missing)}.")
+        raise ConfigError(
+            f"The configuration of the tracker fsspec in {config} has no {' and no '.join(missing)}."
+        )
     root = str(settings.pop("root_path"))
     protocol = str(settings.pop("protocol"))
     if protocol in LOCAL_PROTOCOLS:

@@ -31,7 +31,8 @@ class MLflowTracker(TrackerBase):
     """Keeps runs in an experiment of MLflow. `close` marks this process's run as finished.
 
     Args:
-        experiment_name: the experiment; default: by user and host. It is made if it does not exist.
+        experiment_name: the experiment; default: MLFLOW_EXPERIMENT_NAME, else by user and host. It is made if
+            it does not exist.
         tracking_uri: of MLflow's server, database or directory; default: MLFLOW_TRACKING_URI, else TorchX's
             ``file:///tmp/torchx/mlruns``, which MLflow takes before its version 3.7.
         artifact_location: where artifacts go if the experiment is made now; default: MLflow's.
@@ -53,7 +54,8 @@ class MLflowTracker(TrackerBase):
         self.client: Any = MlflowClient(self.tracking_uri)
         self._runs: dict[str, str] = {}
         self.experiment: Any = self._experiment(
-            experiment_name or self.default_experiment_name(), artifact_location
+            experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self.default_experiment_name(),
+            artifact_location,
         )
 
     @staticmethod
@@ -249,7 +251,9 @@ def create_tracker(config: str | None) -> MLflowTracker:
         with open(path, encoding="utf-8") as file:
             parser.read_file(file)
     except (OSError, configparser.Error) as error:
-        raise ConfigError(f"Cannot read the configuration of the tracker mlflow at {path}: {error}") from error
+        raise ConfigError(
+            f"Cannot read the configuration of the tracker mlflow at {path}: {error}"
+        ) from error
     section = dict(parser.items("tracker:mlflow")) if parser.has_section("tracker:mlflow") else {}
     names = ("experiment_name", "tracking_uri", "artifact_location")
     return MLflowTracker(**{name: section[name] for name in names if section.get(name)})

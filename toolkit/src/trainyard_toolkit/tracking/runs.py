@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 
-from ..errors import ConfigError
+from ..errors import ConfigError as ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
