@@ -55,7 +55,8 @@ $(SAGEMAKER_SDK)/bin/python:
 .PHONY: $(SAGEMAKER_SDK)
 $(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
 
-# TorchX as it was released last, to compare with, and MLflow.
+# TorchX itself, with which names, command lines and trackers are compared, and which our schedulers are offered
+# to; and the MLflow of its tracker.
 TORCHX := .venv-torchx
 $(TORCHX)/bin/torchx:
 	$(PYTHON) -m venv $(TORCHX)

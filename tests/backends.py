@@ -73,6 +73,20 @@ def _awscli() -> str:
     return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
 
 
+TORCHX = os.path.abspath(os.environ.get("TRAINYARD_TORCHX_VENV", ".venv-torchx"))
+
+
+def torchx_python() -> str:
+    """Return the Python that has TorchX 0.7.0; skips without one."""
+    need("torchx")
+    return os.path.join(TORCHX, "bin", "python")
+
+
+def _torchx() -> str:
+    python = os.path.join(TORCHX, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
+
+
 FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
 
 
@@ -123,21 +137,6 @@ def _ray() -> str:
     if not os.path.exists(program):
         return f"{program} is not there (make {os.path.basename(RAY)})"
     return PROBES["netns"]() or _program("unshare", "nsenter")()
-
-
-#: TorchX as it was released last, and MLflow.
-TORCHX = os.path.abspath(os.environ.get("TRAINYARD_REAL_TORCHX", ".venv-torchx"))
-
-
-def torchx() -> str:
-    """Return the Python that has TorchX; skips without one."""
-    need("torchx")
-    return os.path.join(TORCHX, "bin", "python")
-
-
-def _torchx() -> str:
-    python = os.path.join(TORCHX, "bin", "python")
-    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
 
 
 def _slurm() -> str:

@@ -66,7 +66,7 @@ def test_the_toolkit_where_the_launcher_puts_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchx(tmp_path: Path) -> None:
-    check(backends.torchx(), "/nonexistent", tmp_path)
+    check(backends.torchx_python(), "/nonexistent", tmp_path)
 
 
 def test_a_python_with_none_of_them_says_what_to_install(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ print(json.dumps({
 
 def run(code: str, *args: str) -> Any:
     done = subprocess.run(
-        [backends.torchx(), "-c", code, *args],
+        [backends.torchx_python(), "-c", code, *args],
         env={**os.environ, "PYTHONPATH": TOOLKIT, "GIT_PYTHON_REFRESH": "quiet"},
         capture_output=True,
         text=True,

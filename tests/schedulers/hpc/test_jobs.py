@@ -13,6 +13,7 @@ from tests.schedulers.hpc.fake_cluster import QUEUE
 from trainyard.components.train import script as train_script
 from trainyard.errors import BackendError, ConfigError, UnknownAppException
 from trainyard.runner.preparation import prepare
+from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import Place
 from trainyard.schedulers.responses import Dependency, LogQuery
@@ -170,6 +171,44 @@ def test_a_refusal_leaves_nothing_behind(cluster, queue):
     with pytest.raises(BackendError, match=r"cannot submit the job here: .*not wanted"):
         cluster.submit(AppDef("refused", [role("exit 0")]), {})
     assert cluster.storage("").names(os.path.join(cluster.default_place().shared, "jobs")) == []
+
+
+@pytest.mark.parametrize("chain", [1, 2])
+def test_a_submission_that_is_interrupted_unseen_by_us_is_cancelled(cluster, queue, monkeypatch, chain):
+    """The queue has the job, and its id has not reached us."""
+    submit_natively, submitted = cluster.submit_natively, []
+
+    def interrupted(*args):
+        submitted.append(submit_natively(*args))
+        if len(submitted) == chain:
+            raise KeyboardInterrupt
+        return submitted[-1]
+
+    monkeypatch.setattr(cluster, "submit_natively", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit(cluster, "sleep 100", chain=chain)
+    assert [item.native_state for item in cluster.query_all(cluster.commands(""), None)] == (
+        ["CANCELLED"] * chain
+    )
+    assert cluster.storage("").names(os.path.join(cluster.default_place().shared, "jobs")) == []
+
+
+def test_an_interrupt_lets_a_program_end_that_must(tmp_path, monkeypatch):
+    """Over ssh it would go on anyway, and the queue would be asked too early."""
+    import subprocess
+
+    communicate, calls = subprocess.Popen.communicate, []
+
+    def interrupted(process, *args, **kwargs):
+        calls.append(kwargs)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return communicate(process, *args, **kwargs)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        LocalCommands().run(["sh", "-c", f"sleep 0.2; echo sent >{tmp_path}/sent"], finish=60)
+    assert (tmp_path / "sent").read_text() == "sent\n"
 
 
 # ---- restarts

@@ -87,7 +87,7 @@ JOB_VARIABLE = "TORCHX_JOB_ID"
 
 
 class Finder:
-    """Finds ``sagemaker_training.X``, ``sagemaker_containers.beta.framework.X`` and ``torchx.tracker`` here."""
+    """Finds ``sagemaker_training.X``, ``sagemaker_containers.beta.framework.X``, ``torchx.tracker`` here."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
