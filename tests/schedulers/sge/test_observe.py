@@ -78,6 +78,8 @@ def test_a_job_that_ran_again_has_restarts() -> None:
         ("t", AppState.RUNNING),
         ("Rr", AppState.RUNNING),
         ("dr", AppState.RUNNING),
+        ("hr", AppState.RUNNING),
+        ("hRwq", AppState.PENDING),
         ("qw", AppState.PENDING),
         ("hqw", AppState.PENDING),
         ("Eqw", AppState.PENDING),

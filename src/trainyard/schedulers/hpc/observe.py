@@ -92,6 +92,8 @@ def _native_end(
     if job is not None and job.chain > 1 and ended is not None and ended[0] == AppState.SUCCEEDED:
         return ended
     last = worst[-1]
+    if last.is_lost and ended is not None:
+        return ended
     return last.state, last.reason
 
 
@@ -160,7 +162,7 @@ def _replica(
             status.exit_code = record.code
             status.state = AppState.SUCCEEDED if record.code == 0 else AppState.FAILED
             status.reason = reason_of_exit(record) or status.reason
-        else:
+        elif state != AppState.PENDING:  # it waits to be started again after the loss of its host
             status.state = AppState.RUNNING
     if said is not None and said.state is not None and (record is None or record.code is None):
         status.state = said.state
@@ -177,14 +179,12 @@ def reason_of_exit(record: AttemptRecord) -> str:
     """Return in words how a replica ended."""
     if record.code is None or record.code == 0:
         return "stopped at the time limit" if record.why == "time-limit" else ""
-    import signal
-
     text = f"exit code {record.code}"
     if record.code > 128:
-        try:
-            text = f"signal {signal.Signals(record.code - 128).name}"
-        except ValueError:
-            pass
+        from trainyard.system.processes import signal_name
+
+        name = signal_name(record.code - 128)
+        text = f"signal {name}" if name.startswith("SIG") else text
     return {
         "time-limit": f"{text} after the warning of the time limit",
         "stopped": f"{text} after a stop",
