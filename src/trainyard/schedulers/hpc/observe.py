@@ -75,6 +75,8 @@ def job_state(
     if ended is not None:
         return ended
     assert job is not None
+    if _was_stopped(job):
+        return AppState.CANCELLED, "it was stopped, and the queue does not list it any more"
     created = float(job.document.get("created_at", now))
     if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
         return AppState.SUBMITTED, ""
@@ -95,6 +97,13 @@ def _native_end(
     if last.is_lost and ended is not None:
         return ended
     return last.state, last.reason
+
+
+def _was_stopped(job: SharedJob) -> bool:
+    """Tell whether all that a job has started was asked to stop, and did."""
+    final = [job.submission] if job.submission is not None else list(job.replicas.values())
+    enough = job.submission is not None or len(final) == sum(count for _, count in job.layout)
+    return enough and all(record.why == "stopped" and _is_final(record, job) for record in final)
 
 
 def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
