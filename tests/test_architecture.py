@@ -9,8 +9,10 @@ from tests.docs.documents import ROOT
 
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
+    ["compat"],
     ["cli.commands"],
     ["cli"],
+    ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],

@@ -39,6 +39,10 @@ class EntryPoint:
             ConfigError: the import fails; the message names the plugin.
         """
         module, _, attribute = self.value.partition(":")
+        if self.group.startswith("torchx"):
+            from trainyard import torchx_alias
+
+            torchx_alias.install()  # which the module imports, most likely
         try:
             target: Any = import_module(module.strip())
             for part in filter(None, attribute.strip().split(".")):

@@ -6,7 +6,7 @@ import builtins
 
 from trainyard.errors import AccessError
 from trainyard.runner.events import log_event
-from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factory
+from trainyard.schedulers.registry import as_scheduler, get_default_scheduler_name, get_scheduler_factory
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
@@ -132,7 +132,8 @@ class Runner:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
-            scheduler = self._factory(name)(self._name, **self._scheduler_params)
+            made = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler = as_scheduler(made, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
             scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
             scheduler.configured = lambda: self._configured(scheduler)

@@ -55,11 +55,16 @@ def prepare(
         ConfigError: the job is not complete, or cannot run on this scheduler.
         InvalidRunConfigException: an option is unknown, missing or of the wrong type.
     """
-    from trainyard.specs.workspace import Workspace
+    from trainyard.specs.workspace import Workspace, is_url
 
     validate_app(app)
     if not isinstance(workspace, Workspace):
         workspace = Workspace.from_str(workspace)
+    named = workspace
+    if any(is_url(source) for source in workspace.projects):
+        from trainyard.workspace.fetching import fetched
+
+        workspace = fetched(workspace)
     own = deep_copy(app)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
@@ -68,7 +73,7 @@ def prepare(
     info.record |= {
         "app": definition,
         # an implicit workspace that did not travel is not recorded
-        "workspace": None if workspace.implicit and info.shipment is None else str(workspace) or None,
+        "workspace": None if workspace.implicit and info.shipment is None else str(named) or None,
         "parent_run_id": parent_run_id,
     }
     return info

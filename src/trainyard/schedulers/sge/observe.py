@@ -173,14 +173,16 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
     )
 
 
-_ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING)
+_ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING)
 
 
 def state_of(letters: str) -> AppState:
     """Return the state that qstat's letters stand for, by sge_status(5); ``hr`` runs, ``hqw`` waits."""
     if not letters or not set(letters) <= _LETTERS:
         return AppState.UNKNOWN
-    if any(letter in letters for letter in "EwqsSTPN"):
+    if "E" not in letters and any(letter in letters for letter in "sST"):
+        return AppState.SUSPENDED
+    if any(letter in letters for letter in "EwqPN"):
         return AppState.PENDING
     return AppState.RUNNING
 
