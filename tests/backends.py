@@ -73,6 +73,20 @@ def _awscli() -> str:
     return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
 
 
+TORCHX = os.path.abspath(os.environ.get("TRAINYARD_TORCHX_VENV", ".venv-torchx"))
+
+
+def torchx_python() -> str:
+    """Return the Python that has TorchX 0.7.0; skips without one."""
+    need("torchx")
+    return os.path.join(TORCHX, "bin", "python")
+
+
+def _torchx() -> str:
+    python = os.path.join(TORCHX, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
+
+
 FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
 
 
@@ -148,6 +162,7 @@ def _only_root() -> str:
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
     "awscli2": _awscli2,
+    "torchx": _torchx,
     "botocore": _module("botocore"),
     "docker": _docker,
     "fish": _program("fish"),

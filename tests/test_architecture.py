@@ -12,6 +12,7 @@ LEVELS = [
     ["compat"],
     ["cli.commands"],
     ["cli"],
+    ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],

@@ -48,7 +48,8 @@ CANCELLED = {"trainyard/cancelled": "cancelled by me with trainyard"}
         (job(conditions=[true("SuccessCriteriaMet")], active=1), AppState.PENDING, "its pods are starting"),
         (job(conditions=[true("FailureTarget")], active=1), AppState.RUNNING, ""),
         (job(conditions=[true("Complete")]), AppState.SUCCEEDED, ""),
-        (job(conditions=[true("Suspended")]), AppState.PENDING, "suspended"),
+        (job(conditions=[true("Suspended")]), AppState.SUSPENDED, "suspended"),
+        (job(spec={"suspend": True}), AppState.SUSPENDED, "suspended"),
         (job(conditions=[true("Suspended")], active=1), AppState.PENDING, "its pods are starting"),
         (
             job(
@@ -90,7 +91,7 @@ def jobset(notes: dict[str, str] | None = None, **status: Any) -> dict[str, Any]
         (jobset(replicatedJobsStatus=[{"name": "a", "active": 1, "ready": 1}]), AppState.RUNNING),
         (jobset(conditions=[true("Completed")], terminalState="Completed"), AppState.SUCCEEDED),
         (jobset(conditions=[true("Failed", "FailedJobs", "jobset failed")]), AppState.FAILED),
-        (jobset(conditions=[true("Suspended")]), AppState.PENDING),
+        (jobset(conditions=[true("Suspended")]), AppState.SUSPENDED),
         (jobset(CANCELLED, conditions=[true("Suspended")]), AppState.CANCELLED),
         (jobset(CANCELLED, replicatedJobsStatus=[{"active": 1}]), AppState.RUNNING),
         (jobset(conditions=[true("StartupPolicyInProgress")]), AppState.PENDING),
@@ -337,12 +338,14 @@ def test_a_suspended_job_says_what_it_waits_for(
     quiet.extra[path] = {"items": pending}
     response = scheduler.describe(app_id)
     assert response is not None
-    assert response.state is AppState.PENDING
+    assert response.state is AppState.SUSPENDED
     assert response.msg == (
-        "Suspended: waiting in the queue gpus; position 2 of 2 (in the whole ClusterQueue 7); "
+        "waiting in the queue gpus; position 2 of 2 (in the whole ClusterQueue 7); "
         "couldn't assign flavors: insufficient quota"
     )
-    assert response.roles_statuses[0].replicas[0].reason == "suspended"
+    assert response.roles_statuses[0].replicas[0].state is AppState.SUSPENDED
+    [row] = scheduler.list({"states": {AppState.SUSPENDED}})
+    assert row.app_id == app_id
 
 
 def test_without_kueue_nobody_would_resume_it(quiet: Stub, scheduler: Scheduler) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, str] = {
     "run": "start a job",
     "status": "show the state of a job and its replicas",
+    "why": "say why a job failed, or why it waits",
     "log": "print or follow the logs of a job",
     "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
@@ -49,6 +50,7 @@ OTHER_NAMES = {
     "launch": "run",
     "prune": "gc",
     "compare": "diff",
+    "explain": "why",
 }
 
 

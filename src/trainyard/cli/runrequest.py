@@ -107,9 +107,10 @@ class RunRequest:
 
         given = runner.cfg_from_str(self.scheduler, *self._args.cfg) if self._args.cfg else {}
         given = {**getattr(self._args, "cfg_values", {}), **given}
-        options = effective_options(
-            self._config, self.scheduler, runner.scheduler_run_opts(self.scheduler), given
-        )
+        opts = runner.scheduler_run_opts(self.scheduler)
+        # the command `torchx` warns of options that the scheduler lacks
+        keeps_all = getattr(self._args, "surplus", "refuse") == "refuse"
+        options = effective_options(self._config, self.scheduler, opts, given, refuse_surplus=keeps_all)
         self._options = options
         self._check_what_travels(runner.scheduler_run_opts(self.scheduler))
         return {

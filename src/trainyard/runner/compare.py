@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SECTIONS = ("arguments", "options", "environment", "job", "origin")
 
 
+_LONGEST = 60
+
+
 class FileChange:
     """A path of the workspace that was "added", "removed" or "modified"; contents are None if not kept."""
 
@@ -51,6 +54,17 @@ class Comparison:
     def __bool__(self) -> bool:
         """Tell whether anything differs that is known."""
         return self.code == "changed" or any(self.values.values())
+
+    def summary(self) -> Iterator[str]:
+        """Return a line for the code and one for each other difference, but for where it was submitted."""
+        if self.code not in ("same",) and not self.code.startswith("unknown"):
+            names = ", ".join(file.path for file in self.files)
+            yield f"code: {names}" if names else f"code: {self.code}"
+        for section in SECTIONS:
+            if section == "origin":
+                continue
+            for name, (old, new) in self.values[section].items():
+                yield f"{name}: {_text(old)} -> {_text(new)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the differences as JSON values."""
@@ -159,3 +173,11 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*old, *new])
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def _text(value: Any) -> str:
+    """Return a value for one line."""
+    import json
+
+    text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

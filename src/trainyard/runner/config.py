@@ -248,9 +248,23 @@ def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str)
 
 
 def effective_options(
-    config: Config, scheduler: str, opts: runopts, cli_cfg: Mapping[str, Any] | None = None
+    config: Config,
+    scheduler: str,
+    opts: runopts,
+    cli_cfg: Mapping[str, Any] | None = None,
+    *,
+    refuse_surplus: bool = True,
 ) -> dict[str, Setting]:
     """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
+
+    An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning.
+
+    Args:
+        config: the configuration.
+        scheduler: name of the scheduler.
+        opts: the options that it has.
+        cli_cfg: options of the command line.
+        refuse_surplus: whether to refuse other options that it does not have; if not, they are left out too.
 
     Raises:
         InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.
@@ -273,6 +287,10 @@ def effective_options(
             from trainyard.specs.options import hint_for
 
             known = [name for name, _ in opts]
+            if setting.kind == INI or not refuse_surplus:
+                text = f"{setting.origin}: {scheduler} has no option {key!r}, so it has no effect. "
+                warnings.warn(text + hint_for(key, known), RuntimeWarning, stacklevel=2)
+                continue
             raise InvalidRunConfigException(
                 f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=hint_for(key, known)
             )

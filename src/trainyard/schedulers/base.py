@@ -283,6 +283,10 @@ class Scheduler(ABC, Generic[T]):
         """
         return poll_until_ended(lambda: self.describe(app_id), timeout)
 
+    def queue_position(self, app_id: str) -> str:
+        """Return a waiting job's place in the queue and its expected start, in words; "" if nobody knows."""
+        return ""
+
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: A job may be missing in the queue for so long after its submission: accounting lags.
 LAG_SECONDS = 60.0
+#: A submission that got no answer may reach the queue so much later.
+FORGOTTEN_SECONDS = 600.0
 
 
 def describe(
@@ -36,6 +38,8 @@ def describe(
         return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
     if job is None and not problem and all(_is_forgotten(item, app_id) for item in native):
         return None  # it never was, or its folder has been deleted; the accounting never forgets
+    if job is not None and not problem and not native and _never_was(job, now):
+        return None
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
     errors = [r for role in roles for r in role.replicas if r.structured_error_msg != NONE]
@@ -55,6 +59,17 @@ def describe(
 def _is_forgotten(item: NativeJob, app_id: str) -> bool:
     """Tell whether a submission is one of ours that has ended; without a folder its job has been deleted."""
     return is_terminal(item.state) and item.app_id == app_id
+
+
+def _never_was(job: SharedJob, now: float) -> bool:
+    """Tell whether a submission failed without an answer: the queue has never had the job.
+
+    The queue, which answers now, does not list its name. If it had been there and gone, it would have an id,
+    or records of a start.
+    """
+    created = float(job.document.get("created_at", now))
+    has_left_something = job.native_ids or job.replicas or job.submission is not None or job.cancelled_by
+    return not has_left_something and now - created > FORGOTTEN_SECONDS
 
 
 def job_state(
@@ -129,6 +144,9 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
     hosts = native.hosts if native is not None else []
     if len(hosts) != sum(count for _, count in layout):
         hosts = []  # which of them runs which replica is not known
+    records = job.replicas.values() if job is not None else ()
+    # so those that were stopped, or never started, did not fail
+    was_stopped = state == AppState.CANCELLED or any(item.code and item.why == "ended" for item in records)
     roles = []
     number = 0
     for role, count in layout:
@@ -136,7 +154,8 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
         for k in range(count):
             said = native.replicas.get(number) if native is not None else None
             record = job.replicas.get((role, k)) if job is not None else None
-            status = _replica(role, k, record, said, state, hosts[number] if hosts else "")
+            host = hosts[number] if hosts else ""
+            status = _replica(role, k, record, said, state, host, was_stopped)
             if job is not None and status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
             replicas.append(status)
@@ -146,7 +165,13 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
 
 
 def _replica(
-    role: str, k: int, record: AttemptRecord | None, said: NativeReplica | None, state: AppState, host: str
+    role: str,
+    k: int,
+    record: AttemptRecord | None,
+    said: NativeReplica | None,
+    state: AppState,
+    host: str,
+    was_stopped: bool,
 ) -> ReplicaStatus:
     status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
     if said is not None:
@@ -159,7 +184,12 @@ def _replica(
         if record.code is not None:
             status.exit_code = record.code
             status.state = AppState.SUCCEEDED if record.code == 0 else AppState.FAILED
+            if record.code != 0 and record.why == "stopped" and was_stopped:
+                status.state = AppState.CANCELLED
             status.reason = reason_of_exit(record) or status.reason
+            is_over = record.code == 0 or record.why == "ended"
+            if state == AppState.PENDING or (state == AppState.RUNNING and not is_over):
+                status.state = AppState.PENDING  # the queue starts it again
         else:
             status.state = AppState.RUNNING
     if said is not None and said.state is not None and (record is None or record.code is None):
@@ -168,8 +198,10 @@ def _replica(
         status.state = state  # it left no exit record: it was killed, or never started
         if record is not None and state != AppState.SUCCEEDED:
             status.reason = status.reason or "it was killed before it could say how it ended"
-    elif state == AppState.UNREACHABLE and not is_terminal(status.state):
-        status.state = AppState.UNREACHABLE
+        elif record is None and said is None and was_stopped:
+            status.state, status.reason = AppState.CANCELLED, "it had not started"
+    elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):
+        status.state = state
     return status
 
 
@@ -180,6 +212,8 @@ def reason_of_exit(record: AttemptRecord) -> str:
     import signal
 
     text = f"exit code {record.code}"
+    if record.reason:
+        return f"{record.reason} ({text})"
     if record.code > 128:
         try:
             text = f"signal {signal.Signals(record.code - 128).name}"

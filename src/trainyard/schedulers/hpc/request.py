@@ -12,7 +12,7 @@ import shlex
 from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc import shared_folder
-from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, base_folder, job_folder
+from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
 from trainyard.schedulers.hpc.spread import SPREAD_SCRIPT, spread_script
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
@@ -154,6 +154,7 @@ class JobPlan:
         self.warnings: list[str] = []
         self.details: dict[str, Any] = {}
         _check_options(opts)
+        _check_names(app)
         if not self.host:
             for role in app.roles:
                 check_channels(role.metadata)
@@ -245,7 +246,7 @@ class JobPlan:
             )
         lines = [*(self.opts.prologue or ())]
         lines += [f"export {name}={quoted(value)}" for name, value in env.items()]
-        lines.append(f"cd {quoted(self.workdir)} || exit 72")
+        lines.append(f"cd {quoted(self.workdir)} 2>/dev/null || no_folder {quoted(self.workdir)}")
         command = [role.entrypoint, *(values.substitute(argument) for argument in role.args)]
         lines.append("set -- " + " ".join(quoted(word) for word in command))
         return "\n".join(lines) + "\n"
@@ -283,7 +284,7 @@ def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[b
     layout = "".join(f"{role} {count}\n" for role, count in request.layout)
     return {
         "job.json": (json.dumps(document, indent=1).encode(), 0o600),
-        "script": (request.script.encode(), 0o600),
+        SCRIPT: (request.script.encode("utf-8", "surrogateescape"), 0o600),
         "layout": (layout.encode(), 0o600),
         RUN_SCRIPT: (shared_folder.run_script(), 0o700),
         SPREAD_SCRIPT: (spread_script(), 0o700),
@@ -303,10 +304,25 @@ def _check_options(opts: HpcOpts) -> None:
     if not 0 <= opts.grace_period <= MOST_SECONDS:
         problems.append(f"grace_period={opts.grace_period:g} is not a number of seconds")
     problems += [
+        f"{name} has a line break"
+        for name, value in vars(opts).items()
+        if isinstance(value, str) and ("\n" in value or "\r" in value)
+    ]
+    problems += [
         f"env: {name!r} is not a name of a variable" for name in opts.env or {} if not _VARIABLE.match(name)
     ]
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def _check_names(app: AppDef) -> None:
+    """Refuse names of roles that the files and commands of a job could not hold, `run.sh` and `spread.sh`."""
+    wrong = [role.name for role in app.roles if role.name == "-" or re.search(r"[\s=,\0]", role.name)]
+    if wrong:
+        raise ConfigError(
+            f"a role of a job on a cluster cannot be named {wrong[0]!r}",
+            hint="Take letters, digits, '_', '-' and '.'.",
+        )
 
 
 def _flags(retries: int, rank0: str) -> list[str]:

@@ -31,6 +31,9 @@ from trainyard.schedulers.hpc.ssh import commands_on
 from trainyard.schedulers.hpc.storage import Storage, storage_of
 from trainyard.specs.status import AppState, is_terminal
 
+#: How long an interrupt leaves a submission to end by itself: its job is only known, and cancelled, then.
+FINISH_SECONDS = 5.0
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -70,6 +73,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     list_filters = frozenset({"states", "since", "all"})
     #: Which words of a native command mean that the queue does not answer; compiled with re.IGNORECASE.
     unreachable_words = r"connection refused|timed out|timeout"
+    #: Which of them mean that a submission has not even reached the queue.
+    unsent_words = r"connection refused|connect failure|unable to send message|cannot connect"
 
     # ---- hooks
 
@@ -280,10 +285,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
         """Copy the code to shared storage, once for all jobs with the same code."""
-        from trainyard.schedulers.hpc.submission import put_code
+        from trainyard.schedulers.hpc.submission import check_shared_folder, put_code
         from trainyard.workspace.directory_shipment import DirectoryShipment
 
         request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        check_shared_folder(self.storage(request.host), request.shared_dir)
         super().ship(info, progress)
         if isinstance(info.shipment, DirectoryShipment):
             shipment = info.shipment
@@ -306,6 +312,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         request = dryrun_info.request
         commands, storage = self.commands(request.host), self.storage(request.host)
         request = request.at_home(storage.home())
+        if dryrun_info.shipment is None:  # or else it was checked before the code went there
+            submission.check_shared_folder(storage, request.shared_dir)
         if any(submission.TOOLKIT in text for text in request.roles.values()):
             request = request.moved(submission.TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
         submission.put_job(storage, request, {"session": self.session_name})
@@ -314,8 +322,12 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             waits = self.dependency_options([previous], any_end=True) if previous else request.dependencies
             return self.submit_natively(commands, [*request.command, *waits], script)
 
+        def find() -> builtins.list[str]:
+            found = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
+            return [item.native_id for item in found if not is_terminal(item.state)]
+
         native = submission.submit_links(
-            storage, request, submit, lambda ids: self.cancel_natively(commands, ids)
+            storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find
         )
         dryrun_info.request = request
         dryrun_info.record["native_id"] = str(Place(request.host, request.shared_dir, native))
@@ -323,9 +335,20 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
         """Send a script to the queue; returns the native id."""
-        answer = commands.run(command, stdin=script.encode("utf-8", "surrogateescape"))
+        text = script.encode("utf-8", "surrogateescape")
+        answer = commands.run(command, stdin=text, finish=FINISH_SECONDS)
         if answer.code != 0:
-            raise self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            import re
+
+            from trainyard.schedulers.hpc.submission import NotSentError
+
+            error = self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            if isinstance(error, UnreachableError):
+                was_sent = re.search("timed out", answer.words, re.IGNORECASE)
+                if not was_sent and re.search(self.unsent_words, answer.words, re.IGNORECASE):
+                    raise NotSentError(error.message, hint="Nothing was submitted. Try again later.")
+                error.hint = "It may have been submitted; `trainyard list` shows it then."
+            raise error
         try:
             return self.parse_submitted(answer.text)
         except ValueError:

@@ -167,14 +167,16 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
     )
 
 
-_ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING)
+_ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING)
 
 
 def state_of(letters: str) -> AppState:
     """Return the state that qstat's letters stand for."""
     if not letters or not set(letters) <= _LETTERS:
         return AppState.UNKNOWN
-    if any(letter in letters for letter in "EhwqsSTPN"):
+    if "E" not in letters and any(letter in letters for letter in "sST"):
+        return AppState.SUSPENDED
+    if any(letter in letters for letter in "EhwqPN"):
         return AppState.PENDING
     return AppState.RUNNING
 

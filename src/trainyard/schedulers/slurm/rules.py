@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.slurm.options import SlurmOpts
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
 
 #: A partition whose nodes have less memory than this does not know it: RealMemory is 1 by default.
 KNOWN_MEMORY = 1000
+#: How many components of a heterogeneous job srun can name (MAX_HET_JOB_COMPS of slurm.h).
+MOST_COMPONENTS = 128
 #: Options that the script or the query of jobs depends on.
 _OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "hold", "wait", "test-only"})
 
@@ -65,18 +67,6 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
     for word in opts.srun_args or ():
         if not word.startswith("-"):
             yield f"srun_args: {word!r} is not an option; write it as --name=value"
-    for name in (
-        "comment",
-        "partition",
-        "constraint",
-        "nodelist",
-        "exclude",
-        "account",
-        "qos",
-        "reservation",
-    ):
-        if "\n" in (getattr(opts, name) or ""):
-            yield f"{name} has a line break"
     known = {"mem", "gres", "gpus-per-node", "signal", "cpus-per-task", "nodes", "ntasks", "ntasks-per-node"}
     known |= {"requeue", "no-requeue", "export", "open-mode", "time", "partition", "comment"}
     for name in opts.omit or ():
@@ -108,8 +98,17 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
             )
         if role.mounts and opts.container in (None, OCI):
             yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
+    if len(app.roles) > MOST_COMPONENTS and len({_needs_of(role) for role in app.roles}) > 1:
+        yield (
+            f"{len(app.roles)} roles with different needs: a heterogeneous job has at most {MOST_COMPONENTS} "
+            "components; give all roles equal resources"
+        )
     if opts.replicas_per_node > 1 and len(app.roles) > 1:
         yield "replicas_per_node is for jobs of one role"
+
+
+def _needs_of(role: Role) -> tuple[int, int, int]:
+    return role.resource.cpu, role.resource.gpu, role.resource.memMB
 
 
 def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
@@ -199,6 +198,11 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
         if group["count"] > there:
             such = f" with {words}" if words else ""
             return f"it needs {group['count']} nodes{such}, and the partition {name} has {there}"
+    for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs")):  # several components can share a node
+        needed = sum(group["count"] * group[key] for group in job.get("nodes", ()))
+        all_of_it = sum(item.count * getattr(item, key) for item in nodes)
+        if needed > all_of_it:
+            return f"it needs {needed:,} {unit} in all, and the partition {name} has {all_of_it:,}"
     return ""
 
 
