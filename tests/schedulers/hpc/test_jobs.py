@@ -11,7 +11,7 @@ import pytest
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.fake_cluster import QUEUE
 from trainyard.components.train import script as train_script
-from trainyard.errors import BackendError, ConfigError, UnknownAppException
+from trainyard.errors import BackendError, ConfigError, UnknownAppException, UnreachableError
 from trainyard.runner.preparation import prepare
 from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
@@ -131,12 +131,32 @@ def test_a_queue_that_is_away_says_nothing_of_jobs(cluster, queue):
         cluster.cancel(app_id)
     with pytest.raises(BackendError, match="connection refused"):
         cluster.list()
-    with pytest.raises(BackendError, match=r"cannot submit the job here: .*connection refused"):
+    with pytest.raises(UnreachableError, match=r"cannot submit the job here: .*connection refused") as caught:
         submit(cluster, "exit 0")
+    assert caught.value.hint.startswith("Nothing was submitted")
+    assert os.listdir(os.path.dirname(folder_of(cluster, app_id))) == [app_id]
     (queue / "down").unlink()
     cluster._queries.clear()
     cluster.cancel(app_id)
     assert cluster.wait(app_id, 50).state == AppState.CANCELLED
+
+
+def test_a_submission_without_an_answer_can_be_found(cluster, queue, monkeypatch):
+    run = LocalCommands.run
+
+    def without_answer(self, command, **options):
+        answer = run(self, command, **options)
+        if "submit" in command:
+            answer.code, answer.err, answer.out = 1, "error: connection refused; then it timed out", b""
+        return answer
+
+    monkeypatch.setattr(LocalCommands, "run", without_answer)
+    with pytest.raises(UnreachableError) as caught:
+        submit(cluster, "sleep 60")
+    assert "may have been submitted" in caught.value.hint
+    (found,) = cluster.list()
+    cluster.cancel(found.app_id)
+    assert cluster.wait(found.app_id, 50).state == AppState.CANCELLED
 
 
 def test_following_outlives_an_absence_of_the_queue(cluster, queue, tmp_path):

@@ -73,6 +73,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     list_filters = frozenset({"states", "since", "all"})
     #: Which words of a native command mean that the queue does not answer; compiled with re.IGNORECASE.
     unreachable_words = r"connection refused|timed out|timeout"
+    #: Which of them mean that a submission has not even reached the queue.
+    unsent_words = r"connection refused|connect failure|unable to send message|cannot connect"
 
     # ---- hooks
 
@@ -336,7 +338,17 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         text = script.encode("utf-8", "surrogateescape")
         answer = commands.run(command, stdin=text, finish=FINISH_SECONDS)
         if answer.code != 0:
-            raise self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            import re
+
+            from trainyard.schedulers.hpc.submission import NotSentError
+
+            error = self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            if isinstance(error, UnreachableError):
+                was_sent = re.search("timed out", answer.words, re.IGNORECASE)
+                if not was_sent and re.search(self.unsent_words, answer.words, re.IGNORECASE):
+                    raise NotSentError(error.message, hint="Nothing was submitted. Try again later.")
+                error.hint = "It may have been submitted; `trainyard list` shows it then."
+            raise error
         try:
             return self.parse_submitted(answer.text)
         except ValueError:

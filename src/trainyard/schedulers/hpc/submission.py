@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 TOOLKIT = "@{toolkit}@"
 
 
+class NotSentError(UnreachableError):
+    """The queue cannot be reached, so it has not got a submission."""
+
+
 def check_shared_folder(storage: Storage, shared: str) -> None:
     """Check that what is there already belongs to us: nobody else may change what jobs run.
 
@@ -134,9 +138,9 @@ def submit_links(
             script = request.script.replace(LINK, str(link))
             native.append(submit(script, link, native[-1] if native else ""))
             storage.write(posixpath.join(request.folder, "native"), ("\n".join(native) + "\n").encode())
-    except UnreachableError:
-        raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name
     except BaseException as error:
+        if isinstance(error, UnreachableError) and not isinstance(error, NotSentError):
+            raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name
         try:
             if not isinstance(error, Exception):  # interrupted: the queue may have taken one more
                 native += [each for each in find() if each not in native]
