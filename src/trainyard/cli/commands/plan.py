@@ -151,9 +151,8 @@ def _show(plan: dict[str, Any], info: AppDryRunInfo[Any]) -> None:
     ]
     if rows:
         out(table(("OPTION", "VALUE", "SOURCE"), [[clean(cell) for cell in row] for row in rows]))
-    out(
-        f"  {len(plan['options']) - len(rows)} have their defaults; `trainyard runopts {plan['scheduler']}` shows them"
-    )
+    others = len(plan["options"]) - len(rows)
+    out(f"  {others} have their defaults; `trainyard runopts {plan['scheduler']}` shows them")
     if plan["code"]:
         _show_code(plan["code"])
     if plan["lacking"]:
