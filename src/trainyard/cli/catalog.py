@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # In the order of the help. The module is named like the command, with _ for -.
 COMMANDS: dict[str, str] = {
     "run": "start a job",
+    "plan": "show in full what run would do, without submitting anything",
     "status": "show the state of a job and its replicas",
     "why": "say why a job failed, or why it waits",
     "log": "print or follow the logs of a job",

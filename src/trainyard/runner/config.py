@@ -313,7 +313,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
 
     try:
         if setting.kind == INI:
-            return _convert_ini(opt, setting.value)
+            return convert_ini(opt, setting.value)
         return opt.convert(setting.value)
     except ConversionError as error:
         raise InvalidRunConfigException(
@@ -321,7 +321,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
         ) from None
 
 
-def _convert_ini(opt: runopt, text: str) -> Any:
+def convert_ini(opt: runopt, text: str) -> Any:
     """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
     from trainyard.specs.conversion import from_text, is_list_type, list_item_type
 

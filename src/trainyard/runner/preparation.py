@@ -70,6 +70,8 @@ def prepare(
     validate_app(app)
     if not isinstance(workspace, Workspace):
         workspace = Workspace.from_str(workspace)
+    if not workspace or workspace.implicit:
+        workspace = _workspace_of(app) or workspace
     named = workspace
     if any(is_url(source) for source in workspace.projects):
         from trainyard.workspace.fetching import fetched
@@ -94,6 +96,29 @@ def prepare(
         "parent_run_id": parent_run_id,
     }
     return info
+
+
+def _workspace_of(app: AppDef) -> Workspace | None:
+    """Return the workspace that the roles of a job ask for; None if none does.
+
+    Raises:
+        ConfigError: they ask for different ones.
+    """
+    from trainyard.specs.workspace import Workspace
+
+    found: dict[Workspace, str] = {}
+    for role in app.roles:
+        if role.workspace:
+            given = role.workspace
+            found.setdefault(given if isinstance(given, Workspace) else Workspace.from_str(given), role.name)
+    if len(found) > 1:
+        each = ", ".join(f"{name} {str(workspace)!r}" for workspace, name in found.items())
+        raise ConfigError(
+            f"the roles of {app.name!r} have different workspaces, but the code of a job travels as one: "
+            f"{each}",
+            hint="Give them one workspace, with a directory for each: app=.,lib=../lib.",
+        )
+    return next(iter(found), None)
 
 
 # ---- the variables that every job gets
