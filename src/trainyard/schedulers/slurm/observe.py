@@ -460,3 +460,21 @@ def minutes(text: str) -> float | None:
     if third is not None:
         return (first or 0) * 60 + (second or 0) + third / 60
     return (first or 0) + (second or 0) / 60
+
+
+def position_from_text(text: str, job_id: str) -> str:
+    """Return a job's place among the waiting ones, and its planned start, in words; "" if it is not there.
+
+    Args:
+        text: lines ``ID START`` of ``squeue --start``, the job of the highest priority first.
+        job_id: the job.
+    """
+    jobs: dict[str, str] = {}
+    for line in text.splitlines():
+        native_id, _, start = line.strip().partition(" ")
+        jobs.setdefault(native_id, start)
+    if job_id not in jobs:
+        return ""
+    place = list(jobs).index(job_id) + 1
+    start = jobs[job_id] if jobs[job_id] not in ("", "N/A") else "not planned yet"
+    return f"number {place} of {len(jobs)} waiting jobs in its partition; start: {start}"

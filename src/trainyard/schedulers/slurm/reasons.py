@@ -109,7 +109,7 @@ _ENDS = {
     "RaisedSignal": "",
     "TimeLimit": "the time limit was reached",
     "OutOfMemory": "out of memory",
-    "JobLaunchFailure": "its script was killed, or could not be started",
+    "JobLaunchFailure": "its script was killed, or not started: does its node see the shared folder?",
     "SystemFailure": "Slurm itself failed",
     "NodeDown": "a node failed",
     "InactiveLimit": "the job was inactive for too long",

@@ -14,7 +14,7 @@ from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
 from trainyard.schedulers.slurm import observe
-from trainyard.specs.status import is_terminal
+from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,11 +174,11 @@ class SlurmScheduler(HpcScheduler):
                 return line.strip()
         raise ValueError("there is no id")
 
-    def hint_for(self, words: str) -> str:
-        """Return what to do about a refusal of sbatch."""
-        from trainyard.schedulers.slurm.rules import hint_for
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals."""
+        from trainyard.schedulers.slurm.rules import HINTS
 
-        return hint_for(words)
+        return HINTS
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
         """Return --dependency; a job whose condition cannot be met any more ends instead of waiting for ever.
@@ -298,6 +298,31 @@ class SlurmScheduler(HpcScheduler):
             return {}
         return _by_id(observe.accounting_from_text(answer.text))
 
+    def queue_position(self, app_id: str) -> str:
+        """Return how many jobs of its partition come first, and when Slurm plans to start it."""
+        place, native, _ = self._look(app_id)
+        waiting = next((job for job in native if job.state == AppState.PENDING), None)
+        if waiting is None:
+            return ""
+        cluster, job_id = _cluster(waiting.native_id), _plain(waiting.native_id)
+        base = ["squeue", *([f"--clusters={cluster}"] if cluster else []), "-h", "-a"]
+        commands = self.commands(place.host)
+        text = self.ask(commands, [*base, "-j", job_id, "-O", "Partition:100"], "look at the job")
+        partition = text.split()[0] if text.split() else ""
+        text = self.ask(
+            commands,
+            [
+                *base,
+                "--start",
+                "--sort=-p,i",
+                "-o",
+                "%A %S",
+                *([f"--partition={partition}"] if partition else []),
+            ],
+            "list the waiting jobs",
+        )
+        return observe.position_from_text(text, job_id)
+
     def _version(self, commands: Commands) -> tuple[int, int]:
         if commands.host not in self._versions:
             text = self.ask(commands, ["squeue", "--version"], "ask Slurm for its version")
@@ -310,9 +335,8 @@ class SlurmScheduler(HpcScheduler):
         """Cancel submissions by one call for each cluster."""
         for cluster in sorted({_cluster(each) for each in native_ids}):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
-            answer = commands.run(["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids])
-            if answer.code != 0 and not re.search("invalid job id|already", answer.words, re.IGNORECASE):
-                raise self.refusal(commands, "cancel the job", answer.words)
+            command = ["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids]
+            self.end_natively(commands, command, "invalid job id|already")
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
