@@ -128,6 +128,12 @@ class RunRequest:
             "after": self._args.after,
         }
 
+    def sources(self) -> dict[str, str]:
+        """Return where each option that is not a default was set. Call `arguments` first."""
+        from trainyard.runner.config import DEFAULT
+
+        return {name: setting.origin for name, setting in self._options.items() if setting.kind != DEFAULT}
+
     def _check_what_travels(self, opts: runopts) -> None:
         component = self._settings.get("component")
         if not self._args.component and component is not None and component.project:

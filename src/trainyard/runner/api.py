@@ -288,7 +288,15 @@ class Runner:
 
         name = scheduler or self._default_scheduler()
         with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
-            info = prepare(self.scheduler(name), app, cfg, workspace, parent_run_id, self.config.trackers())
+            info = prepare(
+                self.scheduler(name),
+                app,
+                cfg,
+                workspace,
+                parent_run_id,
+                self.config.trackers(),
+                self.config.image(),
+            )
             if after:
                 from trainyard.runner.dependencies import depend_on
 
