@@ -4,6 +4,9 @@ A host is a process in namespaces (network, PID, UTS, mount), so killing that pr
 kernel ends everything on the host with it. The hosts hang on a bridge in a separate namespace, which one
 link joins to this machine. Everything ends with the process that started it, however that ends, and the
 network ends with its namespaces: nothing is left to clean up.
+
+`Cluster` is what the real Slurm, Grid Engine and Ray of the tests have in common. A cluster that all workers
+of a test run share is kept by a process (`shared_root`, `keep`); tests that break something start their own.
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ import ipaddress
 import json
 import os
 import random
+import select
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 #: Seconds that a part may take to come up on a busy machine.
 PATIENCE = 120
@@ -48,27 +56,33 @@ class Host:
                 env={**os.environ, "PATH": PATH},
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         wait_until(ready.exists, f"{name} is up")
-        self.pid = _children(self._outer.pid)[0]  # of the host's first process, as this machine sees it
+        self.pid = children(self._outer.pid)[0]  # of the host's first process, as this machine sees it
+        (root / "run" / f"{name}.pid").write_text(str(self.pid))
 
     def start(self, *command: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
         """Start a program on the host."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                ["nsenter", "-t", str(self.pid), "-n", "-u", "-m", "-p", *command],
+                [*entering(self.pid), *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def network(self, *command: str) -> None:
         """Run ``ip`` in the host's network."""
-        subprocess.run(["nsenter", "-t", str(self.pid), "-n", "ip", *command], env={"PATH": PATH}, check=True)
+        subprocess.run(
+            ["nsenter", "-t", str(self.pid), "-n", "ip", *command],
+            env={"PATH": PATH},
+            capture_output=True,
+            check=True,
+        )
 
     def kill(self) -> None:
         """Pull the plug."""
@@ -119,21 +133,109 @@ class Switch(Host):
     def add_host(self, name: str, last: int) -> Host:
         """Make a host whose address ends with ``last``."""
         host = Host(name, self.root)
+        with contextlib.suppress(subprocess.CalledProcessError):  # what a host that was killed has left
+            self.network("link", "delete", f"to-{name}")
         self.network(
             "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", str(host.pid)
         )
         self.network("link", "set", f"to-{name}", "master", "bridge0", "up")
         host.network("addr", "add", f"{self.net}.{last}/24", "dev", "eth0")
         host.network("link", "set", "eth0", "up")
-        host.network("route", "add", "default", "via", f"{self.net}.1")
         return host
 
 
-def _children(pid: int) -> list[int]:
+class Cluster:
+    """Hosts on a switch, and the daemons on them. Use as a context manager.
+
+    Args:
+        root: an empty directory for it, readable by the hosts (they see this machine's files).
+        addresses: the names of its hosts, with the last part of their addresses.
+    """
+
+    def __init__(self, root: Path, addresses: dict[str, int]) -> None:
+        self.root = root
+        self.addresses = addresses
+        #: The first three parts of the hosts' addresses; this machine's own ends with 1.
+        self.net = ""
+        self.switch: Switch | None = None
+        self.hosts: dict[str, Host] = {}
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start hosts and daemons; the switch is there. Subclasses fill this in."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        try:
+            self.switch = Switch(self.root)
+            self.net = self.switch.net
+            names = "".join(f"{self.net}.{last} {name}\n" for name, last in self.addresses.items())
+            (self.root / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End everything."""
+        for host in (*self.hosts.values(), *([self.switch] if self.switch else [])):
+            host.kill()
+        for daemon in self.daemons.values():
+            daemon.kill()
+            daemon.wait()
+        self.hosts.clear()
+        self.daemons.clear()
+
+    def add_host(self, name: str) -> Host:
+        """Make a host, or plug in again one that was killed."""
+        assert self.switch is not None
+        host = self.hosts[name] = self.switch.add_host(name, self.addresses[name])
+        return host
+
+    def kill_node(self, name: str) -> None:
+        """Pull a host's plug."""
+        self.hosts.pop(name).kill()
+        self.daemons.pop(name).wait()
+
+    def end_daemon(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a daemon by a signal, and wait for its end."""
+        outer = self.daemons.pop(name)
+        for daemon in children(outer.pid):  # of nsenter
+            os.kill(daemon, number)
+        outer.wait(PATIENCE)
+
+    def cut_link(self, name: str) -> None:
+        """Unplug a host's network."""
+        self.hosts[name].network("link", "set", "eth0", "down")
+
+    def mend_link(self, name: str) -> None:
+        """Plug a host's network in again."""
+        self.hosts[name].network("link", "set", "eth0", "up")
+
+    def logs(self) -> str:
+        """Return the ends of the daemons' logs, for messages."""
+        return "".join(
+            f"\n--- {path.name}\n" + path.read_text(errors="replace")[-2000:]
+            for path in sorted((self.root / "log").iterdir())
+        )
+
+
+def entering(pid: int | str) -> list[str]:
+    """Return what to put before a command to run it on the host with this first process."""
+    return ["nsenter", "-t", str(pid), "-n", "-u", "-m", "-p"]
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """End with the process that starts this one, however that ends; for ``preexec_fn``."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -148,3 +250,87 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"not within {patience} s: {what}{detail()}"
         time.sleep(0.02)
+
+
+# ---- clusters of one test, and of a test run
+
+C = TypeVar("C", bound=Cluster)
+
+
+@contextlib.contextmanager
+def started(make: Callable[[Path], C], prefix: str) -> Iterator[C]:
+    """Start a cluster in a new directory, whose path is short since it holds sockets."""
+    root = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    root.chmod(0o755)
+    try:
+        with make(root) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def adopt(cluster: C, place: tuple[Path, str]) -> C:
+    """Return a cluster that a keeper has started, for the use of its commands."""
+    cluster.root, cluster.net = place
+    return cluster
+
+
+def shared_root(
+    factory: pytest.TempPathFactory, module: str, *words: str, **environment: str
+) -> tuple[Path, str]:
+    """Return directory and network of a cluster of this test run; the first worker that asks starts it.
+
+    Args:
+        factory: pytest's; it knows the directory of the run.
+        module: what `python -m` starts; it calls `keep`.
+        words: which kind of cluster; there is one of each.
+        environment: more variables for the keeper: tests have lost those of who started the run.
+    """
+    base = factory.getbasetemp()
+    place = (base.parent if base.name.startswith("popen-") else base) / "-".join([module, *words])
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "ready").exists():
+            run = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid()
+            log = place / "keeper.out"
+            with log.open("wb") as output:
+                keeper = subprocess.Popen(
+                    [sys.executable, "-m", module, str(place), str(run), *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    cwd=Path(__file__).parents[1],
+                    env={**os.environ, **environment},
+                )
+            wait_until(
+                lambda: (place / "ready").exists() or keeper.poll() is not None,
+                f"{module} is up",
+                log.read_text,
+                patience=2 * PATIENCE,
+            )
+            assert keeper.poll() is None, log.read_text()
+            _keepers.append(keeper)
+    root, net = (place / "ready").read_text().split(" ")
+    return Path(root), net
+
+
+#: Kept, so that nobody warns of processes that were not waited for.
+_keepers: list[subprocess.Popen[bytes]] = []
+
+
+def keep(make: Callable[..., contextlib.AbstractContextManager[Cluster]]) -> None:
+    """Run a cluster until its test run ends; the command line is what `shared_root` wrote.
+
+    Args:
+        make: starts the cluster, given the words of its kind.
+    """
+    place = Path(sys.argv[1])
+    with contextlib.suppress(ProcessLookupError):
+        end = os.pidfd_open(int(sys.argv[2]))
+        with make(*sys.argv[3:]) as cluster:
+            (place / "ready.new").write_text(f"{cluster.root} {cluster.net}")
+            (place / "ready.new").rename(place / "ready")
+            select.select([end], [], [])
+    shutil.rmtree(place, ignore_errors=True)

@@ -1,34 +1,28 @@
-"""A real Grid Engine for tests: qmaster and two execution hosts in namespaces, one for each test run.
-
-A keeper process starts it when the first test needs it and ends it with the run, however that ends. The hosts
-have their own network, name and ``/etc/hosts``, and share the disk, as on a cluster; nothing of them has a
-name outside, so that several runs do not meet.
+"""A real Grid Engine for tests: qmaster and two execution hosts, in namespaces.
 
 ``ctl`` runs qmaster and is where users log in; ``n1`` and ``n2`` have 8 slots and 2 gpus each. The parallel
-environments are ``smp`` (one host), ``mpi`` (hosts filled up) and ``spread`` (one slot on each host).
+environments are ``smp`` (one host), ``mpi`` (hosts filled up) and ``spread`` (one slot on each host). Queues
+do not run jobs again by themselves (``rerun FALSE``): jobs ask for that with ``-r y``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import os
-import select
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
+
+from tests.cluster_hosts import PATIENCE, Cluster, adopt, entering, keep, shared_root, started, wait_until
 
 PROGRAMS = Path("/usr/lib/gridengine")
 #: Programs that users call; each is put on the PATH, and runs on ``ctl``.
 OF_USERS = ("qsub", "qstat", "qdel", "qacct", "qconf", "qhost", "qalter", "qmod", "qhold", "qrls", "qrsh")
-ADDRESSES = {"ctl": "10.9.0.10", "n1": "10.9.0.11", "n2": "10.9.0.12"}
-PATIENCE = 60
+MASTER, NODES = "ctl", ("n1", "n2")
+_ADDRESSES = {MASTER: 10, "n1": 11, "n2": 12}
 
 _BOOTSTRAP = """\
 admin_user none
@@ -110,15 +104,11 @@ initial_state default
 _LIMITS = ("rt", "cpu", "fsize", "data", "stack", "core", "rss", "vmem")
 
 
-class GridEngine:
-    """A running Grid Engine.
-
-    Args:
-        root: its directory; ``env`` in it holds what programs need to find it.
-    """
+class GridEngine(Cluster):
+    """A running Grid Engine. Use as a context manager."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root, _ADDRESSES)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -131,16 +121,11 @@ class GridEngine:
             "SGE_EXECD_PORT": "6445",
         }
 
-    def on(self, host: str, *command: str) -> list[str]:
-        """Return the command that runs a command on a host."""
-        pid = (self.root / f"{host}.pid").read_text()
-        return ["nsenter", "-t", pid, "-n", "-u", "-m", *command]
-
-    def run(self, *command: str, host: str = "ctl", stdin: str = "") -> str:
-        """Run a command on a host and return what it prints."""
+    def run(self, *command: str) -> str:
+        """Run a command on the master's host and return what it prints."""
         done = subprocess.run(
-            self.on(host, *command),
-            input=stdin,
+            [*entering((self.root / "run" / f"{MASTER}.pid").read_text()), *command],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
@@ -153,61 +138,57 @@ class GridEngine:
 
     def start_master(self) -> None:
         """Start qmaster, and wait until it answers."""
-        self.run(str(PROGRAMS / "sge_qmaster"))
-        deadline = time.monotonic() + PATIENCE
-        while True:
+        self._start_daemon("qmaster", MASTER, "sge_qmaster")
+
+        def answers() -> bool:
             with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
-                self.run(str(PROGRAMS / "qconf"), "-sm")
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError("qmaster does not answer")
-            time.sleep(0.05)
+                self.qconf("-sm")
+                return True
+            return False
+
+        wait_until(answers, "qmaster answers", self.logs)
 
     def stop_master(self) -> None:
         """Kill qmaster; jobs go on running."""
-        pid = int((self.root / "spool/qmaster/qmaster.pid").read_text())
-        handle = os.pidfd_open(pid)
-        os.kill(pid, signal.SIGKILL)
-        select.select([handle], [], [], PATIENCE)
-        os.close(handle)
+        self.end_daemon("qmaster", signal.SIGKILL)
 
-    # ---- starting, by the keeper
+    def start_node(self, name: str) -> None:
+        """Start an execution host, or plug it in again."""
+        self.add_host(name)
+        self._start_daemon(name, name, "sge_execd")
+
+    def wait_for_nodes(self, *names: str) -> None:
+        """Wait until these execution hosts report."""
+
+        def reporting() -> bool:
+            rows = [line.split() for line in self.run(str(PROGRAMS / "qhost")).splitlines()]
+            return set(names) <= {row[0] for row in rows if len(row) > 6 and row[6] != "-"}
+
+        wait_until(reporting, f"{', '.join(names)} report", self.logs)
+
+    def qconf(self, *words: str) -> str:
+        """Change or show the configuration."""
+        return self.run(str(PROGRAMS / "qconf"), *words)
+
+    # ---- starting
 
     def start(self) -> None:
-        """Start the hosts and the daemons, and make queues and parallel environments."""
-        self._make_hosts()
+        """Start qmaster and the execution hosts, and make queues and parallel environments."""
+        self.add_host(MASTER)
         self._make_root()
         self._make_programs()
         self.start_master()
         self._configure()
-        for host in ("n1", "n2"):
-            self.run(str(PROGRAMS / "sge_execd"), host=host)
-        deadline = time.monotonic() + PATIENCE
-        while self.run(str(PROGRAMS / "qhost")).count("lx-amd64") < 2:
-            if time.monotonic() > deadline:
-                raise RuntimeError("the execution hosts do not report")
-            time.sleep(0.1)
+        for name in NODES:
+            self.start_node(name)
+        self.wait_for_nodes(*NODES)
 
-    def _make_hosts(self) -> None:
-        names = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
-        (self.root / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        for name in ADDRESSES:
-            script = 'mount --bind "$0" /etc/hosts; hostname "$1"; echo; exec sleep infinity'
-            command = ["unshare", "-n", "-u", "-m", "sh", "-c", script, str(self.root / "hosts"), name]
-            holder = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
-            assert holder.stdout is not None
-            holder.stdout.readline()
-            (self.root / f"{name}.pid").write_text(str(holder.pid))
-        self.run("ip", "link", "add", "hub", "type", "bridge")
-        for name in ("n1", "n2"):
-            far = (self.root / f"{name}.pid").read_text()
-            self.run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", far)
-            self.run("ip", "link", "set", name, "master", "hub", "up")
-        for name, address in ADDRESSES.items():
-            device = "hub" if name == "ctl" else "eth0"
-            self.run("ip", "addr", "add", f"{address}/24", "dev", device, host=name)
-            for each in ("lo", device):
-                self.run("ip", "link", "set", each, "up", host=name)
+    def _start_daemon(self, daemon: str, host: str, program: str) -> None:
+        self.daemons[daemon] = self.hosts[host].start(
+            str(PROGRAMS / program),
+            environment={**os.environ, **self.environment, "SGE_ND": "1"},  # it stays in the foreground
+            log=self.root / "log" / f"{daemon}.out",
+        )
 
     def _make_root(self) -> None:
         sge, spool = self.root / "sge", self.root / "spool"
@@ -241,65 +222,40 @@ class GridEngine:
     def _make_programs(self) -> None:
         directory = self.root / "bin"
         directory.mkdir()
-        pid = (self.root / "ctl.pid").read_text()
+        enter = " ".join(entering(self.hosts[MASTER].pid))
         for name in OF_USERS:
             path = directory / name
             path.write_text(
-                f'#!/bin/sh\nexec nsenter -t {pid} -n -u -m sh -c \'cd "$0" && exec "$@"\' "$PWD" '
-                f'{PROGRAMS / name} "$@"\n'
+                f'#!/bin/sh\nexec {enter} sh -c \'cd "$0" && exec "$@"\' "$PWD" {PROGRAMS / name} "$@"\n'
             )
             path.chmod(0o755)
 
     def _configure(self) -> None:
-        qconf = str(PROGRAMS / "qconf")
-        for host in ("n1", "n2"):
-            self.run(qconf, "-ah", host)
-        for host in ADDRESSES:
-            self.run(qconf, "-as", host)
-        self.run(qconf, "-Mc", self._file("complexes", self.run(qconf, "-sc") + _COMPLEXES))
-        for host in ("n1", "n2"):
-            self.run(qconf, "-Ae", self._file(host, _HOST.format(name=host)))
-        self.run(qconf, "-Ahgrp", self._file("nodes", "group_name @nodes\nhostlist n1 n2\n"))
+        for host in NODES:
+            self.qconf("-ah", host)
+        for host in _ADDRESSES:
+            self.qconf("-as", host)
+        self.qconf("-Mc", self._file("complexes", self.qconf("-sc") + _COMPLEXES))
+        for host in NODES:
+            self.qconf("-Ae", self._file(host, _HOST.format(name=host)))
+        self.qconf("-Ahgrp", self._file("nodes", "group_name @nodes\nhostlist n1 n2\n"))
         for name, rule in _PARALLEL_ENVIRONMENTS.items():
-            self.run(qconf, "-Ap", self._file(name, _PARALLEL.format(name=name, rule=rule)))
+            self.qconf("-Ap", self._file(name, _PARALLEL.format(name=name, rule=rule)))
         limits = "".join(f"{kind}_{limit} INFINITY\n" for limit in _LIMITS for kind in "sh")
-        self.run(qconf, "-Aq", self._file("all.q", _QUEUE.format(name="all.q") + limits))
+        self.qconf("-Aq", self._file("all.q", _QUEUE.format(name="all.q") + limits))
         scheduling = {
             "schedule_interval": "0:0:1",
             "flush_submit_sec": "1",
             "flush_finish_sec": "1",
             "schedd_job_info": "true",
         }
-        text = _replaced(self.run(qconf, "-ssconf"), scheduling)
-        self.run(qconf, "-Msconf", self._file("scheduling", text))
+        text = _replaced(self.qconf("-ssconf"), scheduling)
+        self.qconf("-Msconf", self._file("scheduling", text))
 
     def _file(self, name: str, text: str) -> str:
         path = self.root / f"{name}.conf"
         path.write_text(text)
         return str(path)
-
-    def stop(self) -> None:
-        """Kill everything that runs on the hosts, and remove the directory."""
-        networks = set()
-        for host in ADDRESSES:
-            with contextlib.suppress(OSError):
-                networks.add(os.readlink(f"/proc/{(self.root / f'{host}.pid').read_text()}/ns/net"))
-        networks.discard(os.readlink("/proc/self/ns/net"))
-        while found := [
-            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _in(pid, networks)
-        ]:
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-        shutil.rmtree(self.root, ignore_errors=True)
-
-
-def _in(pid: int, networks: set[str]) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net") in networks
-    except OSError:
-        return False
 
 
 def _replaced(text: str, values: Mapping[str, str]) -> str:
@@ -311,58 +267,15 @@ def _replaced(text: str, values: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ---- one for each test run
+def private_cluster() -> contextlib.AbstractContextManager[GridEngine]:
+    """Start a Grid Engine that a test may break."""
+    return started(GridEngine, "ty-sge-")
 
 
-def shared() -> GridEngine:
-    """Return the Grid Engine of this test run; start it if it is the first time."""
-    run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-    root = Path(tempfile.gettempdir()) / f"trainyard-sge-{run}"
-    with _locked(f"{root}.lock"):
-        if not (root / "ready").exists():
-            log = Path(f"{root}.log")
-            with log.open("wb") as output:
-                keeper = subprocess.Popen(
-                    [sys.executable, "-m", "tests.grid_engine", str(root), str(run)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    cwd=Path(__file__).parents[1],
-                )
-            while not (root / "ready").exists():
-                if keeper.poll() is not None:
-                    raise RuntimeError(f"Grid Engine could not be started:\n{log.read_text()}")
-                time.sleep(0.05)
-            keeper.returncode = 0  # It outlives this process; nobody here waits for it.
-    return GridEngine(root)
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def keep(root: Path, run: int) -> None:
-    """Start Grid Engine, and stop it when the process ``run`` ends."""
-    # What daemons leave behind is ours to reap.
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    handle = os.pidfd_open(run)
-    root.mkdir()
-    engine = GridEngine(root)
-    try:
-        engine.start()
-        (root / "ready").touch()
-        select.select([handle], [], [])
-    finally:
-        engine.stop()
-        for suffix in (".lock", ".log"):
-            with contextlib.suppress(OSError):
-                os.unlink(f"{root}{suffix}")
+def shared_cluster(factory: pytest.TempPathFactory) -> GridEngine:
+    """Return the Grid Engine that all workers of this test run share."""
+    return adopt(GridEngine(Path()), shared_root(factory, "tests.grid_engine"))
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]), int(sys.argv[2]))
+    keep(private_cluster)

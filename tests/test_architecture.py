@@ -9,8 +9,10 @@ from tests.docs.documents import ROOT
 
 #: From top to bottom. A folder imports from those below it, and from no other.
 LEVELS = [
+    ["compat"],
     ["cli.commands"],
     ["cli"],
+    ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],
@@ -35,8 +37,8 @@ LEVELS = [
     ["docker"],
     ["http", "specs"],
     ["system"],
-    ["apps.serve", "apps.utils"],
-    ["apps"],
+    ["apps.serve", "apps.utils", "tracker.backend"],
+    ["apps", "tracker"],
     [""],
 ]
 

@@ -31,11 +31,11 @@ class FakeClock(Clock):
         return self.elapsed
 
     def ms(self, seconds: float = 0.0) -> int:
-        """Return a time so many seconds after the beginning, in milliseconds."""
+        """Return the time ``seconds`` after the beginning, in milliseconds."""
         return round((self._start + seconds) * 1000)
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do something so many seconds after the beginning."""
+        """Do something ``seconds`` after the beginning."""
         with self._lock:
             heapq.heappush(self._agenda, (seconds, next(self._order), action))
 

@@ -127,7 +127,7 @@ def test_a_full_memory_forgets_the_oldest_only() -> None:
     found: list[CloudWatchEvent] = []
     cursor.begin(full=True)
     drain(cursor, found)
-    logs.put("group", "s", [(4999, "4999"), (4990, "late"), (10, "too late to be told apart")])
+    logs.put("group", "s", [(4999, "4999"), (4990, "late"), (10, "too late to be distinguished")])
     cursor.begin(full=True)
     drain(cursor, found)
     assert [event.message for event in found] == [*(f"{i}" for i in range(5000)), "late", "4999"]

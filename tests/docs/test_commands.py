@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import ray_cluster
+from tests import grid_engine, ray_cluster, slurm_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
 from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
 from tests.docs.terminal import Terminal
-from tests.grid_engine import shared
 from tests.schedulers.lsf.conftest import stand_in
-from tests.slurm_cluster import shared_cluster
 from tests.toolkit.image import docker, make_image
 from trainyard.runner import get_runner
 
@@ -34,7 +32,7 @@ FIXTURES = {
     ("-s aws_batch",): "batch",
     ("-s kubernetes",): "kubernetes",
     ("-s lsf",): "lsf",
-    ("-s sge",): "grid_engine",
+    ("-s sge",): "sge",
     ("-s slurm",): "slurm",
     ("-s ray",): "ray",
 }
@@ -137,10 +135,10 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def grid_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def sge(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Grid Engine of this test run."""
     if not lacks("sge"):
-        for name, value in shared().environment.items():
+        for name, value in grid_engine.shared_cluster(tmp_path_factory).environment.items():
             monkeypatch.setenv(name, value)
 
 
@@ -155,7 +153,7 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ray cluster, at the address that is set."""
     if not lacks("ray"):
-        cluster = ray_cluster.shared_cluster(ray_cluster.run_directory(tmp_path_factory))
+        cluster = ray_cluster.shared_cluster(tmp_path_factory)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
 
@@ -163,7 +161,8 @@ def ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm with the partitions that documents name."""
     if not lacks("slurm"):
-        monkeypatch.setenv("SLURM_CONF", shared_cluster(tmp_path_factory).environment["SLURM_CONF"])
+        cluster = slurm_cluster.shared_cluster(tmp_path_factory)
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
 
 
 @pytest.fixture(scope="session")

@@ -252,7 +252,7 @@ def test_a_damaged_file_is_explained() -> None:
     path = Path(history_path())
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
-    path.write_bytes(b"this is no database, and never was one" * 100)
+    path.write_bytes(b"this is not a database" * 100)
     for call in (History().rows, lambda: intent(History())):
         with pytest.raises(StateStoreError, match="not a database") as caught:
             call()

@@ -211,7 +211,7 @@ def test_secrets_of_a_command_line() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("char", ["y", "_", "-", "9", ".", "a.", "A_", " "])
 def test_long_words_are_read_once(char: str) -> None:
-    """Looking from every place of a word anew would take minutes for these."""
+    """Searching again from every position of a word would take minutes for these."""
     word = char * 500_000
     assert Redactor({}).text(f"x: {word}") == f"x: {word}"
     assert Redactor({}).text(f"http://x {word}") == f"http://x {word}"

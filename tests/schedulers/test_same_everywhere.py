@@ -183,13 +183,12 @@ def place(
         made = Place(scheduler, variables=own)
     elif scheduler == "sge":
         backends.need("sge")
-        for name, value in grid_engine.shared().environment.items():
+        for name, value in grid_engine.shared_cluster(tmp_path_factory).environment.items():
             monkeypatch.setenv(name, value)
         made = Place(scheduler, ["-cfg", "pe=spread,memory="], own)
     elif scheduler == "ray":
         backends.need("ray")
-        run = ray_cluster.run_directory(tmp_path_factory)
-        monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(run).address)
+        monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
         made = Place(scheduler, variables=own)
     elif scheduler in ("aws_sagemaker", "sagemaker_local"):
         aws = request.getfixturevalue("cloud")

@@ -26,9 +26,9 @@ from trainyard import errors
     ],
 )
 def test_exit_codes(cls: type[errors.TrainyardError], code: int) -> None:
-    error = cls("it broke", hint="mend it")
+    error = cls("it broke", hint="fix it")
     assert error.exit_code == code
-    assert str(error) == "it broke\nmend it"
+    assert str(error) == "it broke\nfix it"
     assert str(cls("it broke")) == "it broke"
 
 

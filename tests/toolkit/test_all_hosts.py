@@ -129,7 +129,7 @@ def test_a_timeout_of_one_host_is_a_timeout_of_all(hosts: Hosts) -> None:
 
 
 def test_ports_can_be_chosen(hosts: Hosts) -> None:
-    """The hosts meet on one, torchrun is told of the other."""
+    """The hosts meet on one, torchrun is given the other."""
     seen = """
         import os
         tables = [open(f"/proc/net/{name}").read().splitlines()[1:] for name in ("tcp", "tcp6")]

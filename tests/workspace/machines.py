@@ -74,7 +74,7 @@ class Shipper(DockerWorkspaceMixin, Scheduler[DockerWorkspaceOpts]):
 
 
 class Told:
-    """A `Progress` that remembers what it is told; ``on_advance`` is called with each advance."""
+    """A `Progress` that records its calls; ``on_advance`` is called with each advance."""
 
     def __init__(self, on_advance: Callable[[int], None] = lambda done: None) -> None:
         self.steps: list[str] = []

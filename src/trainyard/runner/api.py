@@ -6,7 +6,7 @@ import builtins
 
 from trainyard.errors import AccessError
 from trainyard.runner.events import log_event
-from trainyard.schedulers.registry import get_default_scheduler_name, get_scheduler_factory
+from trainyard.schedulers.registry import as_scheduler, get_default_scheduler_name, get_scheduler_factory
 from trainyard.specs.handles import make_app_handle, parse_app_handle
 
 TYPE_CHECKING = False
@@ -76,6 +76,8 @@ class Runner:
         self._factories = scheduler_factories
         #: By component, values of parameters that are not given.
         self.component_defaults = component_defaults or {}
+        #: Those that are left out, with a warning, if the component has no such parameter; and their places.
+        self.optional_defaults: Mapping[str, str] = {}
         self._scheduler_params = dict(scheduler_params or {})
         self._history = history
         self._config: Config | None = None
@@ -132,7 +134,8 @@ class Runner:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
-            scheduler = self._factory(name)(self._name, **self._scheduler_params)
+            made = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler = as_scheduler(made, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
             scheduler.recall = lambda app_id: self._native_id(scheduler, app_id)
             scheduler.configured = lambda: self._configured(scheduler)
@@ -241,6 +244,16 @@ class Runner:
         defaults: dict[str, Any] = {}
         for name in (found.config_name, component):  # a script's own defaults win over train.script's
             defaults |= self.component_defaults.get(name, {})
+        for key, place in self.optional_defaults.items():
+            if key in defaults and found.options.by_name(key) is None:
+                import warnings
+
+                del defaults[key]
+                warnings.warn(
+                    f"{place}: {component} has no parameter {key!r}, so it has no effect",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         app = found.parse(component_args, defaults)
         info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
         info.record |= {"component": component, "component_args": component_args}
@@ -275,7 +288,15 @@ class Runner:
 
         name = scheduler or self._default_scheduler()
         with log_event("dryrun", name, self._name, workspace=_text_of(workspace), app_metadata=app.metadata):
-            info = prepare(self.scheduler(name), app, cfg, workspace, parent_run_id, self.config.trackers())
+            info = prepare(
+                self.scheduler(name),
+                app,
+                cfg,
+                workspace,
+                parent_run_id,
+                self.config.trackers(),
+                self.config.image(),
+            )
             if after:
                 from trainyard.runner.dependencies import depend_on
 
@@ -455,7 +476,7 @@ class Runner:
             return self._observed(app_handle, scheduler, response)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the definition of a job, from its scheduler or else the history; None if there is none."""
+        """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
         scheduler, app_id = self._locate(app_handle)
         with log_event("describe", scheduler.backend, self._name, app_id=app_id):
             from trainyard.runner.observation import definition

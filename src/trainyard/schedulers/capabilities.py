@@ -57,7 +57,8 @@ _METHODS = {
     "doctor": ("doctor",),
     "gc": ("leftovers",),
 }
-_INTERFACE = "trainyard.schedulers.base"
+#: Modules whose methods do nothing but say that a scheduler cannot do it.
+INTERFACES = ("trainyard.schedulers.base", "trainyard.compat.plugin_scheduler", "torchx.schedulers.api")
 
 
 @dataclass
@@ -114,8 +115,10 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
 
 def has_own(scheduler: Any, *methods: str) -> bool:
     """Tell whether a scheduler has a method that is not merely the interface's."""
+    if hasattr(scheduler, "implements"):  # it stands for another one
+        return bool(scheduler.implements(*methods))
     return any(
-        getattr(getattr(type(scheduler), name, None), "__module__", _INTERFACE) != _INTERFACE
+        getattr(getattr(type(scheduler), name, None), "__module__", INTERFACES[0]) not in INTERFACES
         for name in methods
     )
 

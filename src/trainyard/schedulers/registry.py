@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
+    from trainyard.plugins import EntryPoint
     from trainyard.schedulers.base import Scheduler
 
     class SchedulerFactory(Protocol):
@@ -36,13 +37,17 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "ray": "trainyard.schedulers.ray.scheduler",
 }
 
+#: Where the factories are that this distribution offers to an installed TorchX.
+OFFERED = "trainyard.compat."
+
 _EXTRA_OF_MODULE = {"boto3": "aws", "botocore": "aws", "lightkube": "kubernetes"}
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     """Return what makes each scheduler, by name: the built-in ones, then those of plugins.
 
-    A plugin adds names; it cannot replace a built-in scheduler.
+    A plugin adds names; it cannot replace a built-in scheduler. What this distribution offers to TorchX is
+    left out.
     """
     from trainyard.plugins import entry_points
 
@@ -50,7 +55,8 @@ def get_scheduler_factories() -> dict[str, SchedulerFactory]:
         name: _builtin_factory(name) for name in DEFAULT_SCHEDULER_MODULES
     }
     for point in entry_points("schedulers"):
-        factories.setdefault(point.name, _deferred(point.load))
+        if not point.value.startswith(OFFERED):
+            factories.setdefault(point.name, _plugin_factory(point))
     return factories
 
 
@@ -66,6 +72,17 @@ def get_scheduler_factory(name: str) -> SchedulerFactory:
     if name not in factories:
         raise UnknownSchedulerException(f"there is no scheduler {name!r}", hint=did_you_mean(name, factories))
     return factories[name]
+
+
+def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
+    """Return what a factory made as a scheduler of ours; a plugin's may have TorchX's interface."""
+    from trainyard.schedulers.base import Scheduler
+
+    if isinstance(made, Scheduler):
+        return made
+    from trainyard.schedulers.torchx_scheduler import TorchXScheduler
+
+    return TorchXScheduler(made, name, session_name)
 
 
 def get_default_scheduler_name() -> str:
@@ -89,6 +106,33 @@ def _builtin_factory(name: str) -> SchedulerFactory:
         return factory
 
     return _deferred(load)
+
+
+def _plugin_factory(point: EntryPoint) -> SchedulerFactory:
+    """Return what makes a plugin's scheduler.
+
+    One that was written for TorchX gets each variable ``TORCHX_NAME`` as the parameter ``name``, as there, if
+    it has such a parameter or takes any.
+    """
+    if not point.group.startswith("torchx."):
+        return _deferred(point.load)
+
+    def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
+        import inspect
+        import os
+
+        factory: SchedulerFactory = point.load()
+        given: dict[str, object] = {
+            name[7:].lower(): value for name, value in os.environ.items() if name.startswith("TORCHX_")
+        }
+        given |= kwargs
+        parameters = inspect.signature(factory).parameters
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+        known = {name: value for name, value in given.items() if takes_any or name in parameters}
+        known.pop("session_name", None)
+        return factory(session_name, **known)
+
+    return create
 
 
 def _deferred(load: Callable[[], SchedulerFactory]) -> SchedulerFactory:

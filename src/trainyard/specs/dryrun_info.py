@@ -59,6 +59,32 @@ class AppDryRunInfo(Generic[T]):
     def __repr__(self) -> str:
         return self._fmt(self.request)
 
+    # Names of TorchX, which its plugins and users read and write.
+
+    @property
+    def _app(self) -> AppDef | None:
+        return self.app
+
+    @_app.setter
+    def _app(self, app: AppDef | None) -> None:
+        self.app = app
+
+    @property
+    def _cfg(self) -> Mapping[str, Any]:
+        return self.cfg
+
+    @_cfg.setter
+    def _cfg(self, cfg: Mapping[str, Any]) -> None:
+        self.cfg = cfg
+
+    @property
+    def _scheduler(self) -> str:
+        return self.scheduler
+
+    @_scheduler.setter
+    def _scheduler(self, scheduler: str) -> None:
+        self.scheduler = scheduler
+
     def warn(self) -> None:
         """Issue the warnings, as a job is submitted."""
         if self.warnings:

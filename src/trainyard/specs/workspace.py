@@ -36,10 +36,12 @@ class Workspace:
 
     @classmethod
     def from_str(cls, text: str | None) -> Workspace:
-        """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or the predecessor's ``{DIR: SUB, DIR: SUB}``.
+        """Read ``DIR``, or ``DIR=SUB,DIR=SUB``, or the predecessor's YAML: ``{DIR: SUB, DIR: SUB}``, or
+        lines of ``DIR: SUB``.
 
         Nothing, or only white space, is a workspace of no directories. A directory whose own name has a ``=``
-        in it is meant if it exists. ``@FINGERPRINT`` is the code that an earlier job ran with.
+        in it is meant if it exists. ``@FINGERPRINT`` is the code that an earlier job ran with. A directory
+        may be a URL: ``file://DIR``, or another one, such as ``memory://``, whose files are fetched.
 
         Raises:
             UsageError: the text cannot be read.
@@ -50,12 +52,13 @@ class Workspace:
         if text.startswith("@") and not os.path.isdir(text):
             return cls(frozen=_fingerprint(text))
         braced = text.startswith("{") and text.endswith("}")
-        if not braced and ("=" not in text or os.path.isdir(text)):
-            return cls({text: ""})
+        yaml = braced or _is_yaml(text)
+        if not yaml and ("=" not in text or os.path.isdir(text)):
+            return cls({_plain_path(text): ""})
         projects: dict[str, str] = {}
-        for part in (text[1:-1] if braced else text).split(","):
-            source, separator, to = part.partition(":" if braced else "=")
-            source, to = _unquoted(source), _unquoted(to)
+        for part in (text[1:-1] if braced else text).split("\n" if yaml and not braced else ","):
+            source, separator, to = _partition_yaml(part) if yaml else part.partition("=")
+            source, to = _plain_path(_unquoted(source)), _unquoted(to)
             if not source or not separator:
                 raise UsageError(f"cannot read {part.strip()!r} in the workspace {text!r}", hint=_EXAMPLE)
             if source in projects:
@@ -69,7 +72,10 @@ class Workspace:
 
     def absolute(self) -> Workspace:
         """Return it with absolute, resolved source directories."""
-        projects = {os.path.realpath(os.path.expanduser(src)): to for src, to in self.projects.items()}
+        projects = {
+            src if is_url(src) else os.path.realpath(os.path.expanduser(src)): to
+            for src, to in self.projects.items()
+        }
         return Workspace(projects, implicit=self.implicit, frozen=self.frozen)
 
     def __bool__(self) -> bool:
@@ -92,6 +98,34 @@ class Workspace:
 
     def __repr__(self) -> str:
         return f"Workspace.from_str({str(self)!r})"
+
+
+def is_url(source: str) -> bool:
+    """Tell whether a source is not a directory of this machine, but a URL whose files have to be fetched."""
+    return "://" in source
+
+
+def _plain_path(source: str) -> str:
+    """Return the path of a ``file://`` URL; anything else as it is."""
+    return (source.removeprefix("file://") or "/") if source.startswith("file://") else source
+
+
+def _is_yaml(text: str) -> bool:
+    """Tell whether a text is a mapping in YAML: each line has a colon, and a blank or nothing behind it."""
+    lines = text.split("\n")
+    return not os.path.isdir(text) and all(_partition_yaml(line)[1] for line in lines)
+
+
+def _partition_yaml(text: str) -> tuple[str, str, str]:
+    """Split ``source: to``; the colon of a URL is not the separator."""
+    source, separator, to = text.partition(": ")
+    if separator:
+        return source, separator, to
+    if text.endswith(":"):
+        return text[:-1], ":", ""
+    scheme, mark, rest = text.rpartition("://")
+    source, separator, to = rest.partition(":")
+    return scheme + mark + source, separator if "{" not in source else "", to
 
 
 def _fingerprint(text: str) -> str:

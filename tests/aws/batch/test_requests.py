@@ -36,7 +36,7 @@ def test_golden(name: str) -> None:
     path = GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text + "\n")
-    assert text + "\n" == path.read_text(), "UPDATE_GOLDEN=1 writes it anew"
+    assert text + "\n" == path.read_text(), "UPDATE_GOLDEN=1 rewrites it"
 
 
 @pytest.mark.parametrize("name", CASES)

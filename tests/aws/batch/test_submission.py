@@ -176,7 +176,7 @@ def test_definitions_are_collected_when_no_job_needs_them(
     still.batch.finish(second.id)
     assert [item.id for item in scheduler.leftovers({}, 0)] == [second.definition["jobDefinitionArn"]]
     assert scheduler.describe(needed) is not None
-    scheduler.submit(app(role(args=["old"])), CFG)  # registered anew
+    scheduler.submit(app(role(args=["old"])), CFG)  # registered again
     assert [d["revision"] for d in still.batch.definitions[first.definition["jobDefinitionName"]]] == [1, 2]
 
 

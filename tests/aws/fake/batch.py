@@ -21,7 +21,7 @@ class Batch:
 
     Attributes:
         runs: whether submitted jobs are run at once, as processes; otherwise a test moves them on.
-        visible_after: so many seconds pass until a new job can be listed or described.
+        visible_after: seconds until a new job can be listed or described.
         now: gives the time in seconds since the epoch.
     """
 

@@ -46,7 +46,7 @@ class Fault:
         operation: only with this one, as ``GetLogEvents``; empty for all.
         kind: one of `KINDS`.
         times: how many requests; None for all.
-        skip: so many requests are spared before.
+        skip: requests that are answered before the fault.
         when: only with requests whose parameters satisfy this.
     """
 

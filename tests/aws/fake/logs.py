@@ -88,7 +88,7 @@ class Logs:
         Args:
             group, stream: where to; made if it is not there.
             events: what.
-            visible_after: so many seconds pass until they can be read.
+            visible_after: seconds until they can be read.
         """
         with self._lock:
             self.create_stream(group, stream)

@@ -94,7 +94,7 @@ class ServiceJobs:
     Attributes:
         create: makes a training job of a CreateTrainingJob request, and returns its ARN.
         stop: stops a training job by its name.
-        visible_after: so many seconds pass until a new job can be listed or described.
+        visible_after: seconds until a new job can be listed or described.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

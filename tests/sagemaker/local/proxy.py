@@ -33,11 +33,11 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.getsockname()[1]}"
 
     def cut_after(self, count: int) -> None:
-        """Let so many bytes of requests through, and then break everything until `mend`."""
+        """Let this many bytes of requests through, then break every connection until `restore`."""
         with self._lock:
             self._budget = count
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         with self._lock:
             self._budget, self.is_cut = None, False
 

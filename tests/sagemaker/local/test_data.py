@@ -1,4 +1,4 @@
-"""Data of S3 are fetched once, whoever needs them and how often."""
+"""Data of S3 are fetched once, however many jobs need them."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_an_outage_in_mid_upload_is_waited_for(
     assert jobs.describe(name)["SecondaryStatus"] == "Uploading"
     assert jobs.describe(name)["ModelArtifacts"]["S3ModelArtifacts"] == ""
     assert bucket.keys("out") == []  # nothing that could be taken for a model
-    proxy.mend()
+    proxy.restore()
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
     model = unpack(bucket.get(f"out/{name}/output/model.tar.gz"))
@@ -196,7 +196,7 @@ print(len(os.listdir(BASE + '/input/data/d')))
     name = jobs.start(script, channels=[file_channel("d", bucket.uri("data"))])
     assert proxy.cut.wait(40)
     assert jobs.describe(name)["SecondaryStatus"] == "Downloading"
-    proxy.mend()
+    proxy.restore()
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
     assert jobs.lines(name) == ["20"]

@@ -1,4 +1,4 @@
-"""The runner is killed at every step of a job: what is told afterwards is true, and nothing is left."""
+"""The runner is killed at every step of a job: its reported state is true afterwards, and nothing is left."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_while_there_are_no_machines(jobs: Jobs, mode: str, bucket: Bucket, home
 
 
 class SlowDaemon:
-    """A socket that does not answer until it is told to, and then is the machine's daemon."""
+    """A socket that does not answer until it is opened, and then forwards to the machine's daemon."""
 
     def __init__(self, path: Path) -> None:
         self.asked = threading.Event()

@@ -1,4 +1,4 @@
-"""StartLiveTail by boto3: what jobs write from then on, whoever writes and whatever is asked for."""
+"""StartLiveTail by boto3: what jobs write from then on, for every writer and every filter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def logs(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def numbers(stream: Any, count: int, name: str) -> list[int]:
-    """Read a session until so many lines have come; returns their numbers."""
+    """Read a session until it has sent this many lines; returns their numbers."""
     found: list[int] = []
     for event in stream:
         if "sessionUpdate" not in event:

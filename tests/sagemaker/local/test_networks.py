@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("containers")
 
 WAITS = "print('up', flush=True); time.sleep(600)"
-#: Says which address its own name has, listens there, and tries what it is told of another job.
+#: Says which address its own name has, listens there, and tries to reach another job.
 NEIGHBOUR = """
 import socket
 listener = socket.create_server(('', 5000))
@@ -129,7 +129,7 @@ def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home
     state: Any = job.read_state()
     for keeper in ("guard", "runner"):
         os.kill(state[keeper][0], 9)
-    shutil.rmtree(job.path, ignore_errors=True)  # as by hand, with whoever would have cleaned up
+    shutil.rmtree(job.path, ignore_errors=True)  # as by hand, and no process is left to clean up
     scheduler = create_scheduler("test")
 
     def ids() -> list[str]:

@@ -327,7 +327,7 @@ CASES = [
         },
     ),
     Case(
-        "debugger with a place of its own",
+        "debugger with its own output path",
         {
             "debugger_hook_config": {
                 "s3_output_path": "s3://tensors/x",

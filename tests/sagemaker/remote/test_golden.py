@@ -177,7 +177,7 @@ def test_golden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
-    assert text == path.read_text(), "UPDATE_GOLDEN=1 writes it anew"
+    assert text == path.read_text(), "UPDATE_GOLDEN=1 rewrites it"
 
 
 @pytest.mark.parametrize("name", CASES)

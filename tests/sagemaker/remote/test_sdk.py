@@ -35,7 +35,7 @@ SCRIPT = Path(__file__).with_name("sdk_requests.py")
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The SDK's requests by case, made by one process of its own environment."""
+    """The SDK's requests by case, made by one process in the SDK's environment."""
     python = backends.sagemaker_sdk()
     source = tmp_path_factory.mktemp("code")
     (source / "train.py").write_text("print(1)\n")
@@ -83,7 +83,7 @@ def ours(case: Case) -> dict[str, Any]:
 
 
 def normal(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without what is made anew for each job (names of job and code), and our marks."""
+    """Return a request without what differs from job to job (names of job and code), and our marks."""
     text = json.dumps(request)
     text = text.replace(request["TrainingJobName"], "<job>")
     text = text.replace("<job>/source/sourcedir.tar.gz", "<code>")

@@ -1,4 +1,4 @@
-"""How jobs in containers live and end: retries, limits, cancelling, and whoever is killed meanwhile."""
+"""How jobs in containers live and end: retries, limits, cancelling, and processes killed meanwhile."""
 
 import json
 import os

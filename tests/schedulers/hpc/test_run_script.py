@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.hpc.conftest import wait_until
+from tests.schedulers.hpc.conftest import children_of, wait_until
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.storage import LocalStorage
 
@@ -167,6 +167,60 @@ def test_signals_that_warn_of_the_limit_are_the_clusters(folder):
     process.communicate()
     assert process.returncode == 124
     assert folder.seen().replicas["r", 0].why == "time-limit"
+
+
+def test_a_program_is_not_started_after_a_stop(folder):
+    folder.program("echo too much")
+    (folder.path / "state" / ".stop.r-0.0").touch()  # what a stop leaves before it signals
+    assert folder.run("replica", "r", "0") == 143
+    assert folder.text("logs/r-0/0.out") == ""
+    assert folder.seen().replicas["r", 0].code == 143
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TERM", "USR1"])
+def test_no_moment_is_bad_for_a_signal(folder, name):
+    for number in range(40):
+        job = Folder(folder.path.parents[1] / str(number), folder.shell)
+        job.program(SAVING)
+        process = job.start("replica", "r", "0")
+        time.sleep(number * 0.001)  # not to wait for anything: the moment of the signal is what varies
+        process.send_signal(getattr(signal, f"SIG{name}"))
+        process.communicate(timeout=50)
+        code, out = process.returncode, job.text("logs/r-0/0.out")
+        if "ready" in out:
+            assert (code, out) == (124 if name == "USR1" else 0, "ready\nsaved\n")
+        else:
+            assert code in (143, -getattr(signal, f"SIG{name}"))
+
+
+def test_nothing_that_a_replica_leaves_running_holds_its_stderr(folder):
+    process = start_saving(folder, "replica", "r", "0")
+    children = [pid for pid in children_of(process.pid) if "run.sh" in command_of(pid)]
+    assert len(children) == 1  # what keeps the index
+    os.kill(children[0], signal.SIGSTOP)
+    try:
+        process.terminate()
+        assert process.communicate(timeout=50)[1] == b""
+    finally:
+        os.kill(children[0], signal.SIGCONT)
+    wait_until(lambda: not command_of(children[0]), "the end of what keeps the index")
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def test_a_folder_that_is_missing_is_the_reason(folder, tmp_path):
+    folder.program("echo too much")
+    folder.role(f"cd {tmp_path}/gone 2>/dev/null || no_folder {tmp_path}/gone\nset -- sh program\n")
+    assert folder.run("replica", "r", "0") == 72
+    words = f"the folder {tmp_path}/gone does not exist on node {os.uname().nodename}"
+    assert folder.text("logs/r-0/0.err") == f"trainyard: {words}\n"
+    assert folder.seen().replicas["r", 0].reason == words
 
 
 def test_a_signal_reaches_all_that_the_program_started(folder):

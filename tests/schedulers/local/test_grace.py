@@ -1,4 +1,4 @@
-"""The grace period of local jobs: each process gets one SIGTERM and the whole of it, whoever started it."""
+"""The grace period of local jobs: each process gets one SIGTERM and the whole of it, whatever started it."""
 
 import os
 import signal

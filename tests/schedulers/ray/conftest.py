@@ -1,23 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests import backends, ray_cluster
 
 
-@pytest.fixture(scope="session")
-def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that all workers of this test run share."""
-    return ray_cluster.run_directory(tmp_path_factory)
-
-
 @pytest.fixture
-def cluster(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> ray_cluster.RayCluster:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> ray_cluster.RayCluster:
     """The Ray of this test run; schedulers find it by RAY_ADDRESS."""
     backends.need("ray")
-    cluster = ray_cluster.shared_cluster(run_directory)
+    cluster = ray_cluster.shared_cluster(tmp_path_factory)
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     return cluster
 

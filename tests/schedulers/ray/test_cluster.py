@@ -174,10 +174,13 @@ def test_a_time_limit_ends_the_job(cluster: RayCluster, scheduler: RayScheduler,
 
 
 def test_without_the_token_nobody_gets_in(
-    run_directory: Path, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    scheduler: RayScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     backends.need("ray")
-    cluster = shared_cluster(run_directory, token=True)
+    cluster = shared_cluster(tmp_path_factory, token=True)
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     with pytest.raises(AccessError, match="401"):
         submit(scheduler, "exit 0")
@@ -202,13 +205,13 @@ def test_a_lost_node_and_then_a_lost_head(scheduler: RayScheduler, monkeypatch: 
         fields = {"num_replicas": 2, "max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
         app_id = submit(scheduler, wait, **fields)
         (lost,) = [k for k in range(2) if "at worker" in first_lines(scheduler, app_id, k)]
-        cluster.kill(WORKER)
+        cluster.kill_node(WORKER)
         response = end_of(scheduler, app_id)
         assert response.state is AppState.SUCCEEDED, response
         assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"
         replica = response.to_status().replicas()[lost]
         assert (replica.restarts, replica.hostname) == (1, HEAD)
-        cluster.kill(HEAD)
+        cluster.kill_node(HEAD)
         with pytest.raises(DashboardUnreachableError):
             scheduler.describe(app_id)
         assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"  # what was kept here

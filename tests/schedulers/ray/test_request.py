@@ -187,7 +187,7 @@ def test_the_package_has_the_code_as_it_is(
     path.write_bytes(bodies[0])
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
-        assert names == {"ray_driver.py", "replica_process.py", "toolkit.pyz", "code.tar"}
+        assert names == {"ray_driver.py", "replica_actor.py", "replica_process.py", "toolkit.pyz", "code.tar"}
         with archive.open("code.tar") as file, tarfile.open(fileobj=file) as code:
             members = {member.name: member for member in code}
     assert members.keys() == {"run.sh", "link"}

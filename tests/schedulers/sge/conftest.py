@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,25 @@ from tests import backends, grid_engine
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> grid_engine.GridEngine:
+def engine(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> grid_engine.GridEngine:
     """The Grid Engine of this test run; `qsub` and the others find it."""
     backends.need("sge")
-    engine = grid_engine.shared()
+    engine = grid_engine.shared_cluster(tmp_path_factory)
     for name, value in engine.environment.items():
         monkeypatch.setenv(name, value)
     return engine
+
+
+@pytest.fixture
+def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[grid_engine.GridEngine]:
+    """A Grid Engine that this test may break."""
+    backends.need("sge")
+    with grid_engine.private_cluster() as engine:
+        for name, value in engine.environment.items():
+            monkeypatch.setenv(name, value)
+        yield engine
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     from trainyard.specs.workspace import Workspace
+    from trainyard.workspace.fetching import fetched
     from trainyard.workspace.snapshot import snapshot
 
     if args.action != "show":
@@ -51,7 +52,7 @@ def run(args: Namespace) -> int:
     workspace = Workspace.from_str(args.workspace)
     if not workspace:
         raise UsageError("the workspace is empty", hint="Name a directory.")
-    taken = snapshot(workspace)
+    taken = snapshot(fetched(workspace))
     if args.json:
         print_json(_as_json(workspace, taken))
     else:

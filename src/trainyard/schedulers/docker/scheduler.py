@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trainyard.docker.engine import Engine
-from trainyard.errors import UnknownAppException
+from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.schedulers.base import (
     DescribeAppResponse,
     Leftover,
@@ -51,10 +51,11 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     capabilities = Capabilities(streams=SEPARATE_STREAMS, mounts=ALL_MOUNTS, ignores=("elastic",))
     is_local = True
     ships_by_default = True
+    runs_images = True
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)
-        self._docker_client = docker_client
+        self._given_client = docker_client
         self._made: Engine | None = None
 
     @property
@@ -65,9 +66,27 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
             ConfigError: the environment does not name a daemon.
         """
         if self._made is None:
-            client = self._docker_client
+            client = self._given_client
             self._made = Engine.from_env() if client is None else Engine.adopt(client)
         return self._made
+
+    @property
+    def _docker_client(self) -> Any:
+        """A `docker.DockerClient` for programs that are built on TorchX; trainyard itself does not use it.
+
+        Raises:
+            ConfigError: the package is not installed.
+        """
+        if self._given_client is None:
+            try:
+                import docker
+            except ModuleNotFoundError:
+                raise ConfigError(
+                    "the client of Docker's own package is asked for, which is not installed",
+                    hint="Install it: pip install docker",
+                ) from None
+            self._given_client = docker.from_env()
+        return self._given_client
 
     def close(self) -> None:
         """Close the connections to the daemon; a client that was handed in stays open."""

@@ -84,40 +84,58 @@ go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwi
 }
 
 # ---- signals: the first one says why the program has to stop
+#
+# None may get lost. A child that has just been forked still has the traps of this script, so a signal that reaches it
+# then has no effect: `send` leaves a mark first, which the child looks for when its traps are gone. And bash may end with
+# a syntax error if a trap runs while it reads "$(...)": there are traps only while a program runs or is to be restarted.
 
-why=
+why= pid= mark= signals="TERM INT HUP USR1 USR2 XCPU"
 stop() { # stop WHY: pass SIGTERM on, so that a checkpoint is written
-    [ -n "$why" ] || why=$1
+    ignore_signals # once is enough, and what writes the records must not be killed
+    why=$1
     signalled=yes
-    [ -n "$pid" ] && send TERM
-    return 0
+    [ -z "$pid" ] || send TERM
 }
 
 send() { # send SIGNAL: to the program with all that it started
+    [ "$1" != TERM ] || : >"$mark"
     kill -s "$1" -- "-$pid" 2>/dev/null || kill -s "$1" "$pid" 2>/dev/null
 }
 
+ignore_signals() {
+    # shellcheck disable=SC2086
+    trap '' $signals
+}
+
 watch_signals() {
-    trap 'stop stopped' TERM INT HUP USR1 USR2 XCPU
+    [ -z "$why" ] || return
+    # shellcheck disable=SC2086
+    trap 'stop stopped' $signals
     for signal in USR1 ${TRAINYARD_WARNING_SIGNALS:-USR2 XCPU}; do
         # shellcheck disable=SC2064
         trap 'stop time-limit' "$signal"
     done
 }
 
-await() { # await: waits for $pid, through signals; leaves its exit code in $code
-    code=127
+stops_first() { # whether the program must not be started, because a signal came before
+    [ -n "$why" ] || [ -s "$mark" ] || { [ "$mode" = replica ] && [ -e "$mark" ]; }
+}
+
+await() { # await: waits for $pid, through a signal; leaves its exit code in $code
     while :; do
         signalled=
         wait "$pid"
-        ended=$?
-        if [ -n "$signalled" ]; then
-            kill -0 "$pid" 2>/dev/null && continue
-            wait "$pid" 2>/dev/null
-            again=$?
-            [ "$again" = 127 ] || ended=$again
-        fi
-        code=$ended
+        code=$?
+        [ -n "$signalled" ] || return
+        kill -0 "$pid" 2>/dev/null && continue
+        # A signal and the end came together. Bash may have collected the program and forgotten it: another `wait` would
+        # never return, and how it ended is not known.
+        case " $(jobs -rp 2>/dev/null | tr '\n' ' ')" in
+        *" $pid "*) code=143 && return ;;
+        esac
+        wait "$pid" 2>/dev/null
+        again=$?
+        [ "$again" = 127 ] || code=$again
         return
     done
 }
@@ -126,22 +144,27 @@ await() { # await: waits for $pid, through signals; leaves its exit code in $cod
 
 run_job() {
     go_on job || exit "${over:-0}"
-    pid=
-    watch_signals
     while :; do
         attempt=$(next_attempt job)
+        mark="$job/state/stop.$attempt"
         export TRAINYARD_ATTEMPT="$attempt"
         [ -z "$rank0" ] || export TRAINYARD_RANK0="$rank0"
-        : >"$job/state/stop.$attempt"
+        : >"$mark"
         record "$job/state/job.$attempt.start" "host=$(uname -n)" "pid=$$" "time=$(now)" "link=$link"
-        (umask "$mask" && exec "$@") &
-        pid=$!
         send() { # what started the replicas must not be stopped before they are: they see the file
-            printf '%s\n' "$why" >"$job/state/stop.$attempt"
+            printf '%s\n' "$why" >"$mark"
             [ "$why" = time-limit ] || kill -s "$1" "$pid" 2>/dev/null
         }
+        watch_signals
+        (
+            stops_first && exit 143
+            umask "$mask" && exec "$@"
+        ) &
+        pid=$!
         [ -z "$why" ] || send TERM
         await
+        pid=
+        [ "$retries" -gt 0 ] || ignore_signals
         record "$job/state/job.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)"
         [ "$code" != 0 ] && [ -z "$why" ] && [ "$retries" -gt 0 ] || break
         retries=$((retries - 1))
@@ -166,14 +189,12 @@ run_replica() {
     given=$attempt
     [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
     mkdir -p "$job/logs/$name"
-    pid=
-    watch_signals
     while :; do
         attempt=${given:-$(next_attempt "$name")}
         run_attempt
         [ "$code" != 0 ] && [ -z "$why" ] && [ -z "$given" ] && [ "$retries" -gt 0 ] || break
         retries=$((retries - 1))
-        send KILL # what the last attempt has left running
+        kill -s KILL -- "-$last" 2>/dev/null # what the last attempt has left running
     done
     [ "$code" = 0 ] && [ "$why" = time-limit ] && code=124
     exit "$code"
@@ -193,11 +214,14 @@ index_of() { # index_of EXPRESSION
 
 run_attempt() {
     log="$job/logs/$name/$attempt"
+    mark="$job/state/.stop.$name.$attempt"
     record "$job/state/$name.$attempt.start" \
         "host=$(uname -n)" "pid=$$" "time=$(now)" "native=${SLURM_JOB_ID:-${LSB_JOBID:-${JOB_ID:-}}}" "link=$link"
     : >>"$log.out"
     : >>"$log.err"
+    watch_signals
     (
+        stops_first && exit 143
         umask "$mask"
         export_names
         . "$job/roles/$role.sh" # sets variables, changes the directory, and sets $@ to the command
@@ -209,13 +233,17 @@ run_attempt() {
         exec "$@"
     ) >>"$log.out" 2>>"$log.err" </dev/null &
     pid=$!
-    keep_index "$$" "$pid" </dev/null >/dev/null 2>&1 &
+    (keep_index "$$") </dev/null >/dev/null 2>&1 & # in a subshell: a function would keep this script's stderr open
     indexer=$!
     [ -z "$why" ] || send TERM
     await
-    kill "$indexer" 2>/dev/null
+    last=$pid pid=
+    [ "$retries" -gt 0 ] || ignore_signals
+    kill "$indexer" 2>/dev/null # if it comes too early to be seen, the exit record ends it
     note_sizes
-    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(uname -n)"
+    reason=$(cat "$log.reason" 2>/dev/null)
+    record "$job/state/$name.$attempt.exit" "code=$code" "why=${why:-ended}" "time=$(now)" "host=$(uname -n)" \
+        "reason=$reason"
 }
 
 enter() { # enter COMMAND...
@@ -224,6 +252,14 @@ enter() { # enter COMMAND...
     entered() { . "$job/roles/$role.sh"; } # its own "set" stays within the function
     entered
     exec "$@"
+}
+
+no_folder() { # no_folder PATH: says why the program cannot be started; it was to run in that folder
+    why_not="the folder $1 does not exist on node $(uname -n)"
+    [ ! -e "$1" ] || why_not="the folder $1 cannot be entered on node $(uname -n)"
+    echo "trainyard: $why_not" >&2
+    [ "$mode" != replica ] || printf '%s' "$why_not" | tr '\n' ' ' >"$log.reason"
+    exit 72
 }
 
 export_names() { # what every program of the attempt finds in its environment
@@ -257,11 +293,10 @@ note_sizes() { # appends the sizes of both logs to the index, if they have chang
     echo "${seconds%.*}${seconds#*.} $noted" >>"$log.idx"
 }
 
-keep_index() { # keep_index WRAPPER PROGRAM: until the wrapper ends; also brings it the warning of the time limit
-    trap 'exit 0' TERM
-    trap '' HUP INT USR1 USR2 XCPU
+keep_index() { # keep_index WRAPPER: until the program has ended; also brings the wrapper what the file "stop" says
+    trap '' HUP INT USR1 USR2 XCPU # TERM ends it
     noted= asked= waited=0
-    while kill -0 "$1" 2>/dev/null; do
+    while kill -0 "$1" 2>/dev/null && [ ! -e "$job/state/$name.$attempt.exit" ]; do
         note_sizes
         if [ -z "$asked" ] && [ -e "$job/state/stop.$attempt" ] && read -r asked <"$job/state/stop.$attempt"; then
             case $asked in

@@ -14,7 +14,7 @@
             native              native ids, one line for each submission
             cancelled           somebody cancelled the job
             state/NAME.ATTEMPT.start, .exit     records, NAME is ROLE-K or job
-            logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json
+            logs/ROLE-K/ATTEMPT.out, .err, .idx, .error.json, .reason
             ml/ROLE-K/          what stands for /opt/ml in a replica that runs under the toolkit
             work/               the working directory, where there is no other
 """
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainyard.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
+SCRIPT = "script"
 #: How many reports of a job are read, and how much of each.
 MOST_REPORTS = 8
 LONGEST_REPORT = 1 << 20
@@ -45,7 +46,8 @@ DEFAULT_SHARED = "~/.trainyard"
 class AttemptRecord:
     """What a replica or a submission left behind of one attempt: its start, and its end if it has ended.
 
-    ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end.
+    ``why`` is "ended", "time-limit" or "stopped", see ``run.sh``; "" without an end. ``reason`` says in words
+    why the program was not started; "" if it was.
     """
 
     attempt: int
@@ -54,6 +56,7 @@ class AttemptRecord:
     ended_at: float | None = None
     code: int | None = None
     why: str = ""
+    reason: str = ""
     link: int = 0
     native_id: str = ""
 
@@ -201,6 +204,7 @@ def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
         code = _number(values.get("code"))
         record.code = None if code is None else int(code)
         record.why = values.get("why", "ended")
+        record.reason = values.get("reason", "")
 
 
 def _number(text: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The lines of a job's log on Ray, as its driver writes them; `shipped/ray_driver.py` has the format."""
+"""The lines of a job's log on Ray, as its actors make them; `shipped/replica_actor.py` has the format."""
 
 from __future__ import annotations
 

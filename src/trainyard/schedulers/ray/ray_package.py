@@ -37,7 +37,7 @@ LAYOUT = 1
 LARGEST = 512 << 20
 CODE, TOOLKIT = "code.tar", "toolkit.pyz"
 PLAN_DIRECTORY = "trainyard_plan"
-_SHIPPED = (DRIVER, "replica_process.py")
+_SHIPPED = (DRIVER, "replica_actor.py", "replica_process.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PIECE = 1 << 20
 

@@ -1,8 +1,8 @@
 """Slurm's states as ours, and its reasons in words.
 
 States: the sections JOB STATE CODES of squeue(1) and sacct(1), 22.05 to 26.05. A state that is not known
-here is open and keeps its own name: it is no end. Reasons: JOB REASON CODES of squeue(1), and the resource
-limits page.
+here is open and keeps its own name: it does not end a job. Reasons: JOB REASON CODES of squeue(1), and the
+resource limits page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainyard.specs.status import AppState
 STATE_OF: dict[str, AppState] = {
     "PENDING": AppState.PENDING,
     "RUNNING": AppState.RUNNING,
-    "SUSPENDED": AppState.PENDING,
+    "SUSPENDED": AppState.SUSPENDED,
     "COMPLETED": AppState.SUCCEEDED,
     "CANCELLED": AppState.CANCELLED,
     "FAILED": AppState.FAILED,
@@ -33,7 +33,7 @@ FLAG_STATE: dict[str, AppState] = {
     "POWER_UP_NODE": AppState.PENDING,
     "STAGE_OUT": AppState.RUNNING,
     "SIGNALING": AppState.RUNNING,
-    "STOPPED": AppState.PENDING,
+    "STOPPED": AppState.SUSPENDED,
     "RESIZING": AppState.RUNNING,
     "REQUEUED": AppState.PENDING,
     "REQUEUE_FED": AppState.PENDING,
@@ -109,7 +109,7 @@ _ENDS = {
     "RaisedSignal": "",
     "TimeLimit": "the time limit was reached",
     "OutOfMemory": "out of memory",
-    "JobLaunchFailure": "its script was killed, or could not be started",
+    "JobLaunchFailure": "its script was killed, or not started: does its node see the shared folder?",
     "SystemFailure": "Slurm itself failed",
     "NodeDown": "a node failed",
     "InactiveLimit": "the job was inactive for too long",

@@ -1,0 +1,115 @@
+"""TorchX's runner: ours, with its names, defaults and the shapes of its answers."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from trainyard.compat.torchx_schedulers import TorchxListAppResponse
+from trainyard.compat.torchx_specs import TorchxAppStatus, as_torchx_status, known_state
+from trainyard.runner.api import Runner
+from trainyard.schedulers.registry import SchedulerFactory
+from trainyard.schedulers.responses import ListAppResponse
+from trainyard.specs.app import AppDef
+from trainyard.specs.dryrun_info import AppDryRunInfo
+from trainyard.specs.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+S = TypeVar("S")
+T = TypeVar("T")
+DEFAULT_SESSION = "torchx"
+
+
+def get_runner(
+    name: str | None = None,
+    component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+    **scheduler_params: Any,
+) -> TorchxRunner:
+    """Return a runner with all schedulers: built-in ones and those of plugins."""
+    return TorchxRunner(name or DEFAULT_SESSION, None, component_defaults, scheduler_params)
+
+
+def get_configured_trackers() -> dict[str, str | None]:
+    """Return the trackers that the configuration names, with their configuration."""
+    from trainyard.runner.config import load_config
+
+    return load_config().trackers()
+
+
+class TorchxRunner(Runner):
+    """Submits jobs and looks after them, as TorchX's runner does."""
+
+    def __init__(
+        self,
+        name: str = "",
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            name or DEFAULT_SESSION, scheduler_factories, component_defaults, scheduler_params, **more
+        )
+
+    def run(  # type: ignore[override]
+        self,
+        app: AppDef,
+        scheduler: str | None = None,
+        cfg: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | None = None,
+        parent_run_id: str | None = None,
+        dryrun: bool = False,
+        **more: Any,
+    ) -> Any:
+        """Submit a job and return its handle; with ``dryrun`` only make the request, and return that."""
+        if dryrun:
+            return self.dryrun(app, scheduler, cfg, workspace, parent_run_id, **more)
+        return super().run(app, scheduler, cfg, workspace, parent_run_id, **more)
+
+    def status(self, app_handle: str, **more: Any) -> TorchxAppStatus | None:
+        """Return the state of a job; None if there is no such job. One that cannot be seen now is UNKNOWN."""
+        return as_torchx_status(super().status(app_handle, **more))
+
+    def wait(
+        self, app_handle: str, wait_interval: float = 10, timeout: float | None = None
+    ) -> TorchxAppStatus | None:
+        """Block until a job has ended, and return its state; None if there is no such job."""
+        return as_torchx_status(super().wait(app_handle, wait_interval, timeout))
+
+    def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
+        """Return all jobs that the scheduler knows."""
+        return [
+            TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)})
+            for row in super().list(scheduler, cfg)
+        ]
+
+    # ---- what products built on TorchX reach for
+
+    def _scheduler(self, scheduler: str) -> Any:
+        """Return a scheduler as its factory made it."""
+        found = self.scheduler(scheduler)
+        return getattr(found, "made", found)
+
+    def _scheduler_app_id(self, app_handle: str, check_session: bool = True) -> tuple[Any, str, str]:
+        """Return a job's scheduler, the scheduler's name, and the job's id there."""
+        found, app_id = self._locate(app_handle)
+        return self._scheduler(found.backend), found.backend, app_id
+
+    @functools.cached_property
+    def _apps(self) -> dict[str, AppDef]:
+        """The definitions of jobs, by handle, that this runner submitted or was given."""
+        return {}
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Send the request that `dryrun` made; returns the job's handle."""
+        handle = super().schedule(dryrun_info)
+        if dryrun_info.app is not None:
+            self._apps[handle] = dryrun_info.app
+        return handle
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """Return the definition of a job: as it was submitted by this runner, or from its scheduler."""
+        return self._apps.get(app_handle) or super().describe(app_handle)

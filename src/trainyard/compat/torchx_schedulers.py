@@ -1,0 +1,273 @@
+"""TorchX's interface to schedulers where it differs from ours: answers, factories, ids, device mounts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import random
+import types
+import typing
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from trainyard.lazy_dataclass import default_of, has_default
+from trainyard.schedulers.ids import random_id as make_random_id
+from trainyard.schedulers.registry import get_scheduler_factories as all_factories
+from trainyard.schedulers.responses import DescribeAppResponse, ListAppResponse
+from trainyard.specs.mounts import DeviceMount
+from trainyard.specs.options import runopts
+
+T = TypeVar("T")
+DAYS_IN_2_WEEKS = 14
+TORCHX_RANK0_HOST = "TORCHX_RANK0_HOST"
+
+#: TorchX's schedulers and the modules under which their names are served. The first is its default.
+DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
+    "local_docker": "torchx.schedulers.docker_scheduler",
+    "local_cwd": "torchx.schedulers.local_scheduler",
+    "slurm": "torchx.schedulers.slurm_scheduler",
+    "kubernetes": "torchx.schedulers.kubernetes_scheduler",
+    "aws_batch": "torchx.schedulers.aws_batch_scheduler",
+    "aws_sagemaker": "torchx.schedulers.aws_sagemaker_scheduler",
+    "ray": "torchx.schedulers.ray_scheduler",
+    "lsf": "torchx.schedulers.lsf_scheduler",
+}
+
+
+# ---- answers
+
+
+@dataclass
+class TorchxDescribeAppResponse(DescribeAppResponse):
+    """What a scheduler knows of a job."""
+
+
+@dataclass
+class TorchxListAppResponse(ListAppResponse):
+    """One row of a list of jobs. Rows of one job in one state are equal, and count once in a set."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ListAppResponse):
+            return NotImplemented
+        return (self.app_id, self.app_handle, self.state) == (other.app_id, other.app_handle, other.state)
+
+    def __hash__(self) -> int:
+        return hash((self.app_id, self.app_handle, self.state))
+
+
+# ---- factories
+
+
+def get_scheduler_factories(group: str = "torchx.schedulers", skip_defaults: bool = False) -> dict[str, Any]:
+    """Return what makes each scheduler, by name: TorchX's first, then ours, then those of plugins.
+
+    Args:
+        group: the group of entry points that is looked into.
+        skip_defaults: only those of plugins.
+    """
+    from trainyard.compat.torchx_util import load_group
+    from trainyard.schedulers.registry import DEFAULT_SCHEDULER_MODULES as OURS
+
+    found = all_factories() if group == "torchx.schedulers" else dict(load_group(group) or {})
+    if skip_defaults:
+        return {name: factory for name, factory in found.items() if name not in OURS}
+    builtin = {name: found[name] for name in DEFAULT_SCHEDULER_MODULES if name in found}
+    if not builtin:
+        known = all_factories()
+        builtin = {name: known[name] for name in DEFAULT_SCHEDULER_MODULES}
+    return {**builtin, **found}
+
+
+def get_default_scheduler_name() -> str:
+    """Return the scheduler that TorchX uses when none is named."""
+    return next(iter(get_scheduler_factories()))
+
+
+# ---- options as a dataclass
+
+
+class StructuredOpts(Mapping[str, Any]):
+    """Base of dataclasses that declare a scheduler's options; the text below a field is its help.
+
+    A field with a default is optional. Values are taken by the names of the fields, by their camelCase, or by
+    the ``cfg_key`` in a field's metadata.
+    """
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, Any]) -> Any:
+        """Make the options from a mapping; what it does not have gets the field's default.
+
+        Raises:
+            TypeError: a field without a default is missing.
+        """
+        given = {}
+        for item in fields(cls):  # type: ignore[arg-type]
+            for key in option_keys(item):
+                if key in cfg:
+                    given[item.name] = cfg[key]
+                    break
+        return cls(**given)
+
+    @classmethod
+    def as_runopts(cls) -> runopts:
+        """Return the fields as options."""
+        hints = typing.get_type_hints(cls)
+        helps = cls.get_docstrings()
+        options = runopts()
+        for item in fields(cls):  # type: ignore[arg-type]
+            default: Any = default_of(item)
+            options.add(
+                option_keys(item)[0],
+                _without_none(hints[item.name]),
+                helps.get(item.name, ""),
+                default,
+                not has_default(item),
+            )
+        return options
+
+    @classmethod
+    def get_docstrings(cls) -> dict[str, str]:
+        """Return the texts below the fields, by name of the field."""
+        import ast
+        import textwrap
+
+        found: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            if base in (object, StructuredOpts) or not issubclass(base, StructuredOpts):
+                continue
+            try:
+                tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+            except (OSError, TypeError, SyntaxError):
+                continue
+            body = tree.body[0].body  # type: ignore[attr-defined]
+            for node, below in itertools.pairwise(body):
+                if (
+                    isinstance(node, ast.AnnAssign)
+                    and isinstance(node.target, ast.Name)
+                    and isinstance(below, ast.Expr)
+                    and isinstance(below.value, ast.Constant)
+                    and isinstance(below.value.value, str)
+                ):
+                    found[node.target.id] = inspect.cleandoc(below.value.value)
+        return found
+
+    def __getitem__(self, key: str) -> Any:
+        for item in fields(self):  # type: ignore[arg-type]
+            if key in option_keys(item):
+                return getattr(self, item.name)
+        raise KeyError(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of an option; the default if there is no such option."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def __iter__(self) -> Iterator[str]:
+        return (item.name for item in fields(self))  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(fields(self))  # type: ignore[arg-type]
+
+
+def option_keys(item: Any) -> list[str]:
+    """Return the names under which a field's value is given, its name as an option first."""
+    from trainyard.compat.torchx_specs import cases
+
+    own = item.metadata.get("cfg_key", item.name)
+    return list(dict.fromkeys([own, item.name, cases.snake_to_camel(item.name)]))
+
+
+def _without_none(tp: Any) -> Any:
+    if typing.get_origin(tp) in (typing.Union, types.UnionType):
+        inner = [each for each in typing.get_args(tp) if each is not type(None)]
+        return inner[0] if len(inner) == 1 else tp
+    return tp
+
+
+# ---- ids
+
+START_CANDIDATES = "bcdfghjklmnpqrstvwxz"
+END_CANDIDATES = START_CANDIDATES + "012345679"
+
+
+def random_uint64() -> int:
+    """Return a random number of 64 bits."""
+    return random.SystemRandom().getrandbits(64)
+
+
+def random_id(max_length: int | None = None) -> str:
+    """Return a random id that begins with a letter and holds no vowels, of this many characters at most."""
+    return make_random_id(max_length or 13)
+
+
+def get_len_random_id(string_length: int) -> str:
+    """Return a random id of this many characters."""
+    return make_random_id(string_length)
+
+
+def make_unique(name: str, string_length: int = 0) -> str:
+    """Return a name with a random id behind it."""
+    return f"{name}-{random_id(string_length or None)}"
+
+
+# ---- device mounts
+
+
+def to_devicemounts(num_devices: int, device_type: str) -> list[DeviceMount]:
+    """Return the mounts of the devices ``<device_type>0`` and following."""
+    paths = [f"{device_type}{number}" for number in range(num_devices)]
+    return [DeviceMount(src_path=path, dst_path=path) for path in paths]
+
+
+efa_to_devicemounts = functools.partial(to_devicemounts, device_type="/dev/infiniband/uverbs")
+neuron_to_devicemounts = functools.partial(to_devicemounts, device_type="/dev/neuron")
+DEVICES = {
+    "vpc.amazonaws.com/efa": efa_to_devicemounts,
+    "aws.amazon.com/neurondevice": neuron_to_devicemounts,
+}
+
+
+def get_device_mounts(devices: Mapping[str, int]) -> list[DeviceMount]:
+    """Return the mounts for a resource's devices; warns of those that are not known."""
+    mounts: list[DeviceMount] = []
+    for name, count in devices.items():
+        if name in DEVICES:
+            mounts += DEVICES[name](count)
+        else:
+            warnings.warn(f"no mounts are known for the device {name}", stacklevel=2)
+    return mounts
+
+
+# ---- lines
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Split a text after each ``\n``."""
+    parts = text.split("\n")
+    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:
+    r"""Split each chunk after each ``\n``; a line that goes on in the next chunk is not joined."""
+    for chunk in chunks:
+        yield from split_lines(chunk)
+
+
+# ---- Ray
+
+
+@dataclass
+class RayActor:
+    """One replica as TorchX's Ray scheduler describes it."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    num_cpus: int = 1
+    num_gpus: int = 0
+    min_replicas: int | None = None

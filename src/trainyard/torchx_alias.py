@@ -1,0 +1,150 @@
+"""The import name `torchx`, answered by trainyard where no TorchX is installed.
+
+Components, plugins and scripts that were written for TorchX import it by name. `install` puts a finder before
+Python's own that looks at nothing but names that begin with ``torchx``. Which of our objects stands behind
+which name is in the table `trainyard.compat.alias_table`, read when something imports `torchx`.
+
+`install` is called where foreign code is about to be loaded (components, plugins), by
+``import trainyard.compat.torchx``, and at the start of Python where the variable `VARIABLE` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from typing import Any
+
+#: ``1`` serves `torchx` from the start of Python; ``0`` never; ``instead`` even where TorchX is installed.
+VARIABLE = "TRAINYARD_TORCHX"
+NAME = "torchx"
+#: The same modules under a name of ours, whatever `torchx` is.
+OUR_NAME = "trainyard.compat.torchx"
+TABLE = "trainyard.compat.alias_table"
+
+
+def install() -> None:
+    """Let `import torchx` find our objects from now on, unless TorchX is installed."""
+    if not any(isinstance(finder, TorchxFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TorchxFinder())
+
+
+class TorchxFinder:
+    """Finds `torchx` and its modules in the table."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how a module is made, for importlib; None if it is not ours to answer for."""
+        if not fullname.startswith((NAME, OUR_NAME)):
+            return None
+        old = _old_name(fullname)
+        if old is None or old not in _modules():
+            return None
+        if fullname == NAME and not _is_ours_to_serve():
+            return None
+        if fullname.startswith(f"{NAME}.") and not isinstance(sys.modules.get(NAME), AliasModule):
+            return None  # an installed TorchX may lack a module; ours would not fit its others
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(fullname, self, origin="trainyard", is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make the module, for importlib."""
+        return AliasModule(spec.name, f"TorchX's `{_old_name(spec.name)}`, as trainyard serves it.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: names are looked up when they are asked for."""
+
+
+class AliasModule(ModuleType):
+    """A module of TorchX whose names are looked up in the table when they are first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = look_up(self.__name__, name)
+        self.__dict__[name] = value
+        return value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *names_in(self.__name__)})
+
+
+def look_up(module: str, name: str) -> Any:
+    """Return what stands behind a name of a module, which may be a module itself.
+
+    Raises:
+        AttributeError: TorchX has no such name, or trainyard does not serve it.
+    """
+    if name == "__all__":
+        return [each for each in names_in(module) if not each.startswith("_")]
+    old = _old_name(module) or ""
+    table = _modules()
+    place = table[old].get(name)
+    if place is not None:
+        new_module, _, attribute = place.partition(":")
+        value: Any = import_module(new_module)
+        for part in attribute.split(".") if attribute else ():
+            value = getattr(value, part)
+        return value
+    if f"{old}.{name}" in table:
+        return import_module(f"{module}.{name}")
+    if "*" in table[old] and not name.startswith("__"):
+        whole = import_module(table[old]["*"])
+        if hasattr(whole, name):
+            return getattr(whole, name)
+    raise AttributeError(f"trainyard serves no {name!r} in {old}")
+
+
+def names_in(module: str) -> list[str]:
+    """Return the names that a module has."""
+    old = _old_name(module) or ""
+    table = _modules()
+    names = set(table[old]) - {"*"}
+    if "*" in table[old]:
+        names |= {name for name in vars(import_module(table[old]["*"])) if not name.startswith("_")}
+    names |= {
+        each[len(old) + 1 :]
+        for each in table
+        if each.startswith(f"{old}.") and "." not in each[len(old) + 1 :]
+    }
+    return sorted(names)
+
+
+def installed_torchx() -> str | None:
+    """Return the folder of a TorchX that is installed beside us; None if there is none."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(NAME)
+    if spec is None or spec.origin is None:  # of a mere folder that happens to have the name
+        return None
+    return os.path.dirname(spec.origin)
+
+
+def switched_off() -> bool:
+    """Tell whether the user does not want `torchx` to be served."""
+    return os.environ.get(VARIABLE) == "0"
+
+
+def _is_ours_to_serve() -> bool:
+    if switched_off():
+        return False
+    return os.environ.get(VARIABLE) == "instead" or installed_torchx() is None
+
+
+def _old_name(module: str) -> str | None:
+    """Return TorchX's name of a module that is asked for under either name."""
+    for prefix in (NAME, OUR_NAME):
+        if module == prefix or module.startswith(f"{prefix}."):
+            return NAME + module[len(prefix) :]
+    return None
+
+
+def _modules() -> dict[str, dict[str, str]]:
+    modules: dict[str, dict[str, str]] = import_module(TABLE).MODULES
+    return modules
