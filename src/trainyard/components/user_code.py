@@ -174,9 +174,9 @@ class _importing_from:
         self._directory = directory
 
     def __enter__(self) -> None:
-        from trainyard import torchx_alias  # builtin components do without
+        from trainyard import torchx_alias  # late: builtin components do without
 
-        torchx_alias.install()  # which components were written for, often
+        torchx_alias.install()  # which the code was written for, maybe
         self._writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         self._was_present = self._directory in sys.path
         sys.path.insert(0, self._directory)
