@@ -73,6 +73,20 @@ def _awscli() -> str:
     return "" if os.path.exists(program) else f"{program} is not there (make {os.path.basename(AWSCLI)})"
 
 
+TORCHX = os.path.abspath(os.environ.get("TRAINYARD_TORCHX_VENV", ".venv-torchx"))
+
+
+def torchx_python() -> str:
+    """Return the Python that has TorchX 0.7.0; skips without one."""
+    need("torchx")
+    return os.path.join(TORCHX, "bin", "python")
+
+
+def _torchx() -> str:
+    python = os.path.join(TORCHX, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
+
+
 FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
 
 
@@ -166,6 +180,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "sshd": lambda: _program("sshd", "ssh", "ssh-keygen")() or _only_root(),
     "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
+    "torchx": _torchx,
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }

@@ -12,6 +12,7 @@ LEVELS = [
     ["compat"],
     ["cli.commands"],
     ["cli"],
+    ["diagnosis"],
     ["aws_endpoint"],
     ["runner"],
     ["components", "testing"],
@@ -36,8 +37,8 @@ LEVELS = [
     ["docker"],
     ["http", "specs"],
     ["system"],
-    ["apps.serve", "apps.utils"],
-    ["apps"],
+    ["apps.serve", "apps.utils", "tracker.backend"],
+    ["apps", "tracker"],
     [""],
 ]
 

@@ -94,8 +94,9 @@ def described_module(module: str, names: list[str]) -> dict[str, object]:
     """Describe the names of a module; why it cannot be imported, if it cannot."""
     try:
         loaded = importlib.import_module(module)
-    except Exception as error:
-        return {"": {"kind": "broken", "why": f"{type(error).__name__}: {error}"}}
+    except Exception as error:  # a package that it needs is not installed: then the names alone count
+        why = f"{type(error).__name__}: {error}"
+        return {"": {"kind": "broken", "why": why}, **{name: {"kind": "unknown"} for name in names}}
     found: dict[str, object] = {}
     for name in names:
         try:
@@ -113,7 +114,15 @@ def described(value: object) -> dict[str, object]:
         return {"kind": "module"}
     if isinstance(value, type):
         return described_class(value)
-    if inspect.isfunction(value) or inspect.isbuiltin(value) or hasattr(value, "__wrapped__"):
+    if isinstance(value, dict):
+        return {
+            "kind": "value",
+            "type": "dict",
+            "value": {str(key): shown(item) for key, item in value.items()},
+        }
+    if isinstance(value, (set, frozenset)):
+        return {"kind": "value", "type": "set", "value": sorted(map(str, value))}
+    if callable(value) and type(value).__module__ != "typing":
         return {"kind": "function", "parameters": parameters(value)}
     return {"kind": "value", "type": type(value).__name__, "value": shown(value)}
 

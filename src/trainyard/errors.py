@@ -62,6 +62,9 @@ class UsageError(TrainyardError, ValueError):
 class MalformedAppHandleException(UsageError):
     """A handle is not of the form ``scheduler://[session]/app_id``."""
 
+    def __init__(self, app_handle: str, *, hint: str = "") -> None:  # the handle, or all of the message
+        super().__init__(app_handle, hint=hint)
+
 
 class MountParseError(UsageError):
     """A mount specification does not parse."""
@@ -81,9 +84,14 @@ class InvalidRunConfigException(ConfigError):
     """A scheduler option is unknown, missing or of the wrong type."""
 
     def __init__(
-        self, reason: str, cfg_key: str = "", cfg: Mapping[str, object] | None = None, *, hint: str = ""
+        self,
+        invalid_reason: str,
+        cfg_key: str = "",
+        cfg: Mapping[str, object] | None = None,
+        *,
+        hint: str = "",
     ) -> None:
-        super().__init__(reason, hint=hint)
+        super().__init__(invalid_reason, hint=hint)
         self.cfg_key = cfg_key
         self.cfg = dict(cfg or {})
 
@@ -102,6 +110,9 @@ class ComponentArgumentError(UsageError):
 
 class UnknownSchedulerException(ConfigError):
     """No scheduler has this name."""
+
+    def __init__(self, scheduler_backend: str, *, hint: str = "") -> None:  # the name, or all of the message
+        super().__init__(scheduler_backend, hint=hint)
 
 
 class WorkspaceError(ConfigError):
@@ -148,12 +159,15 @@ class UnknownAppException(TrainyardError):
 
     exit_code = EXIT_NO_SUCH_JOB
 
+    def __init__(self, app_handle: str, *, hint: str = "") -> None:  # the handle, or all of the message
+        super().__init__(app_handle, hint=hint)
+
 
 class AppStatusError(TrainyardError):
     """Raised by `AppStatus.raise_for_status` when a job did not succeed. ``status`` holds it."""
 
-    def __init__(self, status: AppStatus, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: AppStatus, *args: object) -> None:  # the message; by default the status
+        super().__init__(str(args[0]) if args else f"the job did not succeed: {status}")
         self.status = status
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 PREFIXES = ("trainyard", "torchx")
+NAMESPACE = "torchx_plugins"
+#: Folders of the packages in which TorchX's 2026 versions look for plugins, by kind.
+NAMESPACE_FOLDERS = {"schedulers": "schedulers", "named_resources": "named_resources", "tracker": "trackers"}
 
 
 class EntryPoint:
@@ -56,14 +59,85 @@ class EntryPoint:
         return target
 
 
+class NamespacePlugin(EntryPoint):
+    """A function that a module in a ``torchx_plugins.*`` package registers by a decorator."""
+
+    def __init__(self, group: str, name: str, function: Any) -> None:
+        super().__init__(group, name, f"{function.__module__}:{function.__name__}")
+        self._function = function
+
+    def load(self) -> Any:
+        """Return the function."""
+        return self._function
+
+
 def entry_points(kind: str) -> list[EntryPoint]:
-    """Return the entry points of a kind; of several with one name the first, trainyard before torchx."""
+    """Return the plugins of a kind; of several with one name the first, trainyard before torchx.
+
+    Those of ``torchx_plugins.*`` packages come last. One that cannot be imported is reported by a warning.
+    """
     found: dict[str, EntryPoint] = {}
     for prefix in PREFIXES:
         for point in _all_entry_points():
             if point.group == f"{prefix}.{kind}":
                 found.setdefault(point.name, point)
+    if kind in NAMESPACE_FOLDERS:
+        errors: list[tuple[str, str]] = []
+        for plugin in namespace_plugins(kind, errors):
+            found.setdefault(plugin.name, plugin)
+        _warn(errors)
     return list(found.values())
+
+
+def namespace_plugins(kind: str, errors: list[tuple[str, str]]) -> list[NamespacePlugin]:
+    """Return the plugins that the modules of ``torchx_plugins.<kind>`` register, which are imported for it.
+
+    Args:
+        kind: a key of `NAMESPACE_FOLDERS`.
+        errors: receives the name of each module that cannot be imported, and why.
+    """
+    package = f"{NAMESPACE}.{NAMESPACE_FOLDERS[kind]}"
+    found: list[NamespacePlugin] = []
+    for module in _namespace_modules(NAMESPACE_FOLDERS[kind]):
+        from trainyard import torchx_alias
+
+        torchx_alias.install()  # from which the decorator is imported
+        try:
+            functions = vars(import_module(f"{package}.{module}")).values()
+        except Exception as error:
+            errors.append((f"{package}.{module}", f"{type(error).__name__}: {error}"))
+            continue
+        for function in functions:
+            if getattr(getattr(function, "_plugin_type", None), "value", None) == f"torchx.{kind}":
+                found.append(NamespacePlugin(f"torchx.{kind}", function._plugin_name, function))
+                more: dict[str, Any] = getattr(function, "_plugin_more", {})
+                found += [NamespacePlugin(f"torchx.{kind}", name, each) for name, each in more.items()]
+    return found
+
+
+def _namespace_modules(folder: str) -> list[str]:
+    """Return the names of the modules in a ``torchx_plugins`` package, wherever parts of it are installed."""
+    names: list[str] = []
+    for directory in dict.fromkeys(sys.path):
+        try:
+            with os.scandir(os.path.join(directory or ".", NAMESPACE, folder)) as entries:
+                names += [entry.name.removesuffix(".py") for entry in entries if _is_module(entry)]
+        except OSError:
+            continue
+    return sorted(set(names))
+
+
+def _is_module(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith(("_", ".")):
+        return False
+    return entry.name.endswith(".py") or os.path.isfile(os.path.join(entry.path, "__init__.py"))
+
+
+def _warn(errors: list[tuple[str, str]]) -> None:
+    import warnings
+
+    for module, error in errors:
+        warnings.warn(f"the plugin module {module} cannot be loaded: {error}", RuntimeWarning, stacklevel=3)
 
 
 @functools.cache

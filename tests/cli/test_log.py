@@ -162,3 +162,20 @@ def test_lines_as_json(cli: Cli) -> None:
     assert [line["line"] for line in lines] == ["a\tb", "", "\ufffd caf\xe9", "last"]
     assert all((line["role"], line["replica"]) == (role, 0) for line in lines)
     assert written.raw.isascii()
+
+
+def test_collapse_writes_what_replicas_have_in_common_once(cli):
+    handle = cli("run", "--wait", "utils.sh", "--num_replicas", "3", "--", "echo", "same").out.strip()
+    assert cli("log", handle, "--collapse").out == "sh[0-2] same\n"
+    assert cli("log", "-f", handle, "--collapse").out == "sh[0-2] same\n"
+    refused = cli("log", handle, "--collapse", "--json", code=2)
+    assert "--collapse needs the names of replicas" in refused.err
+
+
+def test_first_error_shows_the_replica_that_failed(cli):
+    script = "echo begin; [ $0 = 0 ] || { echo 'error: no data'; exit 3; }"
+    words = ("--num_replicas", "2", "--", "sh", "-c", script, "${replica_id}")
+    handle = cli("run", "--wait", "utils.sh", *words, code=1).out.strip()
+    assert cli("log", handle, "--first-error").out == "sh/1 begin\nsh/1 error: no data\n"
+    handle = cli("run", "--wait", "utils.echo").out.strip()
+    assert "has failed" in cli("log", handle, "--first-error", code=2).err

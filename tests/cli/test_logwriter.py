@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.cli.console import OutputClosed, OutputError
-from trainyard.cli.logwriter import LogWriter
+from trainyard.cli.logwriter import CollapsingLogWriter, LogWriter
 from trainyard.schedulers.base import LogBlock
 
 END = rb"\r\n|\n|\r"
@@ -75,3 +76,60 @@ def test_a_reader_that_has_gone_and_a_full_disk() -> None:
         LogWriter(Failing(BrokenPipeError())).write(LogBlock("r", 0, b"x\n"))
     with pytest.raises(OutputError, match="No space"):
         LogWriter(Failing(OSError(28, "No space left on device"))).write(LogBlock("r", 0, b"x\n"))
+
+
+def collapsed(blocks, replicas, window=None):
+    stream = io.BytesIO()
+    writer = CollapsingLogWriter(stream, replicas, window)
+    writer.write_all(LogBlock(*block) for block in blocks)
+    writer.finish()
+    return stream.getvalue().decode().splitlines()
+
+
+FOUR = [("r", k) for k in range(4)]
+
+
+def test_equal_lines_of_replicas_are_written_once():
+    blocks = [("r", k, b"step 1\nstep 2\n") for k in range(4)]
+    assert collapsed(blocks, FOUR) == ["r[0-3] step 1", "r[0-3] step 2"]
+
+
+def test_lines_that_some_replicas_have_name_them():
+    blocks = [("r", 0, b"a\nb\n"), ("r", 1, b"a\nc"), ("r", 3, b"a\n")]
+    assert collapsed(blocks, FOUR) == ["r[0-1,3] a", "r/0 b", "r/1 c"]
+
+
+def test_a_line_that_a_replica_repeats_is_written_as_often():
+    blocks = [("r", 0, b".\n.\n"), ("r", 1, b".\n.\n.\n")]
+    assert collapsed(blocks, FOUR[:2]) == ["r[0-1] .", "r[0-1] .", "r/1 ."]
+
+
+def test_lines_cut_between_blocks_are_whole_and_roles_apart():
+    blocks = [("r", 0, b"he"), ("s", 0, b"hello\n"), ("r", 0, b"llo\r\n")]
+    assert collapsed(blocks, [("r", 0), ("s", 0)]) == ["s/0 hello", "r/0 hello"]
+
+
+def test_what_is_held_back_is_bounded(monkeypatch):
+    monkeypatch.setattr(CollapsingLogWriter, "MOST_HELD", 10)
+    stream = io.BytesIO()
+    writer = CollapsingLogWriter(stream, FOUR, None)
+    writer.write_all([LogBlock("r", 0, b"".join(b"%d\n" % n for n in range(1000)))])
+    assert stream.getvalue().count(b"\n") == 990
+    writer.finish()
+    assert stream.getvalue().count(b"\n") == 1000
+
+
+def test_a_line_that_others_do_not_have_is_written_after_the_window():
+    written = threading.Event()
+
+    class Stream(io.BytesIO):
+        def write(self, data):
+            written.set()
+            return super().write(data)
+
+    stream = Stream()
+    writer = CollapsingLogWriter(stream, FOUR, 0.05)
+    writer.write_all([LogBlock("r", 2, b"alone\n")])
+    assert written.wait(30)
+    assert stream.getvalue() == b"r/2 alone\n"
+    writer.finish()

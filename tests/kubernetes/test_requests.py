@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backends import need
-from tests.kubernetes.jobs import CASES, EVERYTHING, app, request, role
+from tests.kubernetes.jobs import CASES, EVERYTHING, app, problems_of, request, role
 from tests.kubernetes.stub import expand
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.overlay import apply
-from trainyard.schedulers.kubernetes.pods import _text, toleration
+from trainyard.schedulers.kubernetes.pods import _text, original_text, toleration
 from trainyard.schedulers.kubernetes.rules import check_manifests, job_specs, pod_templates
 from trainyard.schedulers.kubernetes.scheduler import create_scheduler
 from trainyard.specs import AppDef, Resource, RetryPolicy, parse_mounts
+from trainyard.specs.overlays import DEL, JOIN, PUT
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
@@ -75,6 +75,27 @@ def test_published_schemas(name: str, version: str) -> None:
             kubernetes_validate.validate(part, version, strict=True)
             checked += 1
     assert checked
+
+
+def test_custom_resources_have_the_form_that_is_defined() -> None:
+    checked = 0
+    for job, cfg in CASES.values():
+        for manifest in request(job, **cfg).manifests:
+            kind = {"jobset.x-k8s.io": "jobset", "batch.volcano.sh": "volcano_job"}.get(
+                manifest["apiVersion"].partition("/")[0]
+            )
+            if kind is not None:
+                assert problems_of(manifest, kind) == []
+                checked += 1
+    assert checked == 3
+
+
+def test_the_definitions_hold_enumerations_and_names() -> None:
+    job, cfg = CASES["volcano"]
+    [wrong] = request(job, **cfg).manifests
+    wrong["spec"]["policies"][0]["event"] = "PodLost"
+    wrong["spec"]["tasks"][0]["retries"] = 1
+    assert len(problems_of(wrong, "volcano_job")) == 2
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -152,6 +173,7 @@ def test_texts_reach_the_program_as_they_are(text: str, rest: str) -> None:
     variables = {"TORCHX_REPLICA_IDX": "7", "X": "wrong", "a": "wrong", "aX": "wrong"}
     assert expand(_text(text), variables) == text
     assert expand(_text(text + _INDEX + rest), variables) == f"{text}7{rest}"
+    assert original_text(_text(text + _INDEX + rest)) == f"{text}${{replica_id}}{rest}"
 
 
 def container(job: AppDef, **cfg: Any) -> dict[str, Any]:
@@ -202,11 +224,47 @@ def test_a_single_replica_is_its_own_first_host() -> None:
 # ---- overlays
 
 
-def test_overlays() -> None:
-    base = {"a": {"b": 1, "c": [1]}, "d": [1], "e": [1], "f": 1}
-    overlay = {"a": {"b": 2, "c": [2]}, "d": (2,), "e": [2], "f": None, "g": {"h": (1,), "i": None}}
-    assert apply(base, overlay) == {"a": {"b": 2, "c": [1, 2]}, "d": [2], "e": [1, 2], "g": {"h": [1]}}
-    assert base == {"a": {"b": 1, "c": [1]}, "d": [1], "e": [1], "f": 1}
+def test_overlays_with_operators(tmp_path: Path) -> None:
+    """As a dict, as TorchX stores one, and as YAML, where operators are texts."""
+    need("lightkube")  # which brings the reader of YAML
+    overlay = {
+        "spec": {
+            JOIN("containers", on="name"): [
+                {"name": "trainer", "tty": True, "env": [{"name": "A", "value": "1"}]},
+                {"name": "proxy", "image": "envoy:1"},
+            ],
+            PUT("volumes"): [{"name": "dshm", "emptyDir": {}}],
+            DEL("terminationGracePeriodSeconds"): None,
+        }
+    }
+    path = tmp_path / "overlay.yaml"
+    path.write_text(
+        """
+spec:
+  __join__:containers:name:
+  - {name: trainer, tty: true, env: [{name: A, value: "1"}]}
+  - {name: proxy, image: "envoy:1"}
+  __put__:volumes: [{name: dshm, emptyDir: {}}]
+  __del__:terminationGracePeriodSeconds:
+"""
+    )
+    made = [
+        request(app(role(metadata={"kubernetes": each}))).resource["spec"]["template"]
+        for each in (overlay, {"V1Pod": overlay}, f"file://{path}")
+    ]
+    plain = request(app()).resource["spec"]["template"]["spec"]
+    for template in made:
+        spec = template["spec"]
+        ours, proxy = spec["containers"]
+        assert ours == {
+            **plain["containers"][0],
+            "tty": True,
+            "env": [*plain["containers"][0]["env"], {"name": "A", "value": "1"}],
+        }
+        assert proxy == {"name": "proxy", "image": "envoy:1"}
+        assert spec["volumes"] == [{"name": "dshm", "emptyDir": {}}]
+        assert "terminationGracePeriodSeconds" not in spec
+    assert made[1] == made[0] == made[2]
 
 
 def test_an_overlay_from_a_file(tmp_path: Path) -> None:
@@ -227,6 +285,11 @@ def test_an_overlay_from_a_file(tmp_path: Path) -> None:
         ({"spec": {"restartPolicy": "Sometimes"}}, "restartPolicy 'Sometimes'"),
         ({"spec": {"volumes": [{"name": "B_ad"}]}}, "the name 'B_ad' of a volume"),
         ({"metadata": {"labels": {"a b": "c"}}}, "the key 'a b'"),
+        ({JOIN("spec", on="x"): []}, "is no list of dicts"),
+        ({"spec": {"__join__:containers": []}}, "is not complete"),
+        ({"spec": {"volumes": [], PUT("volumes"): []}}, "spec.volumes is there twice"),
+        ({"spec": {JOIN("containers", on="name"): [{"image": "a"}]}}, "an item has no 'name'"),
+        ({"spec": {JOIN("containers", on="name"): [{"name": "trainer-0"}]}}, "'trainer-0' has no image"),
     ],
 )
 def test_wrong_overlays(overlay: Any, said: str) -> None:

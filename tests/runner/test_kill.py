@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.runner.fake_scheduler import FakeScheduler
-from trainyard.errors import BackendError
+from trainyard.errors import BackendError, UnreachableError
 from trainyard.runner import Runner
 from trainyard.runner.records import INTERRUPTED
-from trainyard.specs import AppState
+from trainyard.schedulers.base import DescribeAppResponse
+from trainyard.specs import AppDef, AppState
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,6 +126,19 @@ def test_a_dead_submission_that_cannot_be_looked_up_stays_open(
     fake.fail_describe = None
     (job,) = runner.jobs()
     assert (job.phase, job.state) == ("submitted", AppState.RUNNING)
+
+
+def test_a_refused_submission_is_no_job_while_its_scheduler_is_away(
+    runner: Runner, fake: FakeScheduler, app: AppDef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.fail_schedule = UnreachableError("down")
+    away = DescribeAppResponse("x", AppState.UNREACHABLE, msg="down")
+    monkeypatch.setattr(fake, "_look", lambda app_id: away)
+    with pytest.raises(UnreachableError):
+        runner.run(app)
+    assert [record.phase for record in runner.history.rows()] == ["intent"]
+    monkeypatch.setattr("trainyard.runner.observation._submitter_is_gone", lambda record: True)
+    assert [job.phase for job in runner.jobs()] == ["intent"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_fields_of_a_role_in_the_seeds_order() -> None:
         "metadata",
         "mounts",
         "overrides",
+        "workspace",  # after those of the seeds
     ]
     role = Role("r", "i")
     assert (role.entrypoint, role.num_replicas, role.max_retries) == (MISSING, 1, 0)

@@ -44,9 +44,9 @@ statuses = st.builds(
 
 
 def test_numbers_and_names_of_states() -> None:
-    names = "UNSUBMITTED SUBMITTED PENDING RUNNING SUCCEEDED FAILED CANCELLED UNKNOWN UNREACHABLE"
+    names = "UNSUBMITTED SUBMITTED PENDING RUNNING SUCCEEDED FAILED CANCELLED UNKNOWN UNREACHABLE SUSPENDED"
     assert " ".join(state.name for state in AppState) == names
-    assert [state.value for state in AppState] == list(range(9))
+    assert [state.value for state in AppState] == list(range(10))
     assert (str(AppState.RUNNING), repr(AppState.RUNNING)) == ("RUNNING", "RUNNING (3)")
     assert ReplicaState is AppState
 
@@ -56,6 +56,7 @@ def test_kinds_of_states() -> None:
     assert {state for state in AppState if is_terminal(state)} == ended
     assert {state for state in AppState if is_started(state)} == ended | {AppState.RUNNING}
     assert not is_terminal(AppState.UNREACHABLE)
+    assert not is_terminal(AppState.SUSPENDED)
 
 
 @given(statuses)

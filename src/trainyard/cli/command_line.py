@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Dispatch = Callable[[list[str], "GlobalOptions"], int]
+
 EXIT_BUG = 70
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -46,8 +48,13 @@ class GlobalOptions:
         self.log_level: str | None = None
 
 
-def run_command_line(argv: list[str]) -> int:
-    """Run a command line; every error becomes a message and an exit code."""
+def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
+    """Run a command line; every error becomes a message and an exit code.
+
+    Args:
+        argv: the words.
+        dispatch: runs a command line of another program by our commands, see `run_command`.
+    """
     for stream in (sys.stdout, sys.stderr):
         # names and paths may contain characters that the terminal's encoding lacks
         if hasattr(stream, "reconfigure"):
@@ -55,7 +62,7 @@ def run_command_line(argv: list[str]) -> int:
     options = GlobalOptions()
     shown, warnings.showwarning = warnings.showwarning, _warnings_once()
     try:
-        code = _guarded(argv, options)
+        code = _guarded(dispatch or _dispatch, argv, options)
     except OutputClosed:
         code = EXIT_OK
     finally:
@@ -75,9 +82,9 @@ def _warnings_once() -> Callable[..., None]:
     return show
 
 
-def _guarded(argv: list[str], options: GlobalOptions) -> int:
+def _guarded(dispatch: Dispatch, argv: list[str], options: GlobalOptions) -> int:
     try:
-        return _dispatch(argv, options)
+        return dispatch(argv, options)
     except SystemExit as stop:  # argparse, after printing a help; or a plugin
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or EXIT_OK
@@ -146,16 +153,29 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     name, rest = _global_options(argv, options)
     if name is None:
         return EXIT_OK
+    return run_command(name, rest, options)
+
+
+def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any) -> int:
+    """Run a command; returns its exit code.
+
+    Args:
+        name: name of the command.
+        words: the words behind it.
+        options: the options that stood before it.
+        more: what the command gets besides what its words give.
+    """
     command = load_command(name)
     from trainyard.cli.parser import Parser, add_common_options
 
     parser = Parser(f"trainyard {name}", command.__doc__ or COMMANDS.get(name, ""))
     command.add_arguments(parser)
     add_common_options(parser)
-    args = command.parse(parser, rest) if hasattr(command, "parse") else parser.parse_arguments(rest)
+    args = command.parse(parser, words) if hasattr(command, "parse") else parser.parse_arguments(words)
+    vars(args).update(more)
     options.debug = getattr(args, "debug", options.debug)
     options.log_level = getattr(args, "log_level", options.log_level)
-    _set_up_logging(options.log_level)
+    set_up_logging(options.log_level)
     code = command.run(args)
     return code if isinstance(code, int) else EXIT_OK
 
@@ -222,7 +242,7 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _set_up_logging(given: str | None) -> None:
+def set_up_logging(given: str | None) -> None:
     """Show log messages on stderr if a level is set; `logging` is not imported otherwise."""
     level = given or os.environ.get("LOGLEVEL")
     if not level:

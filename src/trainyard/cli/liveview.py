@@ -8,7 +8,7 @@ import time
 
 from trainyard.cli.console import is_tty, note, paint, paint_state, terminal_size
 from trainyard.cli.units import format_bytes
-from trainyard.specs.status import NONE
+from trainyard.specs.status import NONE, AppState
 from trainyard.terminal import clean, format_duration, render
 
 TYPE_CHECKING = False
@@ -23,7 +23,9 @@ _REDRAW = 0.1
 _REPEAT = 5.0
 # Steps shorter than this are not shown.
 _PATIENCE = 0.3
-_ORDER = ("RUNNING", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
+_ORDER = ("RUNNING", "SUSPENDED", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
+#: States in which a job waits for something, which its message names.
+_WAITING = (AppState.PENDING, AppState.SUSPENDED)
 
 
 class Screen:
@@ -93,7 +95,10 @@ class StatusLines:
         if self._screen is not None:
             self._screen.draw(self._lines(status, elapsed))
             return
-        said = "; ".join([f"{self._name} {status.state}", *(role_line(role) for role in status.roles)])
+        head = f"{self._name} {status.state}"
+        if status.msg and status.msg != NONE and status.state in _WAITING:
+            head += f" ({clean(status.msg)})"
+        said = "; ".join([head, *(role_line(role) for role in status.roles)])
         if said != self._said:
             self._said = said
             note(said)

@@ -5,15 +5,17 @@ It works on blocks of many lines, not on single lines: a million lines take well
 
 from __future__ import annotations
 
+import time
+from collections import deque
+
 from trainyard.cli.console import BLUE, CYAN, GREEN, MAGENTA, YELLOW, output_failed
+from trainyard.schedulers.responses import LogBlock
 from trainyard.terminal import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
-
-    from trainyard.schedulers.base import LogBlock
 
 _PALETTE = (CYAN, GREEN, YELLOW, MAGENTA, BLUE, "96", "92", "93", "95", "94")
 
@@ -99,6 +101,116 @@ class LogWriter:
                 name = f"\x1b[{_PALETTE[len(self._made) % len(_PALETTE)]}m{name}\x1b[0m"
             made = self._made[source] = f"{name} ".encode()
         return made
+
+
+class CollapsingLogWriter:
+    """Writes what several replicas of a role wrote once: ``ROLE[0-63] LINE``, in the order of the first.
+
+    Lines are held back until every replica has written them, the window has passed, or many wait.
+
+    Args:
+        stream: where to.
+        replicas: those whose logs are read, by role.
+        window: how long a line waits for those of other replicas, in seconds; None: until the log ends.
+    """
+
+    MOST_HELD = 20_000
+
+    def __init__(self, stream: BinaryIO, replicas: Iterable[tuple[str, int]], window: float | None) -> None:
+        from threading import Event, Lock, Thread
+
+        self._writer = LogWriter(stream, prefixes=False)
+        self._sizes: dict[str, int] = {}
+        for role, _ in replicas:
+            self._sizes[role] = self._sizes.get(role, 0) + 1
+        self._window = window
+        self._rests: dict[tuple[str, int], bytes] = {}
+        self._held: deque[_Line] = deque()
+        self._waiting: dict[tuple[str, bytes], deque[_Line]] = {}
+        self._lock, self._finished = Lock(), Event()
+        self._clock = Thread(target=self._release_in_time, daemon=True) if window is not None else None
+        if self._clock is not None:
+            self._clock.start()
+
+    def write_all(self, blocks: Iterable[LogBlock]) -> None:
+        """Write blocks until there are no more."""
+        for block in blocks:
+            source = (block.role, block.replica)
+            *lines, rest = (self._rests.pop(source, b"") + block.data).split(b"\n")
+            if rest:
+                self._rests[source] = rest
+            with self._lock:
+                for line in lines:
+                    self._add(*source, line.removesuffix(b"\r"))
+                self._release()
+
+    def finish(self) -> None:
+        """Write what is held back, and the unfinished last lines."""
+        self._finished.set()
+        if self._clock is not None:
+            self._clock.join()
+        with self._lock:
+            for (role, replica), line in self._rests.items():
+                self._add(role, replica, line)
+            self._rests.clear()
+            self._release(everything=True)
+
+    def _add(self, role: str, replica: int, text: bytes) -> None:
+        same = self._waiting.setdefault((role, text), deque())
+        line = next((each for each in same if replica not in each.replicas), None)
+        if line is None:
+            line = _Line(role, text, time.monotonic())
+            same.append(line)
+            self._held.append(line)
+        line.replicas.add(replica)
+
+    def _release(self, everything: bool = False) -> None:
+        """Write the lines at the head for which nothing more is expected."""
+        now, pieces = time.monotonic(), []
+        while self._held:
+            line = self._held[0]
+            is_late = self._window is not None and now - line.since >= self._window
+            is_whole = len(line.replicas) >= self._sizes.get(line.role, 1)
+            if not (everything or is_whole or is_late or len(self._held) > self.MOST_HELD):
+                break
+            self._held.popleft()
+            same = self._waiting[line.role, line.text]
+            same.popleft()
+            if not same:
+                del self._waiting[line.role, line.text]
+            pieces.append(b"%s %s\n" % (line.name().encode(), line.text))
+        if pieces:
+            self._writer.write(LogBlock("", 0, b"".join(pieces)))
+
+    def _release_in_time(self) -> None:
+        while not self._finished.wait((self._window or 0) / 2):
+            with self._lock:
+                self._release()
+
+
+class _Line:
+    """A line, and the replicas that have written it."""
+
+    def __init__(self, role: str, text: bytes, since: float) -> None:
+        self.role, self.text, self.since = role, text, since
+        self.replicas: set[int] = set()
+
+    def name(self) -> str:
+        """Return ``ROLE/3`` for one replica, ``ROLE[0-3,7]`` for several."""
+        if len(self.replicas) == 1:
+            return f"{clean(self.role)}/{next(iter(self.replicas))}"
+        return f"{clean(self.role)}[{ranges(self.replicas)}]"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as text: ``0-3,7``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 class JsonLogWriter:

@@ -122,7 +122,16 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
             lines.insert(0, f"Restarts: {status.num_restarts}")
         if lines:
             note("\n".join(lines))
+    if status.state == AppState.FAILED and not interrupts.stopping:
+        _say_why(runner, handle, status)
     return status, interrupts.stopping
+
+
+def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
+    from trainyard.diagnosis.explanation import Explanation, explain_failed
+
+    report = Explanation(handle, status, explain_failed(runner, handle, status))
+    note("\n".join(f"why: {clean(line)}" for line in report.short()))
 
 
 def show_logs(runner: Runner, handle: str) -> None:

@@ -59,7 +59,8 @@ _TABLE: dict[str, dict[str, str]] = {
         "trainyard.specs.resources": "ResourceFactory",
         "trainyard.components.materialize": "materialize_appdef",
         "trainyard.compat.torchx_resources": "AWS_NAMED_RESOURCES CUSTOM_NAMED_RESOURCES FB_NAMED_RESOURCES "
-        "GENERIC_NAMED_RESOURCES GiB",
+        "GENERIC_NAMED_RESOURCES",
+        "trainyard.specs.named_resources_generic": "GiB",
         "trainyard.compat.torchx_util": "import_attr load_group",
         "trainyard.compat.torchx_cli": "TorchXRunArgs torchx_run_args_from_argparse "
         "torchx_run_args_from_json",
@@ -75,10 +76,10 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.finder": {
         "trainyard.errors": "ComponentNotFoundException ComponentValidationException",
-        "trainyard.components.finder": "get_builtin_source",
         "trainyard.compat.torchx_components": "ComponentsFinder CustomComponentsFinder "
         "ModuleComponentsFinder "
-        "get_component get_components is_namespace_package is_package logger module_relname",
+        "get_builtin_source get_component get_components is_namespace_package is_package "
+        "logger module_relname",
     },
     "torchx.specs.file_linter": {
         "trainyard.components.file_linter": "ArgTypeValidator ComponentFunctionValidator LinterMessage "
@@ -110,7 +111,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.runner.events": {
         "trainyard.compat.torchx_events": "SourceType TorchxEvent get_logging_handler "
-        "get_session_id_or_create_new log log_event record",
+        "get_session_id_or_create_new log log_event=TorchxLogEvent record",
     },
     "torchx.runner.events.api": {"trainyard.compat.torchx_events": "SourceType TorchxEvent"},
     "torchx.runner.events.handlers": {"trainyard.compat.torchx_events": "get_logging_handler"},
@@ -134,45 +135,55 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.schedulers.streams": {"trainyard.compat.torchx_local": "Tee"},
     "torchx.schedulers.local_scheduler": {
         "trainyard.schedulers.local.scheduler": "LocalScheduler create_scheduler",
-        "trainyard.schedulers.local.options": "LocalOpts Opts=LocalOpts",
+        "trainyard.compat.torchx_options": "LocalOpts Opts=LocalOpts",
         "trainyard.compat.torchx_local": "*",
     },
     "torchx.schedulers.docker_scheduler": {
         "trainyard.schedulers.docker.scheduler": "DockerScheduler create_scheduler",
-        "trainyard.schedulers.docker.options": "DockerOpts Opts=DockerOpts",
+        "trainyard.compat.torchx_options": "DockerOpts Opts=DockerOpts",
         "trainyard.compat.torchx_docker": "*",
     },
     "torchx.schedulers.slurm_scheduler": {
         "trainyard.schedulers.slurm.scheduler": "SlurmScheduler create_scheduler",
-        "trainyard.schedulers.slurm.options": "SlurmOpts Opts=SlurmOpts",
+        "trainyard.compat.torchx_options": "SlurmOpts Opts=SlurmOpts",
         "trainyard.compat.torchx_slurm": "*",
     },
     "torchx.schedulers.kubernetes_scheduler": {
         "trainyard.schedulers.kubernetes.scheduler": "KubernetesScheduler create_scheduler",
-        "trainyard.schedulers.kubernetes.options": "KubernetesOpts Opts=KubernetesOpts",
+        "trainyard.compat.torchx_options": "KubernetesOpts Opts=KubernetesOpts",
         "trainyard.compat.torchx_kubernetes": "*",
     },
     "torchx.schedulers.aws_batch_scheduler": {
         "trainyard.schedulers.aws.batch.scheduler": "AWSBatchScheduler create_scheduler",
-        "trainyard.schedulers.aws.batch.options": "AWSBatchOpts Opts=AWSBatchOpts",
+        "trainyard.compat.torchx_options": "AWSBatchOpts Opts=AWSBatchOpts",
         "trainyard.schedulers.aws.batch.request": "BatchJob",
         "trainyard.compat.torchx_aws": "*",
     },
     "torchx.schedulers.aws_sagemaker_scheduler": {
         "trainyard.schedulers.aws.sagemaker.scheduler": "AWSSageMakerScheduler create_scheduler",
-        "trainyard.schedulers.aws.sagemaker.options": "AWSSageMakerOpts Opts=AWSSageMakerOpts",
+        "trainyard.compat.torchx_options": "AWSSageMakerOpts Opts=AWSSageMakerOpts",
         "trainyard.schedulers.aws.sagemaker.request": "AWSSageMakerJob",
         "trainyard.compat.torchx_aws": "JOB_STATE=SAGEMAKER_JOB_STATE",
     },
     "torchx.schedulers.lsf_scheduler": {
         "trainyard.schedulers.lsf.scheduler": "LsfScheduler create_scheduler",
-        "trainyard.schedulers.lsf.options": "LsfOpts",
+        "trainyard.compat.torchx_options": "LsfOpts",
     },
     "torchx.schedulers.ray_scheduler": {
         "trainyard.schedulers.ray.scheduler": "RayScheduler create_scheduler",
-        "trainyard.schedulers.ray.options": "RayOpts",
+        "trainyard.compat.torchx_options": "RayOpts",
+    },
+    "torchx.schedulers.gcp_batch_scheduler": {
+        "trainyard.compat.torchx_removed": "BATCH_LOGGER_NAME DEFAULT_LOC GCPBatchJob GCPBatchOpts "
+        "GCPBatchScheduler GPU_COUNT_TO_TYPE GPU_TYPE_TO_COUNT JOB_STATE=GCP_JOB_STATE LABEL_APP_NAME "
+        "LABEL_VERSION LOCATIONS create_scheduler=create_gcp_batch",
+    },
+    "torchx.schedulers.kubernetes_mcad_scheduler": {
+        "trainyard.compat.torchx_removed": "KubernetesMCADJob KubernetesMCADOpts KubernetesMCADScheduler "
+        "create_scheduler=create_kubernetes_mcad logger",
     },
     "torchx.schedulers.ray": {},
+    "torchx.schedulers.ray.ray_driver": {},
     "torchx.schedulers.ray.ray_common": {"trainyard.compat.torchx_schedulers": "RayActor TORCHX_RANK0_HOST"},
     # ---- workspaces
     "torchx.workspace": _WORKSPACE,
@@ -193,8 +204,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.components": {},
     "torchx.components.dist": {
         "trainyard.components.dist": "*",
-        "trainyard.compat.torchx_components": "get_role_name parse_nnodes "
-        "StructuredNameArgument=TorchxNameArgument",
+        "trainyard.compat.torchx_components": "get_role_name parse_nnodes",
     },
     "torchx.components.utils": {"trainyard.components.utils": "*"},
     "torchx.components.serve": {"trainyard.components.serve": "*"},
@@ -220,6 +230,10 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.cli.argparse_util": {
         "trainyard.compat.torchx_cli": "ArgOnceAction torchxconfig torchxconfig_list torchxconfig_run"
     },
+    **{
+        f"torchx.cli.cmd_{name}": {}
+        for name in ("cancel", "configure", "delete", "describe", "runopts", "tracker")
+    },
     "torchx.cli.cmd_base": {"trainyard.compat.torchx_cli": "SubCommand"},
     "torchx.cli.cmd_list": {"trainyard.compat.torchx_cli": "HANDLE_HEADER NAME_HEADER STATUS_HEADER"},
     "torchx.cli.cmd_log": {
@@ -233,14 +247,14 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.cli.cmd_status": {"trainyard.compat.torchx_cli": "parse_list_arg"},
     "torchx.cli.main": {"trainyard.cli": "main"},
     # ---- what runs in the job
-    "torchx.tracker": {"trainyard.tracker": "app_run_from_env"},
-    "torchx.tracker.api": {"trainyard.tracker": "*"},
+    "torchx.tracker": {"trainyard.tracker": "AppRun app_run_from_env"},
+    "torchx.tracker.api": {"trainyard.tracker.api": "*"},
     "torchx.tracker.backend": {},
-    "torchx.tracker.backend.fsspec": {"trainyard.tracker.fsspec_tracker": "*"},
-    "torchx.tracker.mlflow": {"trainyard.tracker.mlflow_tracker": "*"},
+    "torchx.tracker.backend.fsspec": {"trainyard.tracker.backend.fsspec": "*"},
+    "torchx.tracker.mlflow": {"trainyard.tracker.mlflow": "*"},
     "torchx.runtime": {},
-    "torchx.runtime.tracking": {"trainyard.compat.result_tracking": "FsspecResultTracker ResultTracker"},
-    "torchx.runtime.tracking.api": {"trainyard.compat.result_tracking": "*"},
+    "torchx.runtime.tracking": {"trainyard.tracker.results": "*"},
+    "torchx.runtime.tracking.api": {"trainyard.tracker.results": "*"},
     "torchx.distributed": {"trainyard.compat.torch_distributed": "*"},
     "torchx.notebook": {"trainyard.notebook": "*"},
     # ---- small helpers
@@ -255,7 +269,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "trainyard.compat.torchx_events": "CURRENT_SESSION_ID TORCHX_INTERNAL_SESSION_ID "
         "get_session_id_or_create_new get_torchx_session_id"
     },
-    "torchx.util.shlex": {"shlex": "join"},
+    "torchx.util.shlex": {"trainyard.compat.torchx_util": "join"},
     "torchx.util.strings": {"trainyard.compat.torchx_util": "normalize_str"},
     "torchx.util.types": {
         "trainyard.compat.torchx_util": "decode decode_from_string decode_optional "

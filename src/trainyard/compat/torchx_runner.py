@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import logging
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from trainyard.runner.api import Runner
 from trainyard.schedulers.registry import SchedulerFactory
 from trainyard.schedulers.responses import ListAppResponse
 from trainyard.specs.app import AppDef
+from trainyard.specs.dryrun_info import AppDryRunInfo
 from trainyard.specs.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -83,3 +85,31 @@ class TorchxRunner(Runner):
             TorchxListAppResponse(**{**vars(row), "state": known_state(row.state)})
             for row in super().list(scheduler, cfg)
         ]
+
+    # ---- what products built on TorchX reach for
+
+    def _scheduler(self, scheduler: str) -> Any:
+        """Return a scheduler as its factory made it."""
+        found = self.scheduler(scheduler)
+        return getattr(found, "made", found)
+
+    def _scheduler_app_id(self, app_handle: str, check_session: bool = True) -> tuple[Any, str, str]:
+        """Return a job's scheduler, the scheduler's name, and the job's id there."""
+        found, app_id = self._locate(app_handle)
+        return self._scheduler(found.backend), found.backend, app_id
+
+    @functools.cached_property
+    def _apps(self) -> dict[str, AppDef]:
+        """The definitions of jobs, by handle, that this runner submitted or was given."""
+        return {}
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
+        """Send the request that `dryrun` made; returns the job's handle."""
+        handle = super().schedule(dryrun_info)
+        if dryrun_info.app is not None:
+            self._apps[handle] = dryrun_info.app
+        return handle
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """Return the definition of a job: as it was submitted by this runner, or from its scheduler."""
+        return self._apps.get(app_handle) or super().describe(app_handle)

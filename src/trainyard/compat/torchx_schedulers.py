@@ -105,7 +105,7 @@ class StructuredOpts(Mapping[str, Any]):
         """
         given = {}
         for item in fields(cls):  # type: ignore[arg-type]
-            for key in _keys(item):
+            for key in option_keys(item):
                 if key in cfg:
                     given[item.name] = cfg[key]
                     break
@@ -120,7 +120,7 @@ class StructuredOpts(Mapping[str, Any]):
         for item in fields(cls):  # type: ignore[arg-type]
             default: Any = default_of(item)
             options.add(
-                _keys(item)[0],
+                option_keys(item)[0],
                 _without_none(hints[item.name]),
                 helps.get(item.name, ""),
                 default,
@@ -156,7 +156,7 @@ class StructuredOpts(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         for item in fields(self):  # type: ignore[arg-type]
-            if key in _keys(item):
+            if key in option_keys(item):
                 return getattr(self, item.name)
         raise KeyError(key)
 
@@ -174,7 +174,7 @@ class StructuredOpts(Mapping[str, Any]):
         return len(fields(self))  # type: ignore[arg-type]
 
 
-def _keys(item: Any) -> list[str]:
+def option_keys(item: Any) -> list[str]:
     """Return the names under which a field's value is given, its name as an option first."""
     from trainyard.compat.torchx_specs import cases
 

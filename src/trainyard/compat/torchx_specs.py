@@ -31,7 +31,7 @@ _STATUS_FIELDS = ("state", "num_restarts", "msg", "structured_error_msg", "ui_ur
 
 def known_state(state: AppState) -> AppState:
     """Return a state as TorchX knows it: code with a table of its eight states fails at a ninth."""
-    return AppState.UNKNOWN if state == AppState.UNREACHABLE else state
+    return {AppState.UNREACHABLE: AppState.UNKNOWN, AppState.SUSPENDED: AppState.PENDING}.get(state, state)
 
 
 # ---- handles

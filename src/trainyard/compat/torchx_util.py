@@ -10,7 +10,7 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -169,12 +169,19 @@ def import_attr(name: str, attr: str, default: T) -> Any:
     return getattr(module, attr)
 
 
-# ---- torchx.util.{strings,datetime,io}, torchx.deprecations
+# ---- torchx.util.{strings,shlex,datetime,io}, torchx.deprecations
 
 
 def normalize_str(data: str) -> str:
     """Return a name in lower case, of letters, digits and ``-``, with no ``-`` in front."""
     return re.sub(r"[^a-z0-9\-]", "", data.lower()).lstrip("-")
+
+
+def join(args: Iterable[str]) -> str:
+    """Join words to a command line for a shell."""
+    import shlex
+
+    return shlex.join(args)
 
 
 def get_past_epoch_time(days_past: int) -> int:

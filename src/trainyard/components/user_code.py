@@ -12,7 +12,6 @@ import os
 import sys
 from stat import S_ISREG
 
-from trainyard import torchx_alias
 from trainyard.errors import ComponentNotFoundException, ConfigError, TrainyardError
 
 TYPE_CHECKING = False
@@ -175,7 +174,9 @@ class _importing_from:
         self._directory = directory
 
     def __enter__(self) -> None:
-        torchx_alias.install()  # which components were written for, often
+        from trainyard import torchx_alias  # late: builtin components do without
+
+        torchx_alias.install()  # which the code was written for, maybe
         self._writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         self._was_present = self._directory in sys.path
         sys.path.insert(0, self._directory)

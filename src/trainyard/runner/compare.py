@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SECTIONS = ("arguments", "options", "environment", "job", "origin")
 
 
+_LONGEST = 60
+
+
 class FileChange:
     """A path of the workspace that was "added", "removed" or "modified"; contents are None if not kept."""
 
@@ -40,7 +43,7 @@ class Comparison:
         values: section -> name -> pair of the old and the new value, None where there was none.
     """
 
-    def __init__(self, first: JobRecord, second: JobRecord, store: Store) -> None:
+    def __init__(self, first: JobRecord, second: JobRecord | PlannedJob, store: Store) -> None:
         self.first = first
         self.second = second
         self.code, self.files = _compare_code(first, second, store)
@@ -51,6 +54,17 @@ class Comparison:
     def __bool__(self) -> bool:
         """Tell whether anything differs that is known."""
         return self.code == "changed" or any(self.values.values())
+
+    def summary(self) -> Iterator[str]:
+        """Return a line for the code and one for each other difference, but for where it was submitted."""
+        if self.code not in ("same",) and not self.code.startswith("unknown"):
+            names = ", ".join(file.path for file in self.files)
+            yield f"code: {names}" if names else f"code: {self.code}"
+        for section in SECTIONS:
+            if section == "origin":
+                continue
+            for name, (old, new) in self.values[section].items():
+                yield f"{name}: {_text(old)} -> {_text(new)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the differences as JSON values."""
@@ -69,7 +83,32 @@ class Comparison:
         }
 
 
-def _compare_code(first: JobRecord, second: JobRecord, store: Store) -> tuple[str, list[FileChange]]:
+class PlannedJob:
+    """A job that is not submitted yet, with what the history would hold of it.
+
+    Args:
+        columns: of `trainyard.runner.submission.describe_submission`.
+        manifest: its code; None without a workspace.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], manifest: Manifest | None) -> None:
+        self.handle = "the planned job"
+        self.app: dict[str, Any] = columns["app"]
+        self.component: str | None = columns["component"]
+        self.component_args: Any = columns["component_args"]
+        self.scheduler: str = columns["scheduler"]
+        self.cfg: dict[str, Any] = columns["cfg"]
+        self.fingerprint: str | None = columns["fingerprint"]
+        self.images: dict[str, str] | None = columns["images"]
+        self.workspace: str | None = columns["workspace"]
+        self.cwd, self.user, self.host = columns["cwd"], columns["user"], columns["host"]
+        self.git_commit = self.git_dirty = None  # asked for by those who need them
+        self.manifest = manifest
+
+
+def _compare_code(
+    first: JobRecord, second: JobRecord | PlannedJob, store: Store
+) -> tuple[str, list[FileChange]]:
     without = [record.handle for record in (first, second) if not record.fingerprint]
     if len(without) == 2:
         return "unknown: neither job has a workspace", []
@@ -77,8 +116,8 @@ def _compare_code(first: JobRecord, second: JobRecord, store: Store) -> tuple[st
         return f"unknown: {without[0]} has no workspace", []
     if first.fingerprint == second.fingerprint:
         return "same", []
-    manifests = [store.manifest(str(record.fingerprint)) for record in (first, second)]
-    old, new = manifests
+    old = store.manifest(str(first.fingerprint))
+    new = second.manifest if isinstance(second, PlannedJob) else store.manifest(str(second.fingerprint))
     if old is None or new is None:
         gone = first if old is None else second
         return f"changed, but the code of {gone.handle} is no longer stored", []
@@ -104,7 +143,7 @@ def _content(entry: Any, store: Store) -> bytes | None:
     return store.read_blob(entry.digest) if entry.kind == "file" else b""
 
 
-def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
+def _facts(record: JobRecord | PlannedJob) -> dict[str, dict[str, Any]]:
     """Return what is compared of a job, by section and name."""
     app = record.app
     roles = {role["name"]: role for role in app.get("roles", [])}
@@ -159,3 +198,11 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*old, *new])
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def _text(value: Any) -> str:
+    """Return a value for one line."""
+    import json
+
+    text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -37,12 +37,17 @@ TABLES = ("run", "scheduler", "component", "cli", "tracker")
 RUN_KEYS: dict[str, type] = {
     "scheduler": str,
     "workspace": str,
+    "image": str,
     "component": str,
     "log": bool,
     "wait": bool,
     "detach": bool,
 }
-RUN_VARIABLES = {"scheduler": "TRAINYARD_SCHEDULER", "workspace": "TRAINYARD_WORKSPACE"}
+RUN_VARIABLES = {
+    "scheduler": "TRAINYARD_SCHEDULER",
+    "workspace": "TRAINYARD_WORKSPACE",
+    "image": "TRAINYARD_IMAGE",
+}
 INI_VARIABLE = "TORCHXCONFIG"
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
@@ -105,6 +110,11 @@ class Config:
             else:
                 found |= {name: t.get("config") for name, t in source.tables.get("tracker", {}).items()}
         return found
+
+    def image(self) -> str | None:
+        """Return the image for roles for which nobody named one, on schedulers that run containers."""
+        setting = self.command("run").get("image")
+        return str(setting.value) if setting is not None and setting.value else None
 
     def check_schedulers(self, known: Iterable[str]) -> None:
         """Refuse ``[scheduler.<name>]`` tables of schedulers that do not exist.
@@ -238,19 +248,40 @@ def _check_shape(source: Source) -> None:
 def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str) -> None:
     """Refuse unknown keys in the settings of a table; ``what`` names the table.
 
+    Those of a ``.torchxconfig`` are only warned of.
+
     Raises:
         ConfigError: the message holds file and line, and similar keys.
     """
     names = list(known)
     for key, setting in settings.items():
-        if key not in names:
+        if key in names:
+            continue
+        if setting.kind == INI:
+            text = f"{setting.origin}: {what} has no key {key!r}, so it has no effect"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        else:
             raise ConfigError(f"{setting.origin}: {what} has no key {key!r}", hint=did_you_mean(key, names))
 
 
 def effective_options(
-    config: Config, scheduler: str, opts: runopts, cli_cfg: Mapping[str, Any] | None = None
+    config: Config,
+    scheduler: str,
+    opts: runopts,
+    cli_cfg: Mapping[str, Any] | None = None,
+    *,
+    refuse_surplus: bool = True,
 ) -> dict[str, Setting]:
     """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
+
+    An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning.
+
+    Args:
+        config: the configuration.
+        scheduler: name of the scheduler.
+        opts: the options that it has.
+        cli_cfg: options of the command line.
+        refuse_surplus: whether to refuse other options that it does not have; if not, they are left out too.
 
     Raises:
         InvalidRunConfigException: an option is unknown, or a value does not fit; the message says where.
@@ -273,6 +304,10 @@ def effective_options(
             from trainyard.specs.options import hint_for
 
             known = [name for name, _ in opts]
+            if setting.kind == INI or not refuse_surplus:
+                text = f"{setting.origin}: {scheduler} has no option {key!r}, so it has no effect. "
+                warnings.warn(text + hint_for(key, known), RuntimeWarning, stacklevel=2)
+                continue
             raise InvalidRunConfigException(
                 f"{setting.origin}: {scheduler} has no option {key!r}", key, hint=hint_for(key, known)
             )
@@ -285,7 +320,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
 
     try:
         if setting.kind == INI:
-            return _convert_ini(opt, setting.value)
+            return convert_ini(opt, setting.value)
         return opt.convert(setting.value)
     except ConversionError as error:
         raise InvalidRunConfigException(
@@ -293,7 +328,7 @@ def _convert(name: str, opt: runopt, setting: Setting) -> Any:
         ) from None
 
 
-def _convert_ini(opt: runopt, text: str) -> Any:
+def convert_ini(opt: runopt, text: str) -> Any:
     """Convert a value of ``.torchxconfig``, where None is written out, and only ``;`` separates items."""
     from trainyard.specs.conversion import from_text, is_list_type, list_item_type
 

@@ -131,6 +131,12 @@ class log_event:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        record(self.finished(kind, error, trace))
+
+    def finished(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Event:
+        """Return the event with what is known at the end of the call."""
         event = self.event
         event.wall_time_usec = (time.perf_counter_ns() - self._wall) // 1000
         event.cpu_time_usec = (time.process_time_ns() - self._cpu) // 1000
@@ -141,7 +147,7 @@ class log_event:
             event.exception_message = redact_text(str(error))
             event.exception_source_location = _location(trace)
             event.raw_exception = f"{kind.__name__}: {event.exception_message}"
-        record(event)
+        return event
 
 
 def _location(trace: TracebackType | None) -> str | None:

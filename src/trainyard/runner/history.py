@@ -206,6 +206,15 @@ class History:
         condition = "phase = 'submitted' AND name = ? AND seq < ? ORDER BY seq DESC"
         return self._first(condition, record.name, record.seq)
 
+    def latest_named(self, name: str) -> JobRecord | None:
+        """Return the job that was submitted last under a name."""
+        return self._first("phase = 'submitted' AND name = ? ORDER BY seq DESC", name)
+
+    def last_success(self, record: JobRecord) -> JobRecord | None:
+        """Return the last job under the same name that was submitted before another one and succeeded."""
+        condition = "phase = 'submitted' AND name = ? AND seq < ? AND state = 'SUCCEEDED' ORDER BY seq DESC"
+        return self._first(condition, record.name, record.seq)
+
     def handles(self, text: str, scheduler: str | None = None, limit: int | None = None) -> list[str]:
         """Return the handles of the jobs whose app id (or handle) begins with a text, the latest first."""
         condition, values = _begins_with(text, scheduler)

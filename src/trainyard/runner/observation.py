@@ -141,7 +141,9 @@ def reconcile(history: History, scheduler_of: SchedulerOf, records: list[JobReco
     found = describe_all(scheduler_of, {(r.scheduler, r.app_id) for r in dead if r.app_id})
     for record in dead:
         response = found.get((record.scheduler, record.app_id))
-        if isinstance(response, Exception):
+        if isinstance(response, Exception) or (
+            response is not None and response.state == AppState.UNREACHABLE
+        ):
             continue
         try:
             _settle(history, record, response)

@@ -10,6 +10,7 @@ from trainyard.errors import TrainyardError, described
 from trainyard.git import GitProbe
 from trainyard.runner.records import INTERRUPTED
 from trainyard.specs.handles import make_app_handle
+from trainyard.specs.status import AppState
 from trainyard.system.identity import host_name, myself, user_name
 
 TYPE_CHECKING = False
@@ -163,6 +164,8 @@ def _settle_refusal(
             found = scheduler.describe(info.app_id)
         except Exception:
             return  # it stays an intent, and is looked up again when this process has ended
+        if found is not None and found.state == AppState.UNREACHABLE:
+            return  # likewise
         if found is not None:
             handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, info.app_id)
             _record(history.submitted, key, handle, info.app_id, state=found.state.name)

@@ -81,6 +81,8 @@ class Scheduler(ABC, Generic[T]):
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False
+    #: Whether every role needs an image, so that one for which nobody named one gets the default image.
+    runs_images = False
     #: The filters that `list` accepts in ``cfg`` beside options: ``states`` (a set of `AppState`), ``since``
     #: (seconds since the epoch), ``all`` (also jobs that are not ours).
     list_filters: frozenset[str] = frozenset()
@@ -282,6 +284,10 @@ class Scheduler(ABC, Generic[T]):
         Polls as often as `trainyard.backoff.polling` says, unless the backend can notify.
         """
         return poll_until_ended(lambda: self.describe(app_id), timeout)
+
+    def queue_position(self, app_id: str) -> str:
+        """Return a waiting job's place in the queue and its expected start, in words; "" if nobody knows."""
+        return ""
 
     # ---- entering
 

@@ -1,4 +1,4 @@
-"""For schedulers whose jobs run in images: their code is put into these. A base class for them."""
+"""For schedulers whose jobs run in images: their code is put into these. Base classes for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trainyard.progress import Progress
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.images.image_shipment import DockerWorkspaceMixin
+    from trainyard.workspace.images.image_shipment import DockerWorkspaceMixin, ImageMaker
     from trainyard.workspace.shipment import Shipment
     from trainyard.workspace.toolkit_files import ToolkitPlace
 
@@ -50,3 +50,35 @@ class CodeInImages:
     def has_images(self, images: Sequence[str]) -> bool:
         """Tell whether all of these exact images are still there."""
         return self._images().has_images(images)
+
+
+class CodeInPushedImages(CodeInImages):
+    """`CodeInImages` for machines elsewhere, which pull the images from the repository ``image_repo``.
+
+    An implicit workspace travels only if that is given.
+    """
+
+    backend: str
+    _docker_client: Any = None
+    _made_images: ImageMaker | None = None
+
+    def _images(self) -> ImageMaker:
+        """Return the maker of images, made when it is first needed."""
+        from trainyard.workspace.images.image_shipment import ImageMaker
+
+        if self._made_images is None:
+            self._made_images = ImageMaker(self.backend, self._docker_client)
+        return self._made_images
+
+    def _close_images(self) -> None:
+        """Close the connections to registries and to the Docker daemon."""
+        if self._made_images is not None:
+            self._made_images.close()
+
+    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`."""
+        from trainyard.specs.workspace import Workspace
+
+        if workspace.implicit and not cfg.get("image_repo"):
+            workspace = Workspace()
+        return super().plan_shipment(app, workspace, cfg)

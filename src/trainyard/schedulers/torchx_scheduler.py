@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from trainyard.specs.workspace import Workspace
     from trainyard.workspace.shipment import Shipment
 
-#: What TorchX's own interface answers where a scheduler cannot list, say.
-_CANNOT = "{} cannot {}: its scheduler does not implement it"
-
 
 class TorchXScheduler(Scheduler["Any"]):
     """A scheduler with TorchX's interface, as ours.
@@ -85,9 +82,9 @@ class TorchXScheduler(Scheduler["Any"]):
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
         theirs = translated_for(self.made, app)
-        call_with(getattr(self.made, "_pre_build_validate", None), theirs, self.backend, resolved)
+        self._check("_pre_build_validate", theirs, resolved)
         warnings = self._build(theirs, workspace, resolved)
-        call_with(getattr(self.made, "_validate", None), theirs, self.backend, resolved)
+        self._check("_validate", theirs, resolved)
         native: Any = self.made.submit_dryrun(theirs, resolved)
         for name, value in (("_app", theirs), ("_cfg", resolved), ("_scheduler", self.backend)):
             setattr(native, name, value)
@@ -99,6 +96,16 @@ class TorchXScheduler(Scheduler["Any"]):
         info.scheduler, info.session = self.backend, self.session_name
         info.warnings += warnings
         return info
+
+    def _check(self, method: str, app: Any, cfg: Mapping[str, Any]) -> None:
+        from trainyard.errors import ConfigError, TrainyardError
+
+        try:
+            call_with(getattr(self.made, method, None), app, self.backend, cfg)
+        except TrainyardError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"{self.backend} refuses the job: {error}") from error
 
     def _build(self, app: Any, workspace: Workspace, cfg: Mapping[str, Any]) -> builtins.list[str]:
         """Have the plugin put the code into the image of the first role, as TorchX does."""
@@ -156,8 +163,8 @@ class TorchXScheduler(Scheduler["Any"]):
 
     def delete(self, app_id: str) -> None:
         """Have the plugin remove a job, if it can."""
-        if not hasattr(self.made, "delete"):
-            raise NotImplementedError(_CANNOT.format(self.backend, "delete jobs"))
+        if not self.implements("delete", "_delete_existing"):
+            raise NotImplementedError(f"{self.backend} cannot delete jobs")
         self.made.delete(app_id)
 
     # ---- logs

@@ -67,6 +67,8 @@ class Role:
         metadata: extra facts for schedulers, by scheduler name. JSON values only.
         mounts: what it sees of the outside.
         overrides: attribute name to a function (or coroutine) that gives its value when it is first read.
+        workspace: the code that travels with it, as a `Workspace` or its text, if the job has none. The roles
+            of a job that have one must have the same.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Role:
     metadata: dict[str, Any] = field(default_factory=dict)
     mounts: list[Mount] = field(default_factory=list)
     overrides: dict[str, Callable[[], Any] | Coroutine[Any, Any, Any]] = field(default_factory=dict)
+    workspace: Any = None
 
     if not TYPE_CHECKING:  # a typed __getattribute__ would hide misspelt attributes from type checkers
 

@@ -65,6 +65,19 @@ class runopt:
             return from_text(self.opt_type, value)
         return from_value(self.opt_type, value)
 
+    #: The name of `convert` in TorchX.
+    cast_to_type = convert
+
+    @property
+    def is_type_list_of_str(self) -> bool:
+        """Whether its values are lists of texts."""
+        return is_list_type(self.opt_type) and list_item_type(self.opt_type) is str
+
+    @property
+    def is_type_dict_of_str(self) -> bool:
+        """Whether its values are dicts from texts to texts."""
+        return is_dict_type(self.opt_type)
+
 
 def option(
     help: str,
@@ -125,6 +138,15 @@ class runopts:
             except ConversionError as error:
                 raise TypeError(f"option {cfg_key!r}: default {default!r}: {error}") from None
         self._options[cfg_key] = runopt(default, type_, required, help)
+
+    @staticmethod
+    def is_type(obj: Any, tp: Any) -> bool:
+        """Tell whether a value is of an option's type."""
+        try:
+            from_value(tp, obj)
+        except ConversionError:
+            return False
+        return True
 
     def get(self, name: str) -> runopt | None:
         """Return the option of this name, or None."""

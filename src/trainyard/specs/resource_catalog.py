@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.specs.resources import NULL_RESOURCE, Resource, ResourceFactory
@@ -62,6 +64,10 @@ class NamedResources(Mapping[str, Resource]):
                 for point in entry_points("named_resources")
                 if point.name not in self._ours()
             }
+            custom = os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES")
+            if custom:
+                for name, factory in import_module(custom).NAMED_RESOURCES.items():
+                    self.add(name, factory)
         return self._added
 
 

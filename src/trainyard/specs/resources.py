@@ -6,6 +6,10 @@ from collections.abc import Callable
 
 from trainyard.lazy_dataclass import dataclass, field, fields
 
+#: Keys of `Resource.tags`: the name that it was registered under, and whether it is a share of that.
+RESOURCE_NAME = "torchx/named_resources.name"
+IS_FRACTIONAL = "torchx/named_resources.is_fractional"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -32,6 +36,15 @@ class Resource:
     capabilities: dict[str, Any] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
     tags: dict[str, object] = field(default_factory=dict)
+
+    def get_resource_name(self) -> str | None:
+        """Return the name under which a plugin registered it; None if it is not one of those."""
+        name = self.tags.get(RESOURCE_NAME)
+        return None if name is None else str(name)
+
+    def is_fractional(self) -> bool:
+        """Tell whether a plugin registered it as a share of another one."""
+        return bool(self.tags.get(IS_FRACTIONAL, False))
 
     @staticmethod
     def copy(original: Resource, **capabilities: Any) -> Resource:

@@ -11,6 +11,7 @@ from trainyard.specs.conversion import ConversionError, from_value
 from trainyard.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
 from trainyard.specs.resources import Resource
 from trainyard.specs.typehints import class_hints
+from trainyard.specs.workspace import Workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,12 +45,14 @@ def _encode(value: Any, path: str) -> Any:
         data = {
             field.name: _encode(getattr(value, field.name), f"{path}.{field.name}")
             for field in fields(value)
-            if field.name != "overrides"
+            if field.name != "overrides" and not (field.name == "workspace" and value.workspace is None)
         }
         kind = _MOUNT_TYPES.get(type(value))
         return data if kind is None else {"type": kind, **data}
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, Workspace):
+        return str(value)
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _encode(item, f"{path}[{key}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -17,7 +17,11 @@ NONE = "<NONE>"
 
 
 class AppState(int, Enum):
-    """State of a job. ``UNREACHABLE`` means that it cannot be seen now, and says nothing of its health."""
+    """State of a job. The first eight are TorchX's, with its numbers.
+
+    ``UNREACHABLE`` means that the job cannot be seen now, and says nothing of its health; ``SUSPENDED``, that
+    the scheduler holds it back, or has stopped it, until it or somebody resumes it.
+    """
 
     UNSUBMITTED = 0
     SUBMITTED = 1
@@ -28,6 +32,7 @@ class AppState(int, Enum):
     CANCELLED = 6
     UNKNOWN = 7
     UNREACHABLE = 8
+    SUSPENDED = 9
 
     def __str__(self) -> str:
         return self.name

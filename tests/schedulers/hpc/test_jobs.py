@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.hpc.fake_cluster import QUEUE
 from trainyard.components.train import script as train_script
-from trainyard.errors import BackendError, ConfigError, UnknownAppException
+from trainyard.errors import BackendError, ConfigError, UnknownAppException, UnreachableError
 from trainyard.runner.preparation import prepare
+from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import Place
 from trainyard.schedulers.responses import Dependency, LogQuery
@@ -130,12 +132,32 @@ def test_a_queue_that_is_away_says_nothing_of_jobs(cluster, queue):
         cluster.cancel(app_id)
     with pytest.raises(BackendError, match="connection refused"):
         cluster.list()
-    with pytest.raises(BackendError, match=r"cannot submit the job here: .*connection refused"):
+    with pytest.raises(UnreachableError, match=r"cannot submit the job here: .*connection refused") as caught:
         submit(cluster, "exit 0")
+    assert caught.value.hint.startswith("Nothing was submitted")
+    assert os.listdir(os.path.dirname(folder_of(cluster, app_id))) == [app_id]
     (queue / "down").unlink()
     cluster._queries.clear()
     cluster.cancel(app_id)
     assert cluster.wait(app_id, 50).state == AppState.CANCELLED
+
+
+def test_a_submission_without_an_answer_can_be_found(cluster, queue, monkeypatch):
+    run = LocalCommands.run
+
+    def without_answer(self, command, **options):
+        answer = run(self, command, **options)
+        if "submit" in command:
+            answer.code, answer.err, answer.out = 1, "error: connection refused; then it timed out", b""
+        return answer
+
+    monkeypatch.setattr(LocalCommands, "run", without_answer)
+    with pytest.raises(UnreachableError) as caught:
+        submit(cluster, "sleep 60")
+    assert "may have been submitted" in caught.value.hint
+    (found,) = cluster.list()
+    cluster.cancel(found.app_id)
+    assert cluster.wait(found.app_id, 50).state == AppState.CANCELLED
 
 
 def test_following_outlives_an_absence_of_the_queue(cluster, queue, tmp_path):
@@ -170,6 +192,44 @@ def test_a_refusal_leaves_nothing_behind(cluster, queue):
     with pytest.raises(BackendError, match=r"cannot submit the job here: .*not wanted"):
         cluster.submit(AppDef("refused", [role("exit 0")]), {})
     assert cluster.storage("").names(os.path.join(cluster.default_place().shared, "jobs")) == []
+
+
+@pytest.mark.parametrize("chain", [1, 2])
+def test_a_submission_that_is_interrupted_unseen_by_us_is_cancelled(cluster, queue, monkeypatch, chain):
+    """The queue has the job, and its id has not reached us."""
+    submit_natively, submitted = cluster.submit_natively, []
+
+    def interrupted(*args):
+        submitted.append(submit_natively(*args))
+        if len(submitted) == chain:
+            raise KeyboardInterrupt
+        return submitted[-1]
+
+    monkeypatch.setattr(cluster, "submit_natively", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit(cluster, "sleep 100", chain=chain)
+    assert [item.native_state for item in cluster.query_all(cluster.commands(""), None)] == (
+        ["CANCELLED"] * chain
+    )
+    assert cluster.storage("").names(os.path.join(cluster.default_place().shared, "jobs")) == []
+
+
+def test_an_interrupt_lets_a_program_end_that_must(tmp_path, monkeypatch):
+    """Over ssh it would go on anyway, and the queue would be asked too early."""
+    import subprocess
+
+    communicate, calls = subprocess.Popen.communicate, []
+
+    def interrupted(process, *args, **kwargs):
+        calls.append(kwargs)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return communicate(process, *args, **kwargs)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        LocalCommands().run(["sh", "-c", f"sleep 0.2; echo sent >{tmp_path}/sent"], finish=60)
+    assert (tmp_path / "sent").read_text() == "sent\n"
 
 
 # ---- restarts
@@ -414,3 +474,24 @@ def test_an_error_of_a_query_reaches_all_who_asked():
     query = JobQuery(fetch)
     with pytest.raises(BackendError, match="away"):
         query.ask([JobIds("a"), JobIds("b")])
+
+
+DAMAGED = (
+    *("[]", "{", '{"layout": 5}', '{"layout": [["r", 99999999999]]}', "[" * 100_000),
+    *('{"layout": [["r", 1]], "created_at": "x"}', '{"layout": [["r", 1]], "chain": null}'),
+    *('{"layout": [["r", 1]], "results": 7}', None),
+)
+
+
+def test_a_damaged_folder_hides_no_other_job(cluster, queue):
+    good = submit(cluster, "exit 0")
+    cluster.wait(good, 50)
+    for number, content in enumerate(DAMAGED):
+        damaged = folder_of(cluster, f"damaged-bcdfghjkm{number}")
+        os.mkdir(damaged)
+        if content is None:
+            os.mkfifo(f"{damaged}/job.json")
+        else:
+            (Path(damaged) / "job.json").write_text(content)
+        assert cluster.describe(os.path.basename(damaged)) is None
+    assert [row.app_id for row in cluster.list()] == [good]

@@ -11,11 +11,12 @@ import pytest
 from tests import backends
 from tests.schedulers.hpc.conftest import LoginNode, forget_connections, use_config, wait_until
 from tests.schedulers.hpc.fake_cluster import FakeCluster
-from trainyard.errors import BackendError, ConfigError, UnreachableError
+from trainyard.errors import BackendError, ConfigError, StateStoreError, UnreachableError
 from trainyard.schedulers.hpc import ssh
 from trainyard.schedulers.hpc.commands import LocalCommands
 from trainyard.schedulers.hpc.ssh import SshCommands, commands_on
 from trainyard.schedulers.hpc.storage import LocalStorage, RemoteStorage, archive_of
+from trainyard.schedulers.hpc.submission import check_shared_folder
 from trainyard.schedulers.responses import LogQuery
 from trainyard.specs.app import AppDef, Role
 from trainyard.specs.status import AppState
@@ -301,3 +302,24 @@ def test_a_host_that_is_away_makes_a_job_unreachable_not_failed(remote, login_no
     assert "cannot reach login1" in found.msg
     login_node.start()
     assert remote.describe(app_id).state == AppState.SUCCEEDED
+
+
+def test_nothing_is_put_where_another_user_could_change_it(storage, tmp_path, monkeypatch):
+    shared = tmp_path / "a b"
+    (shared / "code").mkdir(parents=True)
+    ours, ((owner, mode), nothing) = storage.owners([str(shared / "code"), str(shared / "jobs")])
+    assert (owner, mode, nothing) == (ours, (shared / "code").stat().st_mode & 0o7777, None)
+    check_shared_folder(storage, str(shared))
+    (shared / "code").chmod(0o777)
+    with pytest.warns(UserWarning, match=f"everybody can write to {shared}/code"):
+        check_shared_folder(storage, str(shared))
+    monkeypatch.setattr(storage, "owners", lambda paths: (1000, [(1001, 0o755)] * len(paths)))
+    with pytest.raises(StateStoreError, match=f"cannot use {shared}: it belongs to another user"):
+        check_shared_folder(storage, str(shared))
+
+
+def test_folders_that_are_missing_above_are_private_too(storage, tmp_path):
+    assert storage.put_folder(str(tmp_path / "new" / "er" / "x"), {"f": (b"1", 0o600)})
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "new", tmp_path / "new" / "er")] == [
+        0o700
+    ] * 2

@@ -99,8 +99,8 @@ def test_a_published_answer() -> None:
     ("stat", "code", "said", "state", "words"),
     [
         ("PEND", "", "New job is waiting for scheduling;", AppState.PENDING, "New job is waiting"),
-        ("PSUSP", "", "", AppState.PENDING, "bresume"),
-        ("SSUSP", "", "", AppState.PENDING, "suspended by LSF"),
+        ("PSUSP", "", "", AppState.SUSPENDED, "bresume"),
+        ("SSUSP", "", "", AppState.SUSPENDED, "suspended by LSF"),
         ("RUN", "", "", AppState.RUNNING, ""),
         ("UNKWN", "", "", AppState.UNREACHABLE, "lost contact"),
         ("ZOMBI", "", "", AppState.UNKNOWN, "may still run"),

@@ -148,13 +148,16 @@ def test_a_job_waits_for_others(jobs):
 def test_a_command_runs_beside_a_replica(jobs, slurm):
     app_id = jobs.submit(role("echo up; sleep 300", num_replicas=2))
     array = jobs.submit(role("echo up; sleep 300", num_replicas=2), array=True)
+    two_each = jobs.submit(role("echo up; sleep 300", num_replicas=4), replicas_per_node=2)
+    other = role("sleep 300", "other", resource=TWO_CPUS)
+    shapes = jobs.submit(other, role("echo up; sleep 300", num_replicas=2))
     program = (
         "import sys; from trainyard.schedulers.slurm.scheduler import create_scheduler\n"
         "s = create_scheduler('test'); sys.exit(s.execute(sys.argv[1], 'r', 1, sys.argv[2:], tty=False))"
     )
-    for job in (app_id, array):
+    for job in (app_id, array, two_each, shapes):
         jobs.wait_for_line(job, "up", k=1)
-        host = jobs.scheduler.describe(job).roles_statuses[0].replicas[1].hostname
+        host = jobs.scheduler.describe(job).roles_statuses[-1].replicas[1].hostname
         command = [sys.executable, "-c", program, job, "sh", "-c", "hostname; echo oops >&2; exit 7"]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
         # srun by itself would complain about the exit code
@@ -259,7 +262,7 @@ def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch
 def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
     script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $TRAINYARD_REPLICA.$i; done"
     tiny = Resource(cpu=1, gpu=0, memMB=8)
-    app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, array_throttle=12)
+    app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, max_running=12)
     replicas = [("r", k) for k in range(200)]
     lines: dict[int, list[str]] = {k: [] for _, k in replicas}
     for block in jobs.scheduler.log_blocks(app_id, replicas, LogQuery(should_tail=True)):

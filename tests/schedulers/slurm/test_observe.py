@@ -37,7 +37,7 @@ def test_the_queue_of_22_05(entries):
     jobs = by_name(entries)
     gang = jobs["one-b2b2b2b2b2"]
     assert (gang.native_id, gang.state, gang.hosts) == ("41", AppState.RUNNING, ["n1", "n2"])
-    assert gang.places == {0: ("41", "n1"), 1: ("41", "n2")}
+    assert gang.places == {0: observe.StepPlace("41", "n1"), 1: observe.StepPlace("41", "n2")}
     assert (gang.submitted_at, gang.started_at, gang.ended_at) == (1795362642, 1795362643, None)
     array = jobs["a|b, c"]
     assert (array.native_id, array.state) == ("42", AppState.RUNNING)
@@ -46,11 +46,11 @@ def test_the_queue_of_22_05(entries):
         1: "RUNNING",
         **dict.fromkeys((2, 3, 4, 5), "PENDING"),
     }
-    assert array.places[1] == ("51", "n3")
+    assert array.places[1] == observe.StepPlace("51", "n3")
     assert "throttle" in array.replicas[3].reason
     het = jobs["het"]
     assert (het.native_id, het.hosts) == ("47", ["n1", "n2"])
-    assert het.places[1] == ("48", "n2")
+    assert het.places[1] == observe.StepPlace("47", "n2", 1)  # srun knows the components by the leader's id
     assert jobs["failed"].state == jobs["killed"].state == AppState.FAILED
     assert jobs["gone"].state == AppState.CANCELLED
     assert jobs["never"].reason.startswith("cannot start: PartitionNodeLimit")
@@ -67,7 +67,7 @@ def test_the_queue_of_24_05():
         **dict.fromkeys((2, 3, 4, 5), "PENDING"),
     }
     assert (jobs["killed"].exit_code, jobs["killed"].ended_at) == (137, 1795362644)
-    assert jobs["het"].places == {0: ("47", "n1"), 1: ("48", "n2")}
+    assert jobs["het"].places == {0: observe.StepPlace("47", "n1", 0), 1: observe.StepPlace("47", "n2", 1)}
 
 
 def test_the_queue_of_26_05():

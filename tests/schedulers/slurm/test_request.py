@@ -1,6 +1,7 @@
 """Scripts for Slurm, compared with golden files; what is refused before anything is submitted."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ JOBS = {
         role("trainer", num_replicas=2, gpu=8), role("reader", cpu=1), qos="high"
     ),
     "array": lambda: script(
-        role(num_replicas=50, max_retries=1), array=True, array_throttle=8, grace_period=120
+        role(num_replicas=50, max_retries=1), array=True, max_running=8, grace_period=120
     ),
     "packed": lambda: script(role(num_replicas=8, gpu=1, mem=1000), replicas_per_node=4, gpu_type="h100"),
     "everything": lambda: script(
@@ -163,15 +164,35 @@ def test_an_option_of_the_user_replaces_ours():
         ([role()], {"container": "podman"}, "one of pyxis"),
         ([role()], {"sbatch_args": ["nice"]}, "not an option"),
         ([role()], {"sbatch_args": ["--job-name=x"]}, "is set by trainyard"),
-        ([role()], {"array_throttle": 3}, "is for array=True"),
+        ([role()], {"max_running": 3}, "set array=True"),
         ([role()], {"gpu_flag": "gpus"}, "gpus-per-node or gres"),
         ([role()], {"replicas_per_node": 0}, "at least 1"),
         ([role()], {"comment": "a\nb"}, "line break"),
+        ([role()], {"switches": "1\n#SBATCH --exclusive"}, "switches has a line break"),
+        ([role("-")], {}, "cannot be named '-'"),
+        ([role("a\nb")], {}, "cannot be named"),
+        ([role(f"r{i}", cpu=1 + i % 2) for i in range(129)], {}, "at most 128 components"),
     ],
 )
 def test_what_cannot_run_is_refused_before(roles, cfg, words):
     with pytest.raises(ConfigError, match=words):
         script(*roles, **cfg)
+
+
+def test_a_thousand_roles_fit_into_one_script(tmp_path):
+    info = dryrun(*[role(f"r{i}") for i in range(600)], shared_dir=str(tmp_path))
+    folder = Path(info.request.folder)
+    folder.mkdir(parents=True)
+    (folder / "script").write_text(info.request.script)
+    (folder / "run.sh").write_text('[ "$1 $2" = "job --" ] && shift 2 && exec "$@"\n')
+    for name, text in {"srun": 'echo "$@" >>"$HERE/sruns"', "scontrol": "seq 600"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    env = {"PATH": path, "HERE": str(tmp_path), "SLURM_JOB_NODELIST": "n[1-600]"}
+    done = subprocess.run(["bash", folder / "script"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len((tmp_path / "sruns").read_text().splitlines()) == 600
 
 
 def test_what_has_no_effect_is_said():

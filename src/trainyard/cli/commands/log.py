@@ -9,7 +9,7 @@ import sys
 
 from trainyard.cli.console import note, wants_colour
 from trainyard.cli.parser import complete_with
-from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError, did_you_mean
+from trainyard.errors import EXIT_INTERRUPTED, EXIT_OK, BackendError, UsageError, did_you_mean
 from trainyard.specs.limits import MOST_LINES, MOST_REPLICAS, cut, whole_number
 
 TYPE_CHECKING = False
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainyard.cli.parser import Parser
+    from trainyard.runner import Runner
     from trainyard.schedulers.base import LogQuery
 
+
+#: How long `log -f --collapse` waits, in seconds, for the same line of other replicas.
+WINDOW = 1.0
 
 Wanted = tuple[str, "frozenset[int] | None"]
 
@@ -49,6 +53,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=("stdout", "stderr", "combined"),
         help="one output stream instead of the scheduler's default",
     )
+    parser.add_argument(
+        "--collapse",
+        action="store_true",
+        help="print a line that several replicas have once, as ROLE[0-63]",
+    )
+    parser.add_argument(
+        "--first-error",
+        "--first_error",
+        action="store_true",
+        help="only the lines around the first error of the replica that failed first",
+    )
     parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
     parser.add_argument(
         "--json", action="store_true", help="print every line as a JSON object: role, replica, line"
@@ -62,21 +77,27 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
 
 def run(args: Namespace) -> int:
     query = _query(args)
-    target, wanted = split_target(args.handle or "")
+    if args.collapse and (args.json or args.no_prefix):
+        raise UsageError("--collapse needs the names of replicas: leave out --json and --no-prefix")
+    target, wanted = split_target("-" if args.handle is None else args.handle)
     wanted += [parse_wanted(text) for text in args.replicas]
     if sys.stdout is None:
         return EXIT_OK
-    from trainyard.cli.logwriter import JsonLogWriter, LogWriter
+    from trainyard.cli.logwriter import CollapsingLogWriter, JsonLogWriter, LogWriter
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
         handle = runner.resolve_handle(target)
         chosen = select(runner.replicas(handle), wanted)
-        writer: JsonLogWriter | LogWriter = (
-            JsonLogWriter(sys.stdout.buffer)
-            if args.json
-            else LogWriter(sys.stdout.buffer, wants_colour(sys.stdout), not args.no_prefix)
-        )
+        if args.first_error:
+            return _print_first_error(runner, handle, chosen)
+        writer: CollapsingLogWriter | JsonLogWriter | LogWriter
+        if args.collapse:
+            writer = CollapsingLogWriter(sys.stdout.buffer, chosen, WINDOW if args.follow else None)
+        elif args.json:
+            writer = JsonLogWriter(sys.stdout.buffer)
+        else:
+            writer = LogWriter(sys.stdout.buffer, wants_colour(sys.stdout), not args.no_prefix)
         try:
             writer.write_all(runner.log_blocks(handle, chosen, query))
         except KeyboardInterrupt:
@@ -85,6 +106,27 @@ def run(args: Namespace) -> int:
             return EXIT_INTERRUPTED
         finally:
             writer.finish()
+    return EXIT_OK
+
+
+def _print_first_error(runner: Runner, handle: str, chosen: Sequence[tuple[str, int]]) -> int:
+    from trainyard.cli.console import out
+    from trainyard.cli.jobstatus import status_of
+    from trainyard.diagnosis.explanation import explain_failed
+    from trainyard.diagnosis.failures import first_failures
+    from trainyard.specs.status import RoleStatus
+    from trainyard.terminal import clean
+
+    status = status_of(runner, handle)
+    failed = [each for each in first_failures(status) if (each.role, each.id) in chosen]
+    if not failed:
+        raise UsageError(f"no replica of {handle} has failed", hint="`trainyard status` shows their states.")
+    status.roles = [RoleStatus(failed[0].role, failed)]
+    failure = explain_failed(runner, handle, status)
+    if failure.problem:
+        raise BackendError(f"the log of {handle} cannot be read: {failure.problem}")
+    for line in failure.log:
+        out(clean(f"{failure.place} {line}"))
     return EXIT_OK
 
 

@@ -81,6 +81,7 @@ class Commands(ABC):
         timeout: float = COMMAND_SECONDS,
         most: int = MOST_OUTPUT,
         hint: str = "",
+        finish: float = 0.0,
     ) -> Answer:
         """Run a program to its end.
 
@@ -90,13 +91,14 @@ class Commands(ABC):
             timeout: seconds after which it is killed.
             most: bytes of output that are kept.
             hint: what to do if the program is missing.
+            finish: how many seconds an interrupt leaves it to do what it is about, before it is killed.
 
         Raises:
             ConfigError: there is no such program.
             UnreachableError: it did not end in time, or the host cannot be reached.
         """
         self.prepare()
-        answer = self._run(list(command), stdin, timeout, most)
+        answer = self._run(list(command), stdin, timeout, most, finish)
         if answer.code == NOT_FOUND and _is_missing(answer):
             raise missing_program(command[0], self, hint)
         return answer
@@ -158,7 +160,9 @@ class Commands(ABC):
         except OSError as error:
             raise BackendError(f"cannot start {command[0]}: {error.strerror}") from error
 
-    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int) -> Answer:
+    def _run(
+        self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int, finish: float
+    ) -> Answer:
         try:
             process = subprocess.Popen(
                 self.argv(command),
@@ -180,7 +184,13 @@ class Commands(ABC):
                 hint="Nothing is known about the jobs now. Try again later.",
             ) from None
         except BaseException:
-            _end(process)
+            try:
+                if finish:
+                    process.communicate(timeout=finish)
+            except (subprocess.TimeoutExpired, OSError, ValueError):
+                pass
+            finally:
+                _end(process)
             raise
         return Answer(command, process.returncode, out[:most], err.decode("utf-8", "replace"))
 

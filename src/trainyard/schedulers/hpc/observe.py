@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: A job may be missing in the queue for so long after its submission: accounting lags.
 LAG_SECONDS = 60.0
+#: A submission that got no answer may reach the queue so much later.
+FORGOTTEN_SECONDS = 600.0
 
 
 def describe(
@@ -36,6 +38,8 @@ def describe(
         return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
     if job is None and not problem and all(_is_forgotten(item, app_id) for item in native):
         return None  # it never was, or its folder has been deleted; the accounting never forgets
+    if job is not None and not problem and not native and _never_was(job, now):
+        return None
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
     errors = [r for role in roles for r in role.replicas if r.structured_error_msg != NONE]
@@ -57,6 +61,17 @@ def _is_forgotten(item: NativeJob, app_id: str) -> bool:
     return is_terminal(item.state) and item.app_id == app_id
 
 
+def _never_was(job: SharedJob, now: float) -> bool:
+    """Tell whether a submission failed without an answer: the queue has never had the job.
+
+    The queue, which answers now, does not list its name. If it had been there and gone, it would have an id,
+    or records of a start.
+    """
+    created = float(job.document.get("created_at", now))
+    has_left_something = job.native_ids or job.replicas or job.submission is not None or job.cancelled_by
+    return not has_left_something and now - created > FORGOTTEN_SECONDS
+
+
 def job_state(
     native: Sequence[NativeJob], job: SharedJob | None, problem: str, now: float
 ) -> tuple[AppState, str]:
@@ -75,6 +90,8 @@ def job_state(
     if ended is not None:
         return ended
     assert job is not None
+    if _was_stopped(job):
+        return AppState.CANCELLED, "it was stopped, and the queue does not list it any more"
     created = float(job.document.get("created_at", now))
     if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
         return AppState.SUBMITTED, ""
@@ -92,8 +109,17 @@ def _native_end(
     if job is not None and job.chain > 1 and ended is not None and ended[0] == AppState.SUCCEEDED:
         return ended
     last = worst[-1]
+    if last.is_lost and ended is not None:
+        return ended
     by_limit = ended[1] if ended is not None and ended[0] == last.state else ""
     return last.state, last.reason or by_limit
+
+
+def _was_stopped(job: SharedJob) -> bool:
+    """Tell whether all that a job has started was asked to stop, and did."""
+    final = [job.submission] if job.submission is not None else list(job.replicas.values())
+    enough = job.submission is not None or len(final) == sum(count for _, count in job.layout)
+    return enough and all(record.why == "stopped" and _is_final(record, job) for record in final)
 
 
 def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
@@ -130,6 +156,11 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
     hosts = native.hosts if native is not None else []
     if len(hosts) != sum(count for _, count in layout):
         hosts = []  # which of them runs which replica is not known
+    records = job.replicas.values() if job is not None else ()
+    # so those that were stopped, or never started, did not fail
+    was_stopped = state == AppState.CANCELLED or any(item.code and item.why == "ended" for item in records)
+    # replicas that belong together wait together for the queue to start them again; an array's do not
+    starts_again = state == AppState.PENDING and native is not None and not native.replicas
     roles = []
     number = 0
     for role, count in layout:
@@ -137,7 +168,8 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
         for k in range(count):
             said = native.replicas.get(number) if native is not None else None
             record = job.replicas.get((role, k)) if job is not None else None
-            status = _replica(role, k, record, said, state, hosts[number] if hosts else "")
+            host = hosts[number] if hosts else ""
+            status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
             if job is not None and status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
             replicas.append(status)
@@ -147,7 +179,14 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
 
 
 def _replica(
-    role: str, k: int, record: AttemptRecord | None, said: NativeReplica | None, state: AppState, host: str
+    role: str,
+    k: int,
+    record: AttemptRecord | None,
+    said: NativeReplica | None,
+    state: AppState,
+    host: str,
+    was_stopped: bool,
+    starts_again: bool,
 ) -> ReplicaStatus:
     status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
     if said is not None:
@@ -160,8 +199,13 @@ def _replica(
         if record.code is not None:
             status.exit_code = record.code
             status.state = AppState.SUCCEEDED if record.code == 0 else AppState.FAILED
+            if record.code != 0 and record.why == "stopped" and was_stopped:
+                status.state = AppState.CANCELLED
             status.reason = reason_of_exit(record) or status.reason
-        else:
+            is_over = record.code == 0 or record.why == "ended"
+            if starts_again or (state == AppState.RUNNING and not is_over):
+                status.state = AppState.PENDING
+        elif not starts_again:
             status.state = AppState.RUNNING
     if said is not None and said.state is not None and (record is None or record.code is None):
         status.state = said.state
@@ -169,8 +213,10 @@ def _replica(
         status.state = state  # it left no exit record: it was killed, or never started
         if record is not None and state != AppState.SUCCEEDED:
             status.reason = status.reason or "it was killed before it could say how it ended"
-    elif state == AppState.UNREACHABLE and not is_terminal(status.state):
-        status.state = AppState.UNREACHABLE
+        elif record is None and said is None and was_stopped:
+            status.state, status.reason = AppState.CANCELLED, "it had not started"
+    elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):
+        status.state = state
     return status
 
 
@@ -178,16 +224,14 @@ def reason_of_exit(record: AttemptRecord) -> str:
     """Return in words how a replica ended."""
     if record.code is None or record.code == 0:
         return "stopped at the time limit" if record.why == "time-limit" else ""
-    import signal
-
     text = f"exit code {record.code}"
     if record.reason:
         return record.reason
     if record.code > 128:
-        try:
-            text = f"signal {signal.Signals(record.code - 128).name}"
-        except ValueError:
-            pass
+        from trainyard.system.processes import signal_name
+
+        name = signal_name(record.code - 128)
+        text = f"signal {name}" if name.startswith("SIG") else text
     return {
         "time-limit": f"{text} after the warning of the time limit",
         "stopped": f"{text} after a stop",

@@ -29,7 +29,11 @@ from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob, Native
 from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
 from trainyard.schedulers.hpc.ssh import commands_on
 from trainyard.schedulers.hpc.storage import Storage, storage_of
+from trainyard.schedulers.ids import is_made_here
 from trainyard.specs.status import AppState, is_terminal
+
+#: How long an interrupt leaves a submission to end by itself: its job is only known, and cancelled, then.
+FINISH_SECONDS = 5.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +74,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     list_filters = frozenset({"states", "since", "all"})
     #: Which words of a native command mean that the queue does not answer; compiled with re.IGNORECASE.
     unreachable_words = r"connection refused|timed out|timeout"
+    #: Which of them mean that a submission has not even reached the queue.
+    unsent_words = r"connection refused|connect failure|unable to send message|cannot connect"
 
     # ---- hooks
 
@@ -106,7 +112,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
         """Return for each job that the queue or the accounting knows its submissions, the oldest first.
 
-        Ids that are not known are left out. A job without native ids is looked up by its name.
+        Ids that are not known are left out. A job without native ids is looked up by its name; `by_job` sorts
+        what was found.
 
         Raises:
             UnreachableError: the queue does not answer.
@@ -138,9 +145,52 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """
         raise ConfigError(f"{self.backend} cannot run a command in a job")
 
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals of the submit command: patterns of its words, with a hint each.
+
+        The first that fits is shown; they are compiled with re.IGNORECASE.
+        """
+        return ()
+
     def is_native_id(self, text: str) -> bool:
         """Tell whether a text could be a native id."""
         return text.isdecimal()
+
+    # ---- for the hooks
+
+    def host_of(self, native: NativeJob, number: int) -> str:
+        """Return the host that a replica runs on, for `enter_command`.
+
+        Raises:
+            ConfigError: the queue does not say.
+        """
+        replica = native.replicas.get(number)
+        host = replica.host if replica is not None else ""
+        host = host or (native.hosts[number] if number < len(native.hosts) else "")
+        if not host:
+            raise ConfigError(
+                f"{self.backend} does not say on which host replica {number} of {native.native_id} runs"
+            )
+        return host
+
+    def end_natively(self, commands: Commands, command: Sequence[str], over: str) -> None:
+        """Run the native command that ends submissions, for `cancel_natively`.
+
+        Args:
+            commands: where to run it.
+            command: it, with the ids.
+            over: matches lines that say that one has ended already, or is about to, which is no failure.
+
+        Raises:
+            BackendError: it was refused, in its own words.
+        """
+        import re
+
+        answer = commands.run(command)
+        lines = f"{answer.err}\n{answer.text}".splitlines()
+        refused = [line for line in lines if line.strip() and not re.search(over, line, re.IGNORECASE)]
+        if answer.code != 0 and refused:
+            raise self.refusal(commands, "cancel the job", "\n".join(refused))
 
     # ---- places
 
@@ -241,6 +291,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         assert self.opts_class is not None
         opts = self.opts_class(**cfg)
+        if opts.array and not self.capabilities.arrays:
+            raise ConfigError(f"array=True: {self.backend} has no array jobs", hint="Leave it out.")
         app_id = make_unique(app.name)
         plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
         info = AppDryRunInfo(plan.request(*self.make_script(plan, opts)), str)
@@ -280,10 +332,11 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
         """Copy the code to shared storage, once for all jobs with the same code."""
-        from trainyard.schedulers.hpc.submission import put_code
+        from trainyard.schedulers.hpc.submission import check_shared_folder, put_code
         from trainyard.workspace.directory_shipment import DirectoryShipment
 
         request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        check_shared_folder(self.storage(request.host), request.shared_dir)
         super().ship(info, progress)
         if isinstance(info.shipment, DirectoryShipment):
             shipment = info.shipment
@@ -306,6 +359,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         request = dryrun_info.request
         commands, storage = self.commands(request.host), self.storage(request.host)
         request = request.at_home(storage.home())
+        if dryrun_info.shipment is None:  # or else it was checked before the code went there
+            submission.check_shared_folder(storage, request.shared_dir)
         if any(submission.TOOLKIT in text for text in request.roles.values()):
             request = request.moved(submission.TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
         submission.put_job(storage, request, {"session": self.session_name})
@@ -314,8 +369,12 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             waits = self.dependency_options([previous], any_end=True) if previous else request.dependencies
             return self.submit_natively(commands, [*request.command, *waits], script)
 
+        def find() -> builtins.list[str]:
+            found = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
+            return [item.native_id for item in found if not is_terminal(item.state)]
+
         native = submission.submit_links(
-            storage, request, submit, lambda ids: self.cancel_natively(commands, ids)
+            storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find
         )
         dryrun_info.request = request
         dryrun_info.record["native_id"] = str(Place(request.host, request.shared_dir, native))
@@ -323,9 +382,20 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
         """Send a script to the queue; returns the native id."""
-        answer = commands.run(command, stdin=script.encode("utf-8", "surrogateescape"))
+        text = script.encode("utf-8", "surrogateescape")
+        answer = commands.run(command, stdin=text, finish=FINISH_SECONDS)
         if answer.code != 0:
-            raise self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            import re
+
+            from trainyard.schedulers.hpc.submission import NotSentError
+
+            error = self.refusal(commands, "submit the job", answer.words, self.hint_for(answer.words))
+            if isinstance(error, UnreachableError):
+                was_sent = re.search("timed out", answer.words, re.IGNORECASE)
+                if not was_sent and re.search(self.unsent_words, answer.words, re.IGNORECASE):
+                    raise NotSentError(error.message, hint="Nothing was submitted. Try again later.")
+                error.hint = "It may have been submitted; `trainyard list` shows it then."
+            raise error
         try:
             return self.parse_submitted(answer.text)
         except ValueError:
@@ -336,7 +406,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def hint_for(self, words: str) -> str:
         """Return what to do about a refusal of the queue; "" if nothing is known."""
-        return ""
+        import re
+
+        return next((hint for pattern, hint in self.hints() if re.search(pattern, words, re.IGNORECASE)), "")
 
     # ---- observing
 
@@ -416,9 +488,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         by_native_id = {native_id: app_id for app_id, job in jobs.items() for native_id in job.native_ids}
         submissions: dict[str, builtins.list[NativeJob]] = {}
         for item in native:
-            app_id = by_native_id.get(item.native_id) or item.app_id
-            if app_id not in jobs and is_terminal(item.state) and not cfg.get("all"):
-                continue  # its folder is gone: it was deleted
+            is_ours = is_made_here(item.app_id) and not is_terminal(item.state)
+            # what has ended and has no folder any more was deleted
+            app_id = by_native_id.get(item.native_id) or (item.app_id if is_ours else "")
             if app_id or cfg.get("all"):
                 submissions.setdefault(app_id or item.native_id, []).append(item)
         rows = []
@@ -619,12 +691,8 @@ class Look:
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
     """Return a replica's index in the whole job."""
-    number = 0
-    for role, count in layout:
-        if role == role_name and 0 <= k < count:
-            return number + k
-        number += count
-    known = ", ".join(
-        f"{role}/0" if count == 1 else f"{role}/0 to {role}/{count - 1}" for role, count in layout
-    )
-    raise ConfigError(f"the job {app_id} has no replica {role_name}/{k}", hint=f"It has {known}.")
+    from trainyard.schedulers.lines import check_replicas
+
+    known = [(role, index) for role, count in layout for index in range(count)]
+    check_replicas(app_id, [(role_name, k)], known)
+    return known.index((role_name, k))

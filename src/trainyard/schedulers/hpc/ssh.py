@@ -76,8 +76,10 @@ class SshCommands(Commands):
         )  # fmt: skip
         self._is_connected = False
 
-    def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int) -> Answer:
-        answer = super()._run(command, stdin, timeout, most)
+    def _run(
+        self, command: list[str], stdin: bytes | IO[bytes], timeout: float, most: int, finish: float
+    ) -> Answer:
+        answer = super()._run(command, stdin, timeout, most, finish)
         if answer.code == SSH_FAILED:
             self._is_connected = False
             raise self._unreachable(answer.err)

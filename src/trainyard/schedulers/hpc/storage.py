@@ -9,11 +9,13 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+import stat
 import tarfile
 from abc import ABC, abstractmethod
 
 from trainyard.errors import BackendError, StateStoreError, UnreachableError
 from trainyard.paths import remove_tree
+from trainyard.regular_files import LARGEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+STORAGE_HINT = "Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR."
 #: Copying code may take long.
 COPY_SECONDS = 3600.0
 #: Arguments of one remote command: far below the 128 KiB that one argument may have.
@@ -60,6 +63,10 @@ class Storage(ABC):
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Tell whether there is something."""
+
+    @abstractmethod
+    def owners(self, paths: Sequence[str]) -> tuple[int, list[tuple[int, int] | None]]:
+        """Return our user id, and owner and mode of each path; None for each that does not exist."""
 
     @abstractmethod
     def put_folder(
@@ -117,7 +124,7 @@ class LocalStorage(Storage):
         found = []
         for path, offset, count in ranges:
             try:
-                with open(path, "rb") as file:  # opening asks an NFS server for the present size
+                with _opened(path) as file:  # opening asks an NFS server for the present size
                     file.seek(offset)
                     found.append(file.read(count))
             except FileNotFoundError:
@@ -133,7 +140,7 @@ class LocalStorage(Storage):
             for name in self.names(folder):
                 path = os.path.join(folder, name)
                 try:
-                    with open(path, "rb") as file:
+                    with _opened(path) as file:
                         found[path] = os.fstat(file.fileno()).st_size
                 except OSError:
                     continue
@@ -161,6 +168,17 @@ class LocalStorage(Storage):
     def exists(self, path: str) -> bool:
         """Tell whether there is something."""
         return os.path.lexists(path)
+
+    def owners(self, paths: Sequence[str]) -> tuple[int, list[tuple[int, int] | None]]:
+        """Return our user id, and owner and mode of each path."""
+        found: list[tuple[int, int] | None] = []
+        for path in paths:
+            try:
+                info = os.stat(path)
+                found.append((info.st_uid, stat.S_IMODE(info.st_mode)))
+            except OSError:
+                found.append(None)
+        return os.getuid(), found
 
     def put_folder(
         self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
@@ -194,7 +212,7 @@ class LocalStorage(Storage):
         if os.path.lexists(folder):
             return False
         try:
-            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+            make_private_folder(os.path.dirname(folder))
             partial = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(folder))
             try:
                 fill(partial)
@@ -342,6 +360,13 @@ class RemoteStorage(Storage):
         """Tell whether there is something."""
         return self._shell('[ -e "$1" ] && echo yes; :', [path]).strip() == b"yes"
 
+    def owners(self, paths: Sequence[str]) -> tuple[int, list[tuple[int, int] | None]]:
+        """Return our user id, and owner and mode of each path."""
+        script = 'id -u; for f; do stat -L -c "%u %a" -- "$f" 2>/dev/null || echo -; done'
+        ours, *lines = self._shell(script, list(paths)).decode().splitlines()
+        found = [line.split() for line in lines]
+        return int(ours), [(int(words[0]), int(words[1], 8)) if len(words) == 2 else None for words in found]
+
     def put_folder(
         self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
     ) -> bool:
@@ -410,9 +435,48 @@ class RemoteStorage(Storage):
         if answer.code != 0:
             raise StateStoreError(
                 f"cannot use the shared storage {self._commands.where}: {answer.words}",
-                hint="Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR.",
+                hint=STORAGE_HINT,
             )
         return answer.out
+
+
+def make_private_folder(folder: str) -> None:
+    """Make a folder of this machine with all above it that are missing, each for its user alone."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+
+def check_owners(storage: Storage, folders: Sequence[str]) -> None:
+    """Check that nobody else can put there what our jobs run, as far as the folders exist.
+
+    Raises:
+        StateStoreError: one belongs to another user.
+    """
+    import warnings
+
+    ours, found = storage.owners(folders)
+    for path, seen in zip(folders, found, strict=True):
+        if seen is None:
+            continue
+        owner, mode = seen
+        if owner not in (ours, 0):
+            raise StateStoreError(
+                f"cannot use {path}: it belongs to another user, who could change what your jobs run",
+                hint="Choose a folder of yours: -cfg shared_dir=DIR.",
+            )
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            warnings.warn(
+                f"everybody can write to {path}, and so change what your jobs run: chmod o-w {path}",
+                stacklevel=2,
+            )
 
 
 def storage_of(commands: Commands) -> Storage:
@@ -468,11 +532,20 @@ def _framed(data: bytes, count: int) -> list[bytes]:
     return found
 
 
+def _opened(path: str) -> IO[bytes]:
+    """Open a regular file; a FIFO, which would keep us waiting, counts as missing, like a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return open(descriptor, "rb")
+
+
 def _read(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        with _opened(path) as file:
+            return file.read(LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _failure("read", path, error) from error
@@ -481,5 +554,5 @@ def _read(path: str) -> bytes | None:
 def _failure(attempt: str, path: str, error: OSError) -> BackendError:
     return StateStoreError(
         f"cannot {attempt} {path}: {error.strerror or error}",
-        hint="Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR.",
+        hint=STORAGE_HINT,
     )

@@ -8,6 +8,7 @@ import time
 
 from trainyard.errors import BackendError, StateStoreError, UnreachableError
 from trainyard.schedulers.hpc.request import LINK, document_of, files_of
+from trainyard.schedulers.hpc.storage import STORAGE_HINT, check_owners, make_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
 TOOLKIT = "@{toolkit}@"
 
 
+class NotSentError(UnreachableError):
+    """The queue cannot be reached, so it has not got a submission."""
+
+
+def check_shared_folder(storage: Storage, shared: str) -> None:
+    """Check that what is there already belongs to us: nobody else may change what jobs run.
+
+    Raises:
+        StateStoreError: it belongs to another user.
+    """
+    check_owners(storage, [shared, *(posixpath.join(shared, part) for part in ("jobs", "code", "toolkit"))])
+
+
 def put_code(storage: Storage, store: Store, manifest: Manifest, shared: str, *, is_remote: bool) -> str:
     """Copy a workspace to the shared storage, unless it is there; returns its folder.
 
@@ -33,7 +47,13 @@ def put_code(storage: Storage, store: Store, manifest: Manifest, shared: str, *,
     if not is_remote:
         from trainyard.workspace.directory_shipment import shared_copy
 
-        return shared_copy(store, manifest, parent)
+        try:
+            make_private_folder(parent)
+            return shared_copy(store, manifest, parent)
+        except OSError as error:
+            raise StateStoreError(f"cannot make {parent}: {error.strerror}", hint=STORAGE_HINT) from error
+        except StateStoreError as error:
+            raise StateStoreError(error.message, hint=STORAGE_HINT) from error
     folder = posixpath.join(parent, manifest.fingerprint[:32])
     if not storage.exists(folder):
         with workspace_archive(store, manifest) as archive:
@@ -96,6 +116,7 @@ def submit_links(
     request: HpcRequest,
     submit: Callable[[str, int, str], str],
     cancel: Callable[[Sequence[str]], object],
+    find: Callable[[], Sequence[str]],
 ) -> list[str]:
     """Submit the script once, or several times for a chain; returns the native ids.
 
@@ -105,9 +126,11 @@ def submit_links(
         submit: submits a script, given its number in the chain and the native id of the one before ("" for
             the first); returns the native id.
         cancel: cancels submissions.
+        find: asks the queue for submissions of the job that have not ended.
 
     Raises:
         TrainyardError: one was refused; the others have been cancelled, and the folder is gone.
+        KeyboardInterrupt: likewise. If the queue does not answer, the folder stays, and the job can be found.
     """
     native: list[str] = []
     try:
@@ -115,10 +138,12 @@ def submit_links(
             script = request.script.replace(LINK, str(link))
             native.append(submit(script, link, native[-1] if native else ""))
             storage.write(posixpath.join(request.folder, "native"), ("\n".join(native) + "\n").encode())
-    except UnreachableError:
-        raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, UnreachableError) and not isinstance(error, NotSentError):
+            raise  # it may have been submitted: the folder stays, and `describe` looks it up by its name
         try:
+            if not isinstance(error, Exception):  # interrupted: the queue may have taken one more
+                native += [each for each in find() if each not in native]
             if native:
                 cancel(native)
             storage.remove([request.folder])

@@ -10,9 +10,11 @@ begins again with a list when the server no longer knows that place, 410 Gone
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +28,9 @@ FIRST_DELAY, LONGEST_DELAY = 0.25, 4.0
 WATCH_SECONDS = 240
 PAGE_SIZE = 500
 
+#: The reason of an error that is the same however often it is tried.
+_CERTIFICATE = "certificate"
+
 _HINTS = (
     ("exceeded quota", "The namespace's quota is used up: wait, ask for less, or use another namespace."),
     (
@@ -36,7 +41,7 @@ _HINTS = (
         "violates PodSecurity",
         "The namespace does not allow such pods: leave out privileged, devices or bind mounts.",
     ),
-    ("serviceaccount", "Name an existing one: -cfg service_account=NAME."),
+    ("looking up service account", "Name an existing one: -cfg service_account=NAME."),
     ("no PriorityClass", "`kubectl get priorityclasses` lists them."),
     (
         "unknown field",
@@ -75,12 +80,17 @@ class ApiServer:
         self._where = (context, kubeconfig)
         self._lock = threading.Lock()
         self._connection: Any = None
+        #: Those whose certificates have ended; somebody may still read from them.
+        self._former: list[Any] = []
         self._groups: dict[str, list[str]] | None = None
 
     @property
     def connection(self) -> Any:
         """The client, made when it is first needed."""
         with self._lock:
+            if self._connection is not None and self._connection.is_outdated:
+                self._former.append(self._connection)
+                self._connection = None
             if self._connection is None:
                 from trainyard.schedulers.kubernetes.kubeconfig import connect
 
@@ -97,8 +107,9 @@ class ApiServer:
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
+            connections = [*self._former, *([self._connection] if self._connection is not None else [])]
+            self._former, self._connection = [], None
+        for connection in connections:
             connection.client.close()
 
     # ---- requests
@@ -127,7 +138,9 @@ class ApiServer:
                     raise
 
     def _send(self, method: str, path: str, body: Any, content_type: str, params: dict[str, Any]) -> Any:
+        connection = self.connection
         import httpx2
+        from lightkube.core.exceptions import ConfigError as LightkubeError
 
         headers = {"Accept": "application/json"}
         content = None
@@ -135,11 +148,15 @@ class ApiServer:
             content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
             headers["Content-Type"] = content_type
         try:
-            response = self.connection.client.request(
+            response = connection.client.request(
                 method, path, params=_params(params), content=content, headers=headers
             )
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise self.translated(error) from None
+        except LightkubeError as error:
+            raise _lost_token(error) from None
+        if method != "GET":
+            _pass_on(response.headers.get_list("Warning"))
         if response.status_code >= 400:
             raise self.refusal(response.status_code, response.content, response.headers)
         try:
@@ -208,6 +225,14 @@ class ApiServer:
             if error.status != 404:
                 raise
 
+    def describe_version(self) -> str:
+        """Return the cluster's address and version, for messages."""
+        try:
+            version = self.get("/version", attempts=1).get("gitVersion", "of an unknown version")
+        except TrainyardError:
+            version = "of an unknown version"
+        return f"{self.connection.server} (Kubernetes {version})"
+
     def groups(self) -> dict[str, list[str]]:
         """Return the served versions of each API group, the preferred one first."""
         if self._groups is None:
@@ -239,10 +264,11 @@ class ApiServer:
         Raises:
             KubernetesError: it was refused, the server could not be reached, or the connection broke.
         """
+        client = self.connection.client
         import httpx2
+        from lightkube.core.exceptions import ConfigError as LightkubeError
 
         timeout = httpx2.Timeout(TIMEOUT, connect=10.0, read=silence)
-        client = self.connection.client
         try:
             with client.stream("GET", path, params=_params(params), timeout=timeout) as response:
                 if response.status_code >= 400:
@@ -250,6 +276,8 @@ class ApiServer:
                 yield response
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise self.translated(error) from None
+        except LightkubeError as error:
+            raise _lost_token(error) from None
 
     def websocket(self, path: str, protocols: list[str], params: list[tuple[str, str]]) -> Any:
         """Return a context manager that opens a WebSocket."""
@@ -266,11 +294,15 @@ class ApiServer:
         hint = (
             "Is the cluster up, and reachable from here (VPN)? `kubectl cluster-info` asks the same server."
         )
-        if "CERTIFICATE_VERIFY_FAILED" in said or "certificate" in said.lower():
+        reason = ""
+        if "certificate" in said.lower():
+            reason = _CERTIFICATE
             hint = "The kubeconfig may be outdated or for another cluster: fetch it again from where it came."
         what = "does not answer" if "imeout" in type(error).__name__ else "cannot be reached"
         return KubernetesError(
-            f"the API server {connection.server} (context {connection.context}) {what}: {said}", hint=hint
+            f"the API server {connection.server} (context {connection.context}) {what}: {said}",
+            hint=hint,
+            reason=reason,
         )
 
     def refusal(self, status: int, content: bytes, headers: Mapping[str, str]) -> KubernetesError:
@@ -307,12 +339,44 @@ class ApiServer:
         )
 
 
+def _lost_token(error: Exception) -> AccessError:
+    """Return what it means that the file of a token cannot be read; it is read again when it was refused."""
+    return AccessError(
+        f"the credentials of the cluster cannot be read: {error}",
+        hint="Log in again with the tool that made the kubeconfig.",
+    )
+
+
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+
+
+def _pass_on(headers: Iterable[str]) -> None:
+    """Show the API server's warnings, such as those of Pod Security and of deprecated fields.
+
+    https://kubernetes.io/blog/2020/09/03/warnings/
+    """
+    for header in headers:
+        for text in _WARNING.findall(header):
+            said = re.sub(r"\\(.)", r"\1", text)
+            warnings.warn(f"the API server warns: {said}", RuntimeWarning, stacklevel=5)
+
+
 def _params(params: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in params.items() if value is not None}
 
 
 def _may_repeat(error: KubernetesError) -> bool:
-    return error.status in (0, 429, 500, 502, 503, 504)
+    return error.status in (0, 429, 500, 502, 503, 504) and error.reason != _CERTIFICATE
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    r"""Cut a stream at ``\n`` alone: texts in objects may hold what else `str.splitlines` cuts at."""
+    pending = b""
+    for chunk in chunks:
+        *lines, pending = (pending + chunk).split(b"\n")
+        yield from lines
+    if pending:
+        yield pending
 
 
 class Watch:
@@ -399,7 +463,7 @@ class Watch:
         with self._server.stream(self._path, silence=self._seconds + 30, **params) as response:
             self._response = response
             try:
-                for line in response.iter_lines():
+                for line in _lines(response.iter_bytes()):
                     if self._stop.is_set():
                         return
                     try:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Generator
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from trainyard.errors import AccessError, ConfigError, did_you_mean
 
@@ -36,6 +37,13 @@ class ClusterConnection(NamedTuple):
     client: Any  # httpx2.Client
     server: str
     context: str
+    #: When its client certificate ends, which a credential plug-in gave, in seconds since the epoch.
+    ends: float | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another one should be made: its client certificate ends."""
+        return self.ends is not None and time.time() > self.ends - _EARLY
 
 
 def connect(context: str, kubeconfig: str, timeout: float) -> ClusterConnection:
@@ -54,23 +62,55 @@ def connect(context: str, kubeconfig: str, timeout: float) -> ClusterConnection:
     from lightkube.config.client_adapter import ConnectionParams
     from lightkube.core.exceptions import ConfigError as LightkubeError
 
-    config, plugin, proxy = _load(context, kubeconfig)
+    found = _load(context, kubeconfig)
+    config, plugin = found.config, found.plugin
     try:
         patience = httpx2.Timeout(timeout, connect=10.0)
-        params = ConnectionParams(timeout=patience, proxy=proxy or None).httpx_params(config)
+        proxy = str(found.cluster.get("proxy-url") or "") or None
+        params = ConnectionParams(timeout=patience, proxy=proxy).httpx_params(config)
     except (LightkubeError, OSError, ValueError) as error:
         raise ConfigError(f"the kubeconfig's context {config.context_name} cannot be used: {error}") from None
     if plugin is not None:
         params["auth"] = _auth(plugin)
+    server_name = found.cluster.get("tls-server-name")
+    if server_name:
+
+        def expect(request: Any) -> None:
+            request.extensions["sni_hostname"] = str(server_name)
+
+        params["event_hooks"] = {"request": [expect]}
     # each log that is followed is a connection
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-    return ClusterConnection(
-        httpx2.Client(**params, limits=limits), config.cluster.server, config.context_name
-    )
+    client = httpx2.Client(**params, limits=limits, headers=_impersonation(found.user))
+    ends = plugin.certificate_ends if plugin is not None else None
+    return ClusterConnection(client, config.cluster.server, config.context_name, ends)
 
 
-def _load(context: str, kubeconfig: str) -> tuple[Any, CredentialPlugin | None, str]:
-    """Return lightkube's configuration of a context, its credential plug-in, and its proxy."""
+def _impersonation(user: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the headers by which a user acts as another one (``as`` of a kubeconfig).
+
+    https://kubernetes.io/docs/reference/access-authn-authz/user-impersonation/
+    """
+    found = [("Impersonate-User", str(user["as"]))] if user.get("as") else []
+    if user.get("as-uid"):
+        found.append(("Impersonate-Uid", str(user["as-uid"])))
+    found += [("Impersonate-Group", str(group)) for group in user.get("as-groups") or []]
+    for key, values in (user.get("as-user-extra") or {}).items():
+        found += [(f"Impersonate-Extra-{quote(str(key), safe='')}", str(value)) for value in values]
+    return found
+
+
+class _Loaded(NamedTuple):
+    """A context of a kubeconfig: lightkube's view of it, its credential plug-in, cluster and user."""
+
+    config: Any
+    plugin: CredentialPlugin | None
+    cluster: dict[str, Any]
+    user: dict[str, Any]
+
+
+def _load(context: str, kubeconfig: str) -> _Loaded:
+    """Read a context, and start its credential plug-in."""
     from lightkube.config.kubeconfig import KubeConfig
     from lightkube.core.exceptions import ConfigError as LightkubeError
 
@@ -79,7 +119,7 @@ def _load(context: str, kubeconfig: str) -> tuple[Any, CredentialPlugin | None, 
         if context:
             raise ConfigError(f"there is no kubeconfig, so there is no context {context!r}", hint=_NO_FILE)
         try:
-            return KubeConfig.from_service_account().get(), None, ""
+            return _Loaded(KubeConfig.from_service_account().get(), None, {}, {})
         except (LightkubeError, KeyError):
             raise ConfigError("there is no kubeconfig", hint=_NO_FILE) from None
     merged = _merged([_read(path) for path in paths])
@@ -102,15 +142,15 @@ def _load(context: str, kubeconfig: str) -> tuple[Any, CredentialPlugin | None, 
     if not contexts[name].get("cluster"):
         raise ConfigError(f"the context {name!r} of {shown} names no cluster")
     user = _user(merged, contexts[name])
+    clusters = {each["name"]: each.get("cluster") or {} for each in merged["clusters"]}
+    cluster = clusters[contexts[name]["cluster"]]
     plugin = None
     if user.get("exec"):
-        plugin = CredentialPlugin(user["exec"], os.path.dirname(paths[0]))
+        plugin = CredentialPlugin(user["exec"], cluster)
         user.update(plugin.first())
         del user["exec"]
     try:
-        clusters = {each["name"]: each.get("cluster") or {} for each in merged["clusters"]}
-        proxy = str(clusters[contexts[name]["cluster"]].get("proxy-url") or "")
-        return KubeConfig.from_dict(merged).get(name), plugin, proxy
+        return _Loaded(KubeConfig.from_dict(merged).get(name), plugin, cluster, user)
     except (LightkubeError, KeyError, TypeError, ValueError) as error:  # msgspec's are ValueErrors
         raise ConfigError(f"{shown} cannot be read: {type(error).__name__}: {error}") from None
 
@@ -154,12 +194,16 @@ def _read(path: str) -> dict[str, Any]:
         raise ConfigError(f"the kubeconfig {path} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a kubeconfig")
+    folder = os.path.dirname(os.path.abspath(path))
     for section, key in (("clusters", "cluster"), ("users", "user")):
         for each in content.get(section) or []:
             body = each.get(key) or {}
             for name in _PATHS:
                 if body.get(name):
-                    body[name] = os.path.join(os.path.dirname(os.path.abspath(path)), body[name])
+                    body[name] = os.path.join(folder, body[name])
+            plugin = body.get("exec") or {}
+            if os.sep in str(plugin.get("command") or ""):  # otherwise it is sought in PATH
+                plugin["command"] = os.path.join(folder, plugin["command"])
     return content
 
 
@@ -178,18 +222,18 @@ class CredentialPlugin:
 
     Args:
         settings: what the kubeconfig says of it.
-        folder: directory that a relative command is in.
+        cluster: what the kubeconfig says of the cluster, for plug-ins that want to know.
     """
 
-    def __init__(self, settings: dict[str, Any], folder: str) -> None:
-        command = str(settings.get("command", ""))
-        if os.sep in command and not os.path.isabs(command):
-            command = os.path.join(folder, command)
+    def __init__(self, settings: dict[str, Any], cluster: dict[str, Any] | None = None) -> None:
         self._settings = settings
-        self._command = [command, *map(str, settings.get("args") or [])]
+        self._cluster = cluster or {}
+        self._command = [str(settings.get("command", "")), *map(str, settings.get("args") or [])]
         self._token = ""
         self._ends: float | None = None
         self._lock = threading.Lock()
+        #: When the client certificate ends that it gave; None without one, or if it does not say.
+        self.certificate_ends: float | None = None
 
     def first(self) -> dict[str, str]:
         """Run it, and return the client certificate that it may give, as a kubeconfig holds one."""
@@ -201,30 +245,59 @@ class CredentialPlugin:
         ):
             if status.get(given):
                 found[name] = base64.b64encode(status[given].encode()).decode()
+        if found:
+            self.certificate_ends = self._ends
         return found
 
     def token(self, refused: str = "") -> str:
         """Return a token that is valid now, "" without one; another one than ``refused`` if possible."""
         with self._lock:
-            if (refused and self._token == refused) or (self._ends and time.time() > self._ends - _EARLY):
+            ends = self._ends if self._token else None  # a certificate is the connection's
+            if (refused and self._token == refused) or (ends and time.time() > ends - _EARLY):
                 self._run()
             return self._token
 
+    def _info(self, interactive: bool) -> dict[str, Any]:
+        """Return what the plug-in is told in KUBERNETES_EXEC_INFO."""
+        spec: dict[str, Any] = {"interactive": interactive}
+        if self._settings.get("provideClusterInfo"):
+            known = self._cluster
+            wanted = (
+                "server",
+                "tls-server-name",
+                "insecure-skip-tls-verify",
+                "certificate-authority-data",
+                "proxy-url",
+            )
+            cluster = {name: known[name] for name in wanted if known.get(name)}
+            if "certificate-authority" in known and "certificate-authority-data" not in cluster:
+                with open(known["certificate-authority"], "rb") as file:
+                    cluster["certificate-authority-data"] = base64.b64encode(file.read()).decode()
+            for each in known.get("extensions") or []:
+                if each.get("name") == "client.authentication.k8s.io/exec":
+                    cluster["config"] = each.get("extension")
+            spec["cluster"] = cluster
+        version = self._settings.get("apiVersion", "client.authentication.k8s.io/v1")
+        return {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+
     def _run(self) -> dict[str, Any]:
         name = os.path.basename(self._command[0])
-        version = self._settings.get("apiVersion", "client.authentication.k8s.io/v1")
-        info = {
-            "apiVersion": version,
-            "kind": "ExecCredential",
-            "spec": {"interactive": sys.stdin is not None and sys.stdin.isatty()},
-        }
-        environ = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-        environ |= {each["name"]: str(each["value"]) for each in self._settings.get("env") or []}
+        mode = self._settings.get("interactiveMode") or "IfAvailable"
+        interactive = mode != "Never" and sys.stdin is not None and sys.stdin.isatty()
+        if mode == "Always" and not interactive:
+            raise AccessError(
+                f"the credential plug-in {name} asks questions, and there is no terminal",
+                hint="Log in on a terminal first, with the tool that made the kubeconfig.",
+            )
         try:
+            environ = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive))}
+            environ |= {each["name"]: str(each["value"]) for each in self._settings.get("env") or []}
             done = subprocess.run(
                 self._command,
                 env=environ,
-                capture_output=True,
+                stdin=None if interactive else subprocess.DEVNULL,  # input may be meant for our own command
+                stdout=subprocess.PIPE,
+                stderr=None if interactive else subprocess.PIPE,  # it may say where to log in
                 timeout=PLUGIN_LIMIT,
             )
         except OSError as error:
@@ -237,7 +310,8 @@ class CredentialPlugin:
                 f"the credential plug-in {name} gave no answer in {PLUGIN_LIMIT:.0f} s"
             ) from None
         if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip() or "it says nothing"
+            said = (done.stderr or b"").decode("utf-8", "replace").strip()
+            said = said or ("see above" if interactive else "it says nothing")
             raise AccessError(
                 f"the credential plug-in {name} ended with {done.returncode}: {said[-1000:]}",
                 hint="Log in again with the tool that made the kubeconfig.",

@@ -333,6 +333,7 @@ class _ReplicaReader:
         path = core_path("pods", board.job.namespace, attempt.pod, "log")
         with board.changed:
             pod = board.pod(attempt.pod)[0] or {}
+        was_whole = False  # the last read came to the end of what had been written
         while not self._stopped.is_set():
             ended, is_previous, is_there = self._state(attempt)
             params: dict[str, Any] = {
@@ -345,6 +346,12 @@ class _ReplicaReader:
             try:
                 memory.begin(attempt.restart)
                 whole, lines = self._read_once(path, params, memory)
+                if memory.lost_place() and whole and (lines or not was_whole):
+                    log.warning(
+                        "the log of %s was rotated while it could not be read: lines after %s may be missing",
+                        attempt.pod,
+                        memory.resumed_after,
+                    )
             except KubernetesError as error:
                 if error.status == 404 or (error.status == 400 and ended):  # no pod, or no log of it any more
                     self._explain_end(attempt, memory, error)
@@ -352,6 +359,8 @@ class _ReplicaReader:
                 if error.status in (401, 403):
                     raise
                 if (ended or not self._query.should_tail) and backoff.failures + 1 >= LAST_ATTEMPTS:
+                    if not ended:
+                        raise
                     self._explain_end(attempt, memory, error)
                     return
                 backoff.pause(error.wait)
@@ -364,6 +373,7 @@ class _ReplicaReader:
             if whole and not is_there:
                 self._emit(memory.rest())
                 return
+            was_whole = whole
             memory.forget_rest()
             if not lines:  # followed logs that end at once are not asked for in a tight loop
                 self._wait_for_end(attempt, backoff)
@@ -403,12 +413,6 @@ class _ReplicaReader:
                     block, size = [], 0
             finally:
                 self._response = None
-        if memory.lost_place():
-            log.warning(
-                "the log of %s was rotated while it could not be read: lines after %s may be missing",
-                path.split("/")[-2],
-                memory.last,
-            )
         return True, count
 
     def _chosen(self, line: tuple[str, bytes]) -> bytes:
@@ -463,10 +467,13 @@ class _Memory:
         self._seen_again = True
         self._oldest = ""
         self._restart = 0
+        #: The time of the last line that was delivered before this read.
+        self.resumed_after = ""
 
     def begin(self, restart: int = 0) -> None:
         """Expect the recent lines again, unless another container of the pod has written them."""
         self._partial = b""
+        self.resumed_after = self.last
         self._expected = self._counts.copy()
         self._seen_again = not self.last or restart != self._restart
         self._restart = restart

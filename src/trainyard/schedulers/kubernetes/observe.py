@@ -16,6 +16,7 @@ from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
+from trainyard.schedulers.kubernetes.pods import original_text
 from trainyard.schedulers.kubernetes.reasons import (
     CANCELLED,
     SUSPENDED,
@@ -266,6 +267,8 @@ def describe(job: FoundJob) -> DescribeAppResponse:
     if not is_terminal(reason.state) and reason.code != SUSPENDED:
         if any(replica.state is AppState.RUNNING for replica in everyone):
             response.state = AppState.RUNNING
+            if reason.code == WAITING:  # the Job's own status lags behind
+                response.msg = NONE
         elif reason.code == WAITING:
             said = next((replica.reason for replica in everyone if replica.reason), "")
             response.msg = (made_no_pods(events.of_jobs()) if not pods else said) or response.msg
@@ -371,9 +374,7 @@ def _replica(
     elif app.code == CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
     running = (container_status(pod).get("state") or {}).get("running") or {}
-    started = seconds(
-        end.get("startedAt") or running.get("startedAt") or (pod.get("status") or {}).get("startTime")
-    )
+    started = seconds(end.get("startedAt") or running.get("startedAt"))
     return ReplicaStatus(
         k,
         state,
@@ -403,7 +404,7 @@ def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[Ap
         return AppState.CANCELLED, app.text
     if app.state is AppState.FAILED:
         return AppState.CANCELLED, "stopped when the job failed; its pod is gone"
-    return AppState.PENDING, "suspended" if app.code == SUSPENDED else ""
+    return (AppState.SUSPENDED, "") if app.code == SUSPENDED else (AppState.PENDING, "")
 
 
 def is_final(job: FoundJob, index: int, k: int) -> bool:
@@ -435,13 +436,13 @@ def why_suspended(job: FoundJob) -> str:
     """Return what a suspended job waits for: Kueue's own words, and its position in the queue."""
     queue = names.labels_of(job.objects[0]).get(names.QUEUE_LABEL)
     if not queue:
-        return "Suspended: somebody has to resume it (spec.suspend)"
+        return "somebody has to resume it (spec.suspend)"
     try:
         text = _admission(job)
         position = _position(job, queue)
     except KubernetesError:  # they are no more than an explanation
         text = position = ""
-    return "; ".join(part for part in (f"Suspended: waiting in the queue {queue}", position, text) if part)
+    return "; ".join(part for part in (f"waiting in the queue {queue}", position, text) if part)
 
 
 def workloads_path(job: FoundJob) -> str:
@@ -543,11 +544,9 @@ def _roles(job: FoundJob) -> list[Role]:
         main = containers[0]
         limits = (main.get("resources") or {}).get("limits") or {}
         resource = Resource(
-            cpu=int(str(limits.get("cpu", "-1000m")).removesuffix("m")) // 1000,
-            gpu=sum(int(amount) for key, amount in limits.items() if key.endswith("/gpu")),
-            memMB=int(limits["memory"].removesuffix("Mi"))
-            if str(limits.get("memory")).endswith("Mi")
-            else -1,
+            cpu=int(quantity(limits.get("cpu", -1))),
+            gpu=sum(int(quantity(amount)) for key, amount in limits.items() if key.endswith("/gpu")),
+            memMB=int(quantity(limits["memory"])) >> 20 if "memory" in limits else -1,
         )
         selector_ = (template.get("spec") or {}).get("nodeSelector") or {}
         if selector_.get(INSTANCE_TYPE):
@@ -556,14 +555,30 @@ def _roles(job: FoundJob) -> list[Role]:
             Role(
                 layout[index][0],
                 str(main.get("image", "")),
-                entrypoint=(main.get("command") or [""])[0],
-                args=list(main.get("args") or []),
-                env=environment(template),
+                entrypoint=original_text((main.get("command") or [""])[0]),
+                args=[original_text(arg) for arg in main.get("args") or []],
+                env={name: original_text(value) for name, value in environment(template).items()},
                 num_replicas=count,
                 resource=resource,
             )
         )
     return roles
+
+
+_BINARY = {f"{letter}i": 1 << 10 * power for power, letter in enumerate("KMGTPE", 1)}
+_DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+
+
+def quantity(amount: Any) -> float:
+    """Return a quantity as a number; the API server writes ``1000m`` as ``1`` and ``1024Mi`` as ``1Gi``.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    text = str(amount)
+    for suffix, factor in (*_BINARY.items(), *_DECIMAL.items()):
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
+    return float(text)
 
 
 def _results(job: FoundJob) -> str | None:

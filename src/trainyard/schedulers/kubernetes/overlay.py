@@ -1,22 +1,22 @@
 """The pod overlay of a role, ``metadata["kubernetes"]``: what its author wants in the pod beside what we
 write.
 
-As in TorchX: dicts are merged, lists are appended, tuples replace a list, everything else is replaced; None
-removes. The overlay is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the
-``file://`` URI of a YAML or JSON file with one.
+It is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the ``file://`` URI of a YAML or
+JSON file with one. How it is applied, and which operators it may have: `trainyard.specs.overlays`.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError
+from trainyard.specs.overlays import operators_in, plain_keys
 
 METADATA_KEY = "kubernetes"
+POD = "V1Pod"
 _PARTS = ("metadata", "spec")
 
 
@@ -33,13 +33,18 @@ def overlay_of(metadata: Mapping[str, Any], role: str) -> dict[str, Any]:
         found = _read(found, role)
     if not isinstance(found, dict):
         raise ConfigError(f"role {role!r}: metadata[{METADATA_KEY!r}] must be a dict, or file:// and a path")
-    wrong = sorted(str(key) for key in found if key not in _PARTS)
+    if set(found) == {POD}:  # TorchX names the type of the request too
+        found = found[POD]
+    wrong = sorted(key for key in plain_keys(found) if key not in _PARTS)
     if wrong:
         raise ConfigError(
             f"role {role!r}: metadata[{METADATA_KEY!r}] has {', '.join(map(repr, wrong))}, which a "
             "pod has not",
             hint='It has the form of a pod: {"metadata": {...}, "spec": {...}}.',
         )
+    problems = list(operators_in(found))
+    if problems:
+        raise ConfigError(f"role {role!r}: metadata[{METADATA_KEY!r}]: {'; '.join(problems)}")
     return found
 
 
@@ -73,29 +78,3 @@ def _yaml(text: str, path: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"the pod overlay {path} is not YAML: {error}") from None
-
-
-def apply(base: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest with an overlay applied; neither of the two is changed."""
-    merged = dict(base)
-    for key, value in overlay.items():
-        there = merged.get(key)
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(there, dict):
-            merged[key] = apply(there, value)
-        elif isinstance(value, tuple):
-            merged[key] = copy.deepcopy(list(value))
-        elif isinstance(value, list) and isinstance(there, list):
-            merged[key] = [*there, *copy.deepcopy(value)]
-        else:
-            merged[key] = _plain(value)
-    return merged
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

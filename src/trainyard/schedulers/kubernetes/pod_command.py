@@ -8,8 +8,10 @@ the size of the terminal; 255 and a number close a channel, since v5
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import stat
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +19,11 @@ from contextlib import suppress
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.schedulers.joined_terminal import SHELL, STDERR, STDOUT, join
+from trainyard.schedulers.joined_terminal import SHELL, STDERR, STDIN, STDOUT, join
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
 from trainyard.schedulers.kubernetes.observe import core_path
+
+log = logging.getLogger(__name__)
 
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _CLOSE = 0, 1, 2, 3, 4, 255
@@ -56,13 +60,16 @@ def run_in_pod(
     from httpx2.websockets import WebSocketUpgradeError
 
     words = list(command or SHELL)
+    takes_input = tty or has_input()
     params = [("command", word) for word in words]
-    params += [("container", container), ("stdin", "true"), ("stdout", "true")]
+    params += [("container", container), ("stdout", "true")]
+    if takes_input:
+        params.append(("stdin", "true"))
     params.append(("tty", "true") if tty else ("stderr", "true"))  # a terminal has one output
     path = core_path("pods", namespace, pod, "exec")
     try:
         with server.websocket(path, PROTOCOLS, params) as session:
-            channel = _PodChannel(session)
+            channel = _PodChannel(session, takes_input)
             try:
                 join(channel, tty=tty)
             finally:
@@ -79,6 +86,15 @@ def run_in_pod(
     return _exit_code(channel.status, name, words, is_shell=not command)
 
 
+def has_input() -> bool:
+    """Tell whether this process has a stdin from which anything can come."""
+    try:
+        found = os.fstat(STDIN)
+    except OSError:
+        return False
+    return not (stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev)
+
+
 def _refusal(server: ApiServer, path: str, params: list[tuple[str, str]], status: int) -> KubernetesError:
     """Return why no WebSocket was opened, from the answer to a plain request."""
     try:
@@ -88,8 +104,9 @@ def _refusal(server: ApiServer, path: str, params: list[tuple[str, str]], status
             if status == 403:
                 error.hint = "exec needs the verbs get and create on pods/exec."
             return error
+    hint = "Does its node answer? `trainyard status` says more." if status >= 500 else ""
     return KubernetesError(
-        f"the API server opened no connection to the container: HTTP {status}", status=status
+        f"the API server opened no connection to the container: HTTP {status}", hint=hint, status=status
     )
 
 
@@ -117,7 +134,8 @@ class _PodChannel:
         error: why the connection broke; None if it did not.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, takes_input: bool = True) -> None:
+        self._takes_input = takes_input
         self.status: dict[str, Any] = {}
         self.error: Exception | None = None
         self._session = session
@@ -193,8 +211,15 @@ class _PodChannel:
         self._send(bytes([_STDIN]) + data)
 
     def end_input(self) -> None:
-        if self._session.subprotocol == PROTOCOLS[0]:  # the older one has no end of input
+        if not self._takes_input:  # the program has /dev/null
+            return
+        if self._session.subprotocol == PROTOCOLS[0]:
             self._send(bytes([_CLOSE, _STDIN]))
+        elif not self.status:
+            log.warning(
+                "this API server (older than Kubernetes 1.30) cannot tell the command that its input has "
+                "ended: one that reads to the end waits for ever; Ctrl-C ends this connection"
+            )
 
     def resize(self, rows: int, columns: int) -> None:
         self._send(bytes([_SIZE]) + json.dumps({"Width": columns, "Height": rows}).encode())

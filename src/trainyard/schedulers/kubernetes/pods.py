@@ -20,11 +20,12 @@ from trainyard.redaction import Redactor
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.options import KubernetesOpts
 from trainyard.schedulers.kubernetes.overlay import METADATA_KEY as OVERLAY_KEY
-from trainyard.schedulers.kubernetes.overlay import apply, overlay_of
+from trainyard.schedulers.kubernetes.overlay import POD, overlay_of
 from trainyard.specs.app import NO_IMAGE, Role
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.mounts import DeviceMount, VolumeMount
 from trainyard.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE
+from trainyard.specs.overlays import apply_overlay
 from trainyard.specs.resources import Resource
 from trainyard.specs.substitution import macros
 from trainyard.specs.training import DOCUMENT, grace_variables
@@ -127,6 +128,7 @@ def _pod(
     applied = values.apply(role)
     if isinstance(role.metadata.get(OVERLAY_KEY), dict):
         overlay = applied.metadata[OVERLAY_KEY]
+        overlay = overlay[POD] if set(overlay) == {POD} else overlay
     args = _local_rank0(role.entrypoint, applied.args) if place.is_shared else applied.args
     env = _Environment(secret_name, secret)
     if place.replica is None:
@@ -175,7 +177,7 @@ def _pod(
     if place.subdomain:
         spec["subdomain"] = place.subdomain
     pod = {"metadata": {"annotations": {**NOT_FOR_ISTIO, **(opts.annotations or {})}}, "spec": spec}
-    return apply(pod, overlay)
+    return apply_overlay(pod, overlay)
 
 
 def _check_image(image: str) -> None:
@@ -201,6 +203,20 @@ def _text(text: str) -> str:
     """Return a text as the kubelet gives it back: escaped, with its own name of the index."""
     pieces = [_ESCAPED.sub("$$", piece) for piece in text.split(_INDEX)]
     return f"$({REPLICA_INDEX})".join(pieces)
+
+
+_EXPANDED = re.compile(r"\$\$|\$\(([^)]*)\)")
+
+
+def original_text(text: str) -> str:
+    """Return what `_text` made an argument or value of a pod from."""
+
+    def back(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "$"
+        return macros.replica_id if found[1] == REPLICA_INDEX else found[0]
+
+    return _EXPANDED.sub(back, text)
 
 
 class _Environment:

@@ -35,7 +35,7 @@ STATE_OF_REASON: dict[str, AppState] = {
     SUCCEEDED: AppState.SUCCEEDED,
     RUNNING: AppState.RUNNING,
     WAITING: AppState.PENDING,
-    SUSPENDED: AppState.PENDING,
+    SUSPENDED: AppState.SUSPENDED,
     UNSCHEDULABLE: AppState.PENDING,
     IMAGE_NOT_PULLED: AppState.PENDING,
     NOT_STARTED: AppState.PENDING,
@@ -102,7 +102,7 @@ def _of_job(job: Mapping[str, Any]) -> KubeReason:
         return KubeReason(CANCELLED, cancelled)
     if cancelled:
         return KubeReason(RUNNING, f"being stopped: {cancelled}")
-    if "Suspended" in conditions and not active:
+    if not active and ("Suspended" in conditions or (job.get("spec") or {}).get("suspend")):
         return KubeReason(SUSPENDED, "suspended")
     if (job.get("metadata") or {}).get("deletionTimestamp"):
         return KubeReason(RUNNING, "being deleted")
@@ -136,7 +136,7 @@ def _of_jobset(job: Mapping[str, Any]) -> KubeReason:
         return (
             KubeReason(CANCELLED, cancelled) if ended else KubeReason(RUNNING, f"being stopped: {cancelled}")
         )
-    if "Suspended" in conditions:
+    if "Suspended" in conditions or ((job.get("spec") or {}).get("suspend") and not active):
         return KubeReason(SUSPENDED, "suspended")
     if any(each.get(key) for each in roles for key in ("ready", "succeeded", "failed")):
         return KubeReason(RUNNING)
@@ -332,8 +332,11 @@ def report_of(end: Mapping[str, Any]) -> str:
 
 
 def seconds(stamp: Any) -> float | None:
-    """Return a time of Kubernetes in seconds since the epoch; None without one."""
+    """Return a time of Kubernetes in seconds since the epoch; None without one.
+
+    A container that could not be started has the beginning of the epoch.
+    """
     try:
-        return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+        return (datetime.fromisoformat(str(stamp)).timestamp() if stamp else None) or None
     except ValueError:
         return None

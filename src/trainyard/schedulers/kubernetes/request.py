@@ -292,7 +292,8 @@ class _ObjectPlan:
             spec["backoffLimit"] = role.max_retries if self.kind == JOB else 0
         if self.opts.timeout is not None:
             spec["activeDeadlineSeconds"] = self.opts.timeout
-        spec["template"] = self._pod(index)
+        # the only replica of a role need not ask for its index
+        spec["template"] = self._pod(index, 0 if role.num_replicas == 1 else None)
         return spec
 
     def _failure_rules(self, part: str, per_replica: bool) -> list[dict[str, Any]]:

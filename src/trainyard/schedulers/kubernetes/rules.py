@@ -218,6 +218,8 @@ def _container_problems(where: str, container: Mapping[str, Any], volumes: list[
     name = str(container.get("name", ""))
     if names.DNS_LABEL.fullmatch(name) is None:
         yield f"{where}: the name {name!r} of a container must be lower-case letters, digits and hyphens"
+    if not container.get("image"):
+        yield f"{where}: the container {name!r} has no image (the job's own is the first one)"
     needs = container.get("resources") or {}
     for part in ("limits", "requests"):
         for key, amount in (needs.get(part) or {}).items():

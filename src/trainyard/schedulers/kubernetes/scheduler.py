@@ -23,6 +23,7 @@ from trainyard.schedulers.base import (
     Scheduler,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
+from trainyard.schedulers.code_in_images import CodeInPushedImages
 from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.specs.status import AppState, is_terminal
@@ -35,15 +36,12 @@ if TYPE_CHECKING:
     from trainyard.schedulers.kubernetes.observe import FoundJob
     from trainyard.schedulers.kubernetes.options import KubernetesOpts  # noqa: F401 - named in the bases
     from trainyard.schedulers.kubernetes.request import KubernetesJob
-    from trainyard.specs.app import AppDef, Role
+    from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.images.image_shipment import ImageMaker
-    from trainyard.workspace.shipment import Shipment
-    from trainyard.workspace.toolkit_files import ToolkitPlace
 
 
-class KubernetesScheduler(Scheduler["KubernetesOpts"]):
+class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
     """Runs jobs on Kubernetes. See ``docs/schedulers/kubernetes.md``.
 
     Args:
@@ -53,6 +51,7 @@ class KubernetesScheduler(Scheduler["KubernetesOpts"]):
     """
 
     ships_by_default = True
+    runs_images = True
     list_filters = frozenset({"states", "since"})
     capabilities = Capabilities(
         arrays=True,
@@ -67,7 +66,6 @@ class KubernetesScheduler(Scheduler["KubernetesOpts"]):
     ) -> None:
         super().__init__("kubernetes", session_name)
         self._docker_client = docker_client
-        self._made_images: ImageMaker | None = None
         self._servers: dict[tuple[str, str], ApiServer] = {}
         self._refs: dict[str, ClusterJobRef] = {}
 
@@ -76,8 +74,7 @@ class KubernetesScheduler(Scheduler["KubernetesOpts"]):
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
-        if self._made_images is not None:
-            self._made_images.close()
+        self._close_images()
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -85,45 +82,6 @@ class KubernetesScheduler(Scheduler["KubernetesOpts"]):
         from trainyard.schedulers.kubernetes.options import KubernetesOpts
 
         return KubernetesOpts
-
-    # ---- code
-
-    def _images(self) -> ImageMaker:
-        """Return the maker of images; not a base class, since reading commands never need it."""
-        from trainyard.workspace.images.image_shipment import ImageMaker
-
-        if self._made_images is None:
-            self._made_images = ImageMaker(self.backend, self._docker_client)
-        return self._made_images
-
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
-        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`.
-
-        An implicit workspace travels only if there is a repository to push to.
-        """
-        from trainyard.specs.workspace import Workspace
-
-        if workspace.implicit and not cfg.get("image_repo"):
-            workspace = Workspace()
-        return self._images().plan_shipment(app, workspace, cfg)
-
-    def build_workspaces(
-        self,
-        roles: Sequence[Role],
-        cfg: Mapping[str, Any],
-        workspace: Workspace | str = ".",
-        progress: Progress | None = None,
-    ) -> None:
-        """Make and push the images of roles now; see `DockerWorkspaceMixin`."""
-        self._images().build_workspaces(roles, cfg, workspace, progress)
-
-    def toolkit_place(self, role: Role) -> ToolkitPlace | None:
-        """Return where the toolkit lies in images."""
-        return self._images().toolkit_place(role)
-
-    def has_images(self, images: Sequence[str]) -> bool:
-        """Tell whether all of these images are still in their registries."""
-        return self._images().has_images(images)
 
     # ---- submitting
 

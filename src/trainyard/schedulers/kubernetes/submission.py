@@ -7,7 +7,8 @@ Jobs exist, they become the owners, so that the cluster removes all of it togeth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.errors import ConfigError, TrainyardError
@@ -91,12 +92,66 @@ def try_out(server: ApiServer, job: KubernetesJob) -> None:
     """
     for manifest in job.manifests:
         try:
-            server.create(path_of(manifest), manifest, dry_run=True)
+            answer = server.create(path_of(manifest), manifest, dry_run=True)
+            check_kept(server, manifest, answer)
         except KubernetesError as error:
             if (
                 "does not support dry run" not in error.message
             ):  # a webhook of the cluster that has side effects
                 raise
+
+
+#: Fields of a Job without which it would be another one, each with what needs it, and since which version
+#: every cluster has them.
+_FIELDS = {
+    "completionMode": ("role of several replicas", "1.24"),
+    "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
+    "podFailurePolicy": ("end by final_exit_codes", "1.26"),
+    "schedulingGroup": ("placing together by gang=true", ""),
+}
+
+
+def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    """Refuse a Job of which the cluster drops what it depends on, and warn if it drops anything else.
+
+    A server drops fields that it does not know (up to 1.24), or whose feature is turned off, without a word
+    (https://kubernetes.io/docs/concepts/overview/kubernetes-api/#api-changes).
+
+    Raises:
+        ConfigError: the job would not be what was asked for.
+    """
+    if manifest["apiVersion"] != "batch/v1" or not answer.get("spec"):
+        return
+    lost = _lost(manifest["spec"], answer["spec"])
+    template = manifest["spec"]["template"]["spec"]
+    lost |= _lost(template, (answer["spec"].get("template") or {}).get("spec") or template)
+    needed = [name for name in lost if name in _FIELDS and _needs(manifest["spec"], name)]
+    if needed:
+        purpose, version = _FIELDS[needed[0]]
+        since = f"Kubernetes {version} and later have it." if version else "Its feature may be turned off."
+        raise ConfigError(
+            f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which "
+            f"there is no {purpose}; no job was made",
+            hint=since,
+        )
+    if lost:
+        warnings.warn(
+            f"the cluster {server.describe_version()} ignores {', '.join(sorted(lost))} of Jobs",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _lost(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> set[str]:
+    return {name for name, value in sent.items() if name not in kept and value not in (None, False, {}, [])}
+
+
+def _needs(spec: Mapping[str, Any], name: str) -> bool:
+    if name == "completionMode":
+        return bool(spec["completions"] > 1)
+    if name == "podFailurePolicy":
+        return any("onExitCodes" in rule for rule in spec["podFailurePolicy"]["rules"])
+    return True
 
 
 def submit(server: ApiServer, job: KubernetesJob) -> None:
@@ -109,7 +164,8 @@ def submit(server: ApiServer, job: KubernetesJob) -> None:
     made: list[dict[str, Any]] = []
     try:
         for manifest in job.manifests:
-            made.append(_create(server, manifest, token))  # noqa: PERF401 - what is made is removed on failure
+            made.append(_create(server, manifest, token))
+            check_kept(server, manifest, made[-1])
     except TrainyardError as error:
         uncertain = isinstance(error, KubernetesError) and error.status in (0, 500, 502, 503, 504)
         attempts = [*made, *job.manifests[len(made) : len(made) + uncertain]]
@@ -152,8 +208,6 @@ def _own(server: ApiServer, job: KubernetesJob, made: list[dict[str, Any]]) -> N
             try:
                 server.merge(f"{path_of(each)}/{names.name_of(each)}", change)
             except KubernetesError as error:
-                import warnings
-
                 warnings.warn(
                     f"the {each['kind']} {names.name_of(each)} will not go with its job by itself, only with "
                     f"`trainyard delete` or `trainyard gc`: {error.message}",

@@ -57,10 +57,19 @@ class QueueEntry:
 
 
 @dataclass
-class SlurmJob(NativeJob):
-    """A submission, with the plain job id and the node for a step beside each task, or on each node."""
+class StepPlace:
+    """Where srun can start a step: a job, a node, and a component of heterogeneous jobs (None in others)."""
 
-    places: dict[int, tuple[str, str]] = field(default_factory=dict)
+    job_id: str
+    host: str
+    component: int | None = None
+
+
+@dataclass
+class SlurmJob(NativeJob):
+    """A submission, with the place of a step beside each task of an array, or on each node."""
+
+    places: dict[int, StepPlace] = field(default_factory=dict)
 
 
 # ---- jobs
@@ -114,14 +123,14 @@ def _job(job_id: str, parts: list[QueueEntry]) -> SlurmJob:
             )
             for task, entry in tasks.items()
         }
-        job.places = {task: (tasks[task].raw_id, said.host) for task, said in job.replicas.items()}
+        job.places = {task: StepPlace(tasks[task].raw_id, said.host) for task, said in job.replicas.items()}
     else:
         places = [
-            (entry.raw_id, host)
+            StepPlace(entry.raw_id if entry.component is None else job_id, host, entry.component)
             for entry in sorted(units, key=_component)
             for host in expand_hosts(entry.nodes)
         ]
-        job.hosts = [host for _, host in places]
+        job.hosts = [place.host for place in places]
         job.places = dict(enumerate(places))
     return job
 
@@ -138,8 +147,8 @@ def _leader(units: list[QueueEntry]) -> QueueEntry:
     """Return the part that the state of the whole follows from."""
     open_ones = [entry for entry in units if not is_terminal(entry.state)]
     if open_ones:
-        order = [AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING]
-        found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 3)
+        order = [AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING]
+        found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 9)
         if found.state == AppState.PENDING and len(open_ones) < len(units):
             found = copy.copy(found)
             found.state = AppState.RUNNING  # some have ended: the job is under way
@@ -451,3 +460,21 @@ def minutes(text: str) -> float | None:
     if third is not None:
         return (first or 0) * 60 + (second or 0) + third / 60
     return (first or 0) + (second or 0) / 60
+
+
+def position_from_text(text: str, job_id: str) -> str:
+    """Return a job's place among the waiting ones, and its planned start, in words; "" if it is not there.
+
+    Args:
+        text: lines ``ID START`` of ``squeue --start``, the job of the highest priority first.
+        job_id: the job.
+    """
+    jobs: dict[str, str] = {}
+    for line in text.splitlines():
+        native_id, _, start = line.strip().partition(" ")
+        jobs.setdefault(native_id, start)
+    if job_id not in jobs:
+        return ""
+    place = list(jobs).index(job_id) + 1
+    start = jobs[job_id] if jobs[job_id] not in ("", "N/A") else "not planned yet"
+    return f"number {place} of {len(jobs)} waiting jobs in its partition; start: {start}"

@@ -19,6 +19,7 @@ import re
 import shlex
 
 from trainyard.lazy_dataclass import dataclass
+from trainyard.schedulers.hpc.shared_folder import SCRIPT
 from trainyard.schedulers.slurm import rules
 from trainyard.schedulers.slurm.observe import minutes
 from trainyard.schedulers.slurm.options import GRES, OCI, PYXIS
@@ -51,8 +52,7 @@ WARNING_SIGNAL = "USR1"
 #: Slurm may send the signal a minute too early. With a shorter time limit, in minutes, the script sends it by itself.
 SHORTEST_WARNED = 2.0
 RANK0 = '"$rank0"'
-_CALL_STEPS = '"$(declare -f steps); steps"'
-_BARE = frozenset({RANK0, _CALL_STEPS})
+_BARE = frozenset({RANK0})
 
 _RANK0_LINES = """\
 # The first node of the allocation, by the name that the other nodes know it by.
@@ -78,7 +78,11 @@ steps() {{
         fi
     done
     return "$code"
-}}"""
+}}
+if [ "${{1:-}}" = steps ]; then
+    steps
+    exit
+fi"""
 
 
 @dataclass
@@ -145,7 +149,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
     if warning_seconds(opts) and not _is_short(opts):
         options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
     if opts.array:
-        throttle = f"%{opts.array_throttle}" if opts.array_throttle else ""
+        throttle = f"%{opts.max_running}" if opts.max_running else ""
         options["array"] = f"0-{plan.replicas - 1}{throttle}"
     return {name: value for name, value in options.items() if value is not None or name.endswith("requeue")}
 
@@ -265,8 +269,9 @@ def _gang(plan: JobPlan, opts: SlurmOpts, *, is_heterogeneous: bool) -> list[str
     text = _STEPS.format(count=len(roles), nodes=nodes, steps="\n".join(steps))
     if is_heterogeneous:
         text = text.replace("    local -a nodes=()\n", "")
-    # not by `export -f`: shells other than bash drop such functions from the environment
-    words = plan.around_job("bash", "-c", _CALL_STEPS, retries=retries)
+    # not by `export -f`: shells other than bash drop such functions from the environment; nor as an argument,
+    # which must not be longer than 128 KiB: some 500 roles
+    words = plan.around_job("bash", posixpath.join(plan.folder, SCRIPT), "steps", retries=retries)
     return [text, *_own_warning(opts), "exec " + quoted(words)]
 
 

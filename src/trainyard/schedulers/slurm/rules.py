@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
@@ -15,10 +13,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.slurm.options import SlurmOpts
-    from trainyard.specs.app import AppDef
+    from trainyard.specs.app import AppDef, Role
 
 #: A partition whose nodes have less memory than this does not know it: RealMemory is 1 by default.
 KNOWN_MEMORY = 1000
+#: How many components of a heterogeneous job srun can name (MAX_HET_JOB_COMPS of slurm.h).
+MOST_COMPONENTS = 128
 #: Options that the script or the query of jobs depends on.
 _OURS = frozenset({"parsable", "wrap", "job-name", "array", "output", "error", "hold", "wait", "test-only"})
 
@@ -48,14 +48,9 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
         yield f"gpu_flag must be {GPUS_PER_NODE} or {GRES}, not {opts.gpu_flag!r}"
     if opts.container is not None and opts.container not in RUNTIMES:
         yield f"container must be one of {', '.join(RUNTIMES)}, not {opts.container!r}"
-    for name, value in (("replicas_per_node", opts.replicas_per_node), ("chain", opts.chain)):
-        if value < 1:
+    for name, value in (("replicas_per_node", opts.replicas_per_node), ("segment", opts.segment)):
+        if value is not None and value < 1:
             yield f"{name} is {value}, it must be at least 1"
-    for name, least in (("array_throttle", opts.array_throttle), ("segment", opts.segment)):
-        if least is not None and least < 1:
-            yield f"{name} is {least}, it must be at least 1"
-    if opts.array_throttle is not None and not opts.array:
-        yield "array_throttle is for array=True"
     for word in opts.sbatch_args or ():
         name = word.removeprefix("--").partition("=")[0]
         if not word.startswith("-") or "\n" in word:
@@ -65,18 +60,6 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
     for word in opts.srun_args or ():
         if not word.startswith("-"):
             yield f"srun_args: {word!r} is not an option; write it as --name=value"
-    for name in (
-        "comment",
-        "partition",
-        "constraint",
-        "nodelist",
-        "exclude",
-        "account",
-        "qos",
-        "reservation",
-    ):
-        if "\n" in (getattr(opts, name) or ""):
-            yield f"{name} has a line break"
     known = {"mem", "gres", "gpus-per-node", "signal", "cpus-per-task", "nodes", "ntasks", "ntasks-per-node"}
     known |= {"requeue", "no-requeue", "export", "open-mode", "time", "partition", "comment"}
     for name in opts.omit or ():
@@ -92,8 +75,6 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
         yield "array=True takes one role, and the job has several"
     if opts.array and opts.replicas_per_node > 1:
         yield "replicas_per_node is not for arrays: Slurm places each task by itself"
-    if opts.array and opts.chain > 1 and app.roles[0].num_replicas > 1:
-        pass  # each task of a link goes on for itself
     replicas = sum(role.num_replicas for role in app.roles)
     for role in app.roles:
         if role.max_retries and role.retry_policy == RetryPolicy.REPLICA and replicas > 1 and not opts.array:
@@ -108,8 +89,17 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
             )
         if role.mounts and opts.container in (None, OCI):
             yield f"role {role.name!r}: mounts need container=pyxis or container=apptainer"
+    if len(app.roles) > MOST_COMPONENTS and len({_needs_of(role) for role in app.roles}) > 1:
+        yield (
+            f"{len(app.roles)} roles with different needs: a heterogeneous job has at most {MOST_COMPONENTS} "
+            "components; give all roles equal resources"
+        )
     if opts.replicas_per_node > 1 and len(app.roles) > 1:
         yield "replicas_per_node is for jobs of one role"
+
+
+def _needs_of(role: Role) -> tuple[int, int, int]:
+    return role.resource.cpu, role.resource.gpu, role.resource.memMB
 
 
 def warnings(app: AppDef, opts: SlurmOpts) -> list[str]:
@@ -199,6 +189,11 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
         if group["count"] > there:
             such = f" with {words}" if words else ""
             return f"it needs {group['count']} nodes{such}, and the partition {name} has {there}"
+    for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs")):  # several components can share a node
+        needed = sum(group["count"] * group[key] for group in job.get("nodes", ()))
+        all_of_it = sum(item.count * getattr(item, key) for item in nodes)
+        if needed > all_of_it:
+            return f"it needs {needed:,} {unit} in all, and the partition {name} has {all_of_it:,}"
     return ""
 
 
@@ -254,8 +249,3 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "
         "ours out with -cfg omit=NAME.")),
 )  # fmt: skip
-
-
-def hint_for(words: str) -> str:
-    """Return what to do about what Slurm says; "" if nothing is known."""
-    return next((hint for pattern, hint in HINTS if re.search(pattern, words, re.IGNORECASE)), "")

@@ -15,7 +15,7 @@ from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
 from trainyard.schedulers.slurm import observe
-from trainyard.specs.status import is_terminal
+from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SlurmScheduler(HpcScheduler):
         super().__init__("slurm", session_name)
         self._versions: dict[str, tuple[int, int]] = {}
         self._unaccounted: dict[str, float] = {}
-        self._replicas_per_node = 1
+        self._entered: dict[str, Any] = {}
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -198,11 +198,11 @@ class SlurmScheduler(HpcScheduler):
                 return line.strip()
         raise ValueError("there is no id")
 
-    def hint_for(self, words: str) -> str:
-        """Return what to do about a refusal of sbatch."""
-        from trainyard.schedulers.slurm.rules import hint_for
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals."""
+        from trainyard.schedulers.slurm.rules import HINTS
 
-        return hint_for(words)
+        return HINTS
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
         """Return --dependency; a job whose condition cannot be met any more ends instead of waiting for ever.
@@ -322,6 +322,31 @@ class SlurmScheduler(HpcScheduler):
             return {}
         return _by_id(observe.accounting_from_text(answer.text))
 
+    def queue_position(self, app_id: str) -> str:
+        """Return how many jobs of its partition come first, and when Slurm plans to start it."""
+        place, native, _ = self._look(app_id)
+        waiting = next((job for job in native if job.state == AppState.PENDING), None)
+        if waiting is None:
+            return ""
+        cluster, job_id = _cluster(waiting.native_id), _plain(waiting.native_id)
+        base = ["squeue", *([f"--clusters={cluster}"] if cluster else []), "-h", "-a"]
+        commands = self.commands(place.host)
+        text = self.ask(commands, [*base, "-j", job_id, "-O", "Partition:100"], "look at the job")
+        partition = text.split()[0] if text.split() else ""
+        text = self.ask(
+            commands,
+            [
+                *base,
+                "--start",
+                "--sort=-p,i",
+                "-o",
+                "%A %S",
+                *([f"--partition={partition}"] if partition else []),
+            ],
+            "list the waiting jobs",
+        )
+        return observe.position_from_text(text, job_id)
+
     def _version(self, commands: Commands) -> tuple[int, int]:
         if commands.host not in self._versions:
             text = self.ask(commands, ["squeue", "--version"], "ask Slurm for its version")
@@ -334,32 +359,37 @@ class SlurmScheduler(HpcScheduler):
         """Cancel submissions by one call for each cluster."""
         for cluster in sorted({_cluster(each) for each in native_ids}):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
-            answer = commands.run(["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids])
-            if answer.code != 0 and not re.search("invalid job id|already", answer.words, re.IGNORECASE):
-                raise self.refusal(commands, "cancel the job", answer.words)
+            command = ["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids]
+            self.end_natively(commands, command, "invalid job id|already")
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""
         _, _, job = self._look(app_id)
-        self._replicas_per_node = (
-            int((job.document.get("slurm") or {}).get("replicas_per_node", 1)) if job else 1
-        )
+        self._entered = dict(job.document.get("slurm") or {}) if job else {}
         return super().execute(app_id, role_name, k, command, tty=tty)
 
     def enter_command(
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the srun that runs a command on a replica's node."""
-        places: dict[int, tuple[str, str]] = getattr(native, "places", {})
-        place = places.get(number // (1 if native.replicas else self._replicas_per_node))
+        places: dict[int, observe.StepPlace] = getattr(native, "places", {})
+        if self._entered.get("array", not self._entered):
+            place = places.get(number)
+        else:
+            place = places.get(number // int(self._entered.get("replicas_per_node", 1)))
+            said = native.replicas.get(number)
+            here = [each for each in places.values() if said and _short(each.host) == _short(said.host)]
+            if here and place not in here:  # the site or the user lets srun lay the replicas out otherwise
+                place = here[0]
         if place is None:
             raise ConfigError(f"the replica does not run: Slurm has no node for it in {native.native_id}")
-        job_id, host = place
         cluster = _cluster(native.native_id)
         return [
             "srun",
             *([f"--clusters={cluster}"] if cluster else []),
-            *(f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--quiet"),
+            f"--jobid={place.job_id}",
+            *([f"--het-group={place.component}"] if place.component is not None else []),
+            *("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={place.host}", "--quiet"),
             *(["--pty"] if tty else []),
             *(command or ["bash", "-l"]),
         ]
@@ -387,6 +417,10 @@ def _check_program(answer: Any, program: str, commands: Commands) -> None:
         from trainyard.schedulers.hpc.commands import missing_program
 
         raise missing_program(program, commands, "")
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
 
 
 def _cluster(native_id: str = "") -> str:

@@ -39,4 +39,8 @@ steps() {
     done
     return "$code"
 }
-exec sh /shared/jobs/APP/run.sh job -- bash -c "$(declare -f steps); steps"
+if [ "${1:-}" = steps ]; then
+    steps
+    exit
+fi
+exec sh /shared/jobs/APP/run.sh job -- bash /shared/jobs/APP/script steps

@@ -30,7 +30,7 @@ from trainyard.schedulers.base import (
     poll_until_ended,
 )
 from trainyard.schedulers.capabilities import ALL_MOUNTS, Capabilities
-from trainyard.schedulers.code_in_images import CodeInImages
+from trainyard.schedulers.code_in_images import CodeInPushedImages
 from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
@@ -42,14 +42,11 @@ if TYPE_CHECKING:
     from trainyard.schedulers.aws.batch.request import BatchJob
     from trainyard.specs.app import AppDef
     from trainyard.specs.dryrun_info import AppDryRunInfo
-    from trainyard.specs.workspace import Workspace
-    from trainyard.workspace.images.image_shipment import ImageMaker
-    from trainyard.workspace.shipment import Shipment
 
     Job = dict[str, Any]
 
 
-class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
+class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
     """Runs jobs on AWS Batch. See ``docs/schedulers/aws_batch.md``.
 
     Args:
@@ -71,6 +68,7 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         },
     )
     ships_by_default = True
+    runs_images = True
     list_filters = frozenset({"states", "since", "all"})
 
     def __init__(
@@ -84,14 +82,12 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
         self._docker_client = docker_client
         self._jobs = JobFinder(given, lambda app_id: self.recall(app_id), lambda: self.configured())
-        self._made_images: ImageMaker | None = None
         self._inspector: QueueInspector | None = None
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         self._jobs.sessions.close()
-        if self._made_images is not None:
-            self._made_images.close()
+        self._close_images()
 
     @property
     def opts_class(self) -> type[Any]:  # type: ignore[override]
@@ -101,26 +97,6 @@ class AWSBatchScheduler(CodeInImages, Scheduler["AWSBatchOpts"]):
         return AWSBatchOpts
 
     # ---- code
-
-    def _images(self) -> ImageMaker:
-        """Return the maker of images; not a base class, since reading commands never need it."""
-
-        from trainyard.workspace.images.image_shipment import ImageMaker
-
-        if self._made_images is None:
-            self._made_images = ImageMaker(self.backend, self._docker_client)
-        return self._made_images
-
-    def plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
-        """Plan the images that hold the workspace; see `DockerWorkspaceMixin`.
-
-        An implicit workspace travels only if there is a repository to push to.
-        """
-        from trainyard.specs.workspace import Workspace
-
-        if workspace.implicit and not cfg.get("image_repo"):
-            workspace = Workspace()
-        return super().plan_shipment(app, workspace, cfg)
 
     def _image_options(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
         # the option platform is Batch's; for making images it would be that of an image

@@ -1,0 +1,175 @@
+"""Overlays: fields of a scheduler's native request that a role has no word for, kept in its metadata.
+
+The operators are keys of a mapping: ``{PUT("containers"): [...]}``. Without one, mappings are merged, lists
+are appended, anything else is replaced.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Collection
+from typing import Any
+
+logger = logging.getLogger(__name__)
+_PUT, _JOIN, _DEL = "__put__:", "__join__:", "__del__:"
+
+
+def PUT(key: str) -> str:  # noqa: N802 - TorchX's name
+    """Replace the value of a key, also where it is a mapping or a list."""
+    return f"{_PUT}{key}"
+
+
+def JOIN(key: str, on: str) -> str:  # noqa: N802
+    """Merge the mappings in a list with those that have the same value of the field ``on``; append others."""
+    return f"{_JOIN}{key}:{on}"
+
+
+def DEL(key: str) -> str:  # noqa: N802
+    """Remove a key."""
+    return f"{_DEL}{key}"
+
+
+def set_overlay(target: Any, namespace: str, kind: str, overlay: dict[str, Any]) -> None:
+    """Keep an overlay in the metadata of a role or job; several for one kind add up.
+
+    Args:
+        target: the role or job.
+        namespace: the scheduler.
+        kind: the kind of object in its request, such as ``V1Pod``.
+        overlay: the fields.
+    """
+    kinds = target.metadata.setdefault(namespace, {})
+    apply_overlay(kinds.setdefault(kind, {}), overlay, _resolve=False)
+
+
+def get_overlay(target: Any, namespace: str, kind: str) -> dict[str, Any]:
+    """Return the overlay that `set_overlay` keeps; {} without one. A text names a file in JSON or YAML."""
+    kept: Any = target.metadata.get(namespace, {})
+    if isinstance(kept, str):
+        kept = _read(kept)
+    if not isinstance(kept, dict):
+        return {}
+    if kind in kept:
+        return dict(kept[kind])
+    return dict(kept)
+
+
+def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bool = True) -> None:
+    """Merge an overlay into a mapping, which is changed.
+
+    Raises:
+        TypeError: a value has another type than the one that it would be merged with.
+    """
+    for key, value in overlay.items():
+        operator, name, on = _parts(key)
+        if operator and not _resolve:
+            for other in [each for each in base if _parts(each)[1] == name]:
+                del base[other]  # the last word on a field wins
+            base[key] = copy.deepcopy(value)
+        elif operator == _DEL:
+            base.pop(name, None)
+        elif operator == _PUT:
+            base[name] = copy.deepcopy(value)
+        elif operator == _JOIN:
+            base[name] = _joined(name, base.get(name) or [], value, on)
+        else:
+            base[key] = (
+                _merged(key, base[key], value, resolve=_resolve)
+                if key in base
+                else _resolved(value, _resolve)
+            )
+
+
+def validate_overlay(
+    overlay: dict[str, Any],
+    *,
+    blocklist: Collection[str] | None = None,
+    forbidden_keys: set[str] | None = None,
+    overlay_name: str = "overlay",
+    suggestion: str = "",
+) -> None:
+    """Refuse fields of an overlay.
+
+    Args:
+        overlay: the fields.
+        blocklist: those that a role sets.
+        forbidden_keys: those that belong to another kind of overlay.
+        overlay_name: what the overlay is called in the message.
+        suggestion: what to do about forbidden ones.
+
+    Raises:
+        ValueError: it has one of them.
+    """
+    names = {_parts(key)[1] for key in overlay}
+    set_by_role = sorted(names & set(blocklist or ()))
+    if set_by_role:
+        fields = ", ".join(f"{overlay_name}.{name}" for name in set_by_role)
+        raise ValueError(f"an overlay cannot set {fields}: set it on the role")
+    misplaced = sorted(names & set(forbidden_keys or ()))
+    if misplaced:
+        raise ValueError(f"{', '.join(misplaced)} cannot be part of {overlay_name}. {suggestion}".rstrip())
+
+
+def _parts(key: Any) -> tuple[str, str, str]:
+    """Split a key into operator, name of the field, and the field that lists are joined on."""
+    if isinstance(key, str):
+        for operator in (_PUT, _DEL):
+            if key.startswith(operator):
+                return operator, key[len(operator) :], ""
+        if key.startswith(_JOIN):
+            name, _, on = key[len(_JOIN) :].rpartition(":")
+            return _JOIN, name, on
+    return "", key, ""
+
+
+def _merged(name: str, old: Any, new: Any, *, resolve: bool) -> Any:
+    if old is None or new is None:
+        return _resolved(new, resolve)
+    either = (isinstance(old, (dict, list)), isinstance(new, (dict, list)))
+    if any(either) and type(old) is not type(new):
+        raise TypeError(f"the overlay of {name} is a {type(new).__name__}, but it is a {type(old).__name__}")
+    if isinstance(old, dict):
+        apply_overlay(old, new, _resolve=resolve)
+        return old
+    return [*old, *copy.deepcopy(new)] if isinstance(old, list) else copy.deepcopy(new)
+
+
+def _resolved(value: Any, resolve: bool) -> Any:
+    if not (resolve and isinstance(value, dict)):
+        return copy.deepcopy(value)
+    made: dict[str, Any] = {}
+    apply_overlay(made, value)
+    return made
+
+
+def _joined(name: str, old: Any, new: list[dict[str, Any]], on: str) -> list[dict[str, Any]]:
+    items = list(old)
+    if not all(isinstance(item, dict) for item in items):
+        raise TypeError(f"the items of {name} are no mappings, so they cannot be joined on {on}")
+    for item in new:
+        same = next((each for each in items if on in item and each.get(on) == item[on]), None)
+        if same is None:
+            items.append(copy.deepcopy(item))
+        else:
+            apply_overlay(same, item)
+    return items
+
+
+def _read(uri: str) -> Any:
+    import json
+
+    if uri.startswith("file://") or "://" not in uri:
+        with open(uri.removeprefix("file://"), encoding="utf-8") as file:
+            text = file.read()
+    else:
+        import fsspec
+
+        with fsspec.open(uri, "r") as file:
+            text = file.read()
+    try:
+        return json.loads(text)
+    except ValueError:
+        import yaml
+
+        return yaml.safe_load(text)

@@ -1,0 +1,111 @@
+"""Helpers for scripts that torchrun starts (``torchx.distributed``); torch is imported by calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def local_rank() -> int:
+    """Return the index of this process on its host; 0 outside of torchrun."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def rank() -> int:
+    """Return the index of this process in its group; 0 without a group."""
+    dist = _distributed()
+    return int(dist.get_rank()) if dist.is_available() and dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Return the number of processes in the group; 1 without a group."""
+    dist = _distributed()
+    return int(dist.get_world_size()) if dist.is_available() and dist.is_initialized() else 1
+
+
+def is_rank0() -> bool:
+    """Tell whether this is the first process of the group."""
+    return rank() == 0
+
+
+def is_local_rank0() -> bool:
+    """Tell whether this is the first process of its host."""
+    return local_rank() == 0
+
+
+def has_cuda_devices() -> bool:
+    """Tell whether torch can use a gpu of NVIDIA."""
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.device_count() > 0)
+
+
+def local_cuda_device() -> Any:
+    """Return the gpu of this process."""
+    import torch
+
+    return torch.device(f"cuda:{local_rank()}")
+
+
+def local_device() -> Any:
+    """Return the gpu of this process, or the cpu where there is none."""
+    import torch
+
+    return local_cuda_device() if has_cuda_devices() else torch.device("cpu")
+
+
+def init_pg(backend: str = "auto", **kwargs: Any) -> Any:
+    """Join the group of processes that torchrun started; alone outside of it. Returns this process's device.
+
+    Args:
+        backend: ``auto`` is nccl with gpus and gloo without.
+        kwargs: given to ``torch.distributed.init_process_group``.
+    """
+    dist = _distributed()
+    chosen = ("nccl" if has_cuda_devices() else "gloo") if backend == "auto" else backend
+    device = local_device()
+    if chosen == "nccl":
+        import torch
+
+        torch.cuda.set_device(device)
+    if "RANK" in os.environ:
+        dist.init_process_group(chosen, **kwargs)
+    else:
+        dist.init_process_group(chosen, rank=0, world_size=1, store=dist.HashStore(), **kwargs)
+    return device
+
+
+@contextmanager
+def on_rank0_first() -> Iterator[None]:
+    """Let the first process of the group do something before all others."""
+    dist = _distributed()
+    grouped = dist.is_available() and dist.is_initialized()
+    if grouped and rank() != 0:
+        dist.barrier()
+    try:
+        yield
+    finally:
+        if grouped and rank() == 0:
+            dist.barrier()
+
+
+@contextmanager
+def on_local_rank0_first() -> Iterator[None]:
+    """Let the first process of each host do something before the others of the host."""
+    dist = _distributed()
+    grouped = dist.is_available() and dist.is_initialized()
+    if grouped and local_rank() != 0:
+        dist.barrier()
+    try:
+        yield
+    finally:
+        if grouped and local_rank() == 0:
+            dist.barrier()
+
+
+def _distributed() -> Any:
+    import torch.distributed
+
+    return torch.distributed

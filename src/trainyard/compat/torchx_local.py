@@ -1,0 +1,244 @@
+"""TorchX's names around local processes (``torchx.schedulers.local_scheduler``, ``.streams``).
+
+Our local scheduler starts jobs in another process: these are for classes that derive from TorchX's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+from trainyard.specs.app import Role
+from trainyard.specs.status import is_terminal
+
+log = logging.getLogger(__name__)
+AppId = str
+AppName = str
+RoleName = str
+STDOUT_LOG = "stdout.log"
+STDERR_LOG = "stderr.log"
+COMBINED_LOG = "combined.log"
+ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+NA = "<N/A>"
+
+
+class SignalException(Exception):
+    """This process got a signal that ends it."""
+
+    def __init__(self, msg: str, sigval: int) -> None:
+        super().__init__(msg)
+        self.sigval = sigval
+
+
+class PopenProtocol(Protocol):
+    """What of `subprocess.Popen` is used."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; returns the exit code."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+
+    def kill(self) -> None:
+        """End the process."""
+
+
+@dataclass
+class ReplicaParam:
+    """How a replica's process is started."""
+
+    args: list[str]
+    env: dict[str, str]
+    stdout: str | None = None
+    stderr: str | None = None
+    combined: str | None = None
+    cwd: str | None = None
+
+
+class ImageProvider(ABC):
+    """Says where the files of an image lie on this machine."""
+
+    @abstractmethod
+    def fetch(self, image: str) -> str:
+        """Return the directory of an image."""
+
+    def fetch_role(self, role: Role) -> str:
+        """Return the directory of a role's image."""
+        return self.fetch(role.image)
+
+    def get_cwd(self, image: str) -> str | None:
+        """Return the directory in which its programs are started; None for that of this process."""
+        return None
+
+    def get_entrypoint(self, img_root: str, role: Role) -> str:
+        """Return the path of a role's program."""
+        return role.entrypoint
+
+    def get_replica_param(
+        self,
+        img_root: str,
+        role: Role,
+        stdout: str | None = None,
+        stderr: str | None = None,
+        combined: str | None = None,
+    ) -> ReplicaParam:
+        """Return how a replica of a role is started."""
+        return ReplicaParam(
+            [self.get_entrypoint(img_root, role), *role.args],
+            dict(role.env),
+            stdout,
+            stderr,
+            combined,
+            self.get_cwd(role.image),
+        )
+
+
+class LocalDirectoryImageProvider(ImageProvider):
+    """An image is the absolute path of a directory."""
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        pass
+
+    def fetch(self, image: str) -> str:
+        """Return the directory.
+
+        Raises:
+            ValueError: there is no such directory.
+        """
+        if not os.path.isdir(image):
+            raise ValueError(f"the image {image!r} is not a directory")
+        return image
+
+    def get_cwd(self, image: str) -> str | None:
+        """Return the directory of the image."""
+        return self.fetch(image)
+
+    def get_entrypoint(self, img_root: str, role: Role) -> str:
+        """Return the program's path in the image."""
+        return os.path.join(img_root, role.entrypoint)
+
+
+class CWDImageProvider(ImageProvider):
+    """Every image is the current directory."""
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        pass
+
+    def fetch(self, image: str) -> str:
+        """Return the current directory."""
+        return os.getcwd()
+
+    def get_cwd(self, image: str) -> str | None:
+        """Return the current directory."""
+        return os.getcwd()
+
+    def get_entrypoint(self, img_root: str, role: Role) -> str:
+        """Return the program, from the current directory if it is there."""
+        here = os.path.join(img_root, role.entrypoint)
+        return here if os.path.exists(here) else shutil.which(role.entrypoint) or role.entrypoint
+
+
+class LogIterator:
+    """The lines of a log file, followed until a job has ended.
+
+    Args:
+        app_id: the job.
+        log_file: path of the file, which need not exist yet.
+        scheduler: knows the job.
+        should_tail: whether to follow; otherwise only what is there now.
+    """
+
+    def __init__(self, app_id: str, log_file: str, scheduler: Any, should_tail: bool = True) -> None:
+        self._app_id = app_id
+        self._log_file = log_file
+        self._scheduler = scheduler
+        self._should_tail = should_tail
+        self._lines: Iterator[str] | None = None
+
+    def __iter__(self) -> LogIterator:
+        self._lines = self._read()
+        return self
+
+    def __next__(self) -> str:
+        if self._lines is None:
+            self._lines = self._read()
+        return next(self._lines)
+
+    def _read(self) -> Iterator[str]:
+        while not os.path.isfile(self._log_file):
+            if self._has_ended():
+                return
+            time.sleep(0.1)
+        with open(self._log_file, encoding="utf-8", errors="replace") as file:
+            rest = ""
+            while True:
+                over = not self._should_tail or self._has_ended()
+                rest += file.read()
+                *lines, rest = rest.split("\n")
+                yield from lines
+                if over:
+                    break
+                time.sleep(0.1)
+            if rest:
+                yield rest
+
+    def _has_ended(self) -> bool:
+        found = self._scheduler.describe(self._app_id)
+        return found is None or is_terminal(found.state)
+
+
+class Tee:
+    """Copies files that grow into one stream, line by line, until `close`.
+
+    Args:
+        out: where to.
+        sources: paths of the files, which need not exist yet.
+    """
+
+    def __init__(self, out: TextIO, *sources: str) -> None:
+        self._out = out
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._copy, args=(path,), daemon=True) for path in sources]
+        for thread in self._threads:
+            thread.start()
+
+    def write(self, s: str) -> None:
+        """Write a text."""
+        with self._lock:
+            self._out.write(s)
+            self._out.flush()
+
+    def close(self) -> None:
+        """Copy what is left, and stop."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _copy(self, path: str) -> None:
+        while not os.path.exists(path):
+            if self._closed.wait(0.1):
+                return
+        with open(path, encoding="utf-8", errors="replace") as file:
+            while True:
+                last = self._closed.is_set()
+                for line in file:
+                    self.write(line)
+                if last:
+                    return
+                self._closed.wait(0.1)

@@ -1,0 +1,118 @@
+"""TorchX's names around Slurm (``torchx.schedulers.slurm_scheduler``)."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, state_of
+from trainyard.specs.app import Role
+from trainyard.specs.status import AppState
+
+log = logging.getLogger(__name__)
+SLURM_JOB_DIRS = ".torchxslurmjobdirs"
+SLURM_STATES: dict[str, AppState] = {**FLAG_STATE, **STATE_OF, "REVOKED": AppState.FAILED}
+SBATCH_JOB_OPTIONS = {"comment", "mail-user", "mail-type", "account"}
+SBATCH_GROUP_OPTIONS = {"partition", "time", "constraint", "qos"}
+
+
+@dataclass
+class SlurmReplicaRequest:
+    """One replica as a group of a heterogeneous job."""
+
+    name: str
+    entrypoint: str
+    args: list[str] = field(default_factory=list)
+    srun_opts: dict[str, str] = field(default_factory=dict)
+    sbatch_opts: dict[str, str | None] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_role(
+        cls, name: str, role: Role, cfg: Mapping[str, Any], nomem: bool = False
+    ) -> SlurmReplicaRequest:
+        """Make the request for a role.
+
+        Args:
+            name: name of the replica.
+            role: the role, its macros substituted.
+            cfg: options of Slurm; those of `SBATCH_GROUP_OPTIONS` count.
+            nomem: leave the memory out, for clusters that do not manage it.
+        """
+        options: dict[str, str | None] = {
+            key: str(value) for key, value in cfg.items() if key in SBATCH_GROUP_OPTIONS and value is not None
+        }
+        resource = role.resource
+        options["ntasks-per-node"] = "1"
+        if resource.cpu > 0:
+            options["cpus-per-task"] = str(resource.cpu)
+        if not nomem and resource.memMB > 0:
+            options["mem"] = str(resource.memMB)
+        if resource.gpu > 0:
+            options["gpus-per-node"] = str(resource.gpu)
+        srun = {"output": f"slurm-{{job}}-{name}.out", "error": f"slurm-{{job}}-{name}.err"}
+        return cls(name, role.entrypoint, list(role.args), srun, options, dict(role.env))
+
+    def materialize(self) -> tuple[list[str], list[str]]:
+        """Return the options of its ``#SBATCH`` group, and the words of its part of ``srun``."""
+        group = [f"--job-name={self.name}", "--requeue"]
+        group += [
+            f"--{key}" if value is None else f"--{key}={value}" for key, value in self.sbatch_opts.items()
+        ]
+        step = [f"--{key}={value}" for key, value in self.srun_opts.items()]
+        if self.env:
+            step.append("--export=ALL," + ",".join(f"{key}={value}" for key, value in self.env.items()))
+        return group, [*map(shlex.quote, step), shlex.quote(self.entrypoint), *map(shlex.quote, self.args)]
+
+
+@dataclass
+class SlurmBatchRequest:
+    """A script for sbatch, of the requests of its replicas."""
+
+    cmd: list[str]
+    replicas: dict[str, SlurmReplicaRequest]
+    job_dir: str | None = None
+    max_retries: int = 0
+
+    def materialize(self) -> str:
+        """Return the script."""
+        groups, steps = [], []
+        for replica in self.replicas.values():
+            group, step = replica.materialize()
+            groups.append("\n".join(f"#SBATCH {option}" for option in group))
+            steps.append(" ".join(step))
+        lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(groups), "set -evx"]
+        lines += ["export PYTHONUNBUFFERED=1", "export SLURM_UNBUFFEREDIO=1"]
+        lines.append(f"export TORCHX_MAX_RETRIES={self.max_retries}")
+        lines.append("srun " + " :\\\n     ".join(steps))
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        return f"{shlex.join(self.cmd)}\n\n{self.materialize()}"
+
+
+def appstate_from_slurm_state(slurm_state: str) -> AppState:
+    """Return the state that a word of Slurm stands for; UNKNOWN if it is not known."""
+    return SLURM_STATES.get(slurm_state) or state_of(slurm_state)[0]
+
+
+def get_appstate_from_job(job: Mapping[str, Any]) -> AppState:
+    """Return the state of a job in Slurm's JSON, which older versions write as a word, newer as a list."""
+    words = job.get("job_state") or (job.get("state") or {}).get("current") or "UNKNOWN"
+    return state_of(list(words) if isinstance(words, (list, tuple)) else str(words))[0]
+
+
+def version() -> tuple[int, int]:
+    """Return the major and minor version of the Slurm that is installed.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    import subprocess
+
+    from trainyard.schedulers.slurm.observe import version_of
+
+    return version_of(subprocess.check_output(["sinfo", "--version"], text=True))

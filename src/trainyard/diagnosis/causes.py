@@ -1,0 +1,332 @@
+"""The causes of failures, and the rules that recognise them. Both are tables: a new cause is two lines here.
+
+Plugins add rules by the entry point group ``trainyard.failure_rules``: a function without arguments that
+returns an iterable of `Rule`, each with the name of a cause here or with a `Cause` of the plugin.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainyard.lazy_dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Where a rule looks.
+SCHEDULER = "scheduler"  # what the scheduler says of the replica, or of the job
+ERROR = "error"  # the exceptions of tracebacks, and the replica's failure report
+LOG = "log"  # any line of the log's end
+
+
+@dataclass
+class Cause:
+    """Why a program failed.
+
+    Args:
+        name: a short name, for scripts.
+        text: what happened, as the end of the sentence "train/0 ...".
+        advice: what helps most often.
+        is_consequence: whether it mostly follows from the failure of another replica.
+    """
+
+    name: str
+    text: str
+    advice: str = ""
+    is_consequence: bool = False
+
+
+@dataclass
+class Rule:
+    """A cause, and the text by which it is known.
+
+    Args:
+        cause: the name of a cause in `CAUSES`, or one that is not in it.
+        where: `SCHEDULER`, `ERROR` or `LOG`. A pattern of errors is sought in the log, too, but later.
+        pattern: regular expression, searched in a line without regard to case.
+    """
+
+    cause: str | Cause
+    where: str
+    pattern: str
+
+
+_MORE_MEMORY = (
+    "Give it more memory (-h or --memMB), or let it use less: smaller batches, fewer data loader workers."
+)
+_TABLE = [
+    Cause("out_of_memory", "ran out of memory", _MORE_MEMORY),
+    Cause(
+        "gpu_out_of_memory",
+        "ran out of GPU memory",
+        "Use a smaller batch, gradient accumulation or checkpointing, or a GPU with more memory.",
+    ),
+    Cause(
+        "shared_memory",
+        "ran out of shared memory",
+        "Data loader workers exchange batches through /dev/shm: give more of it, or use fewer workers.",
+    ),
+    Cause("disk_full", "found no space left on a disk", "Free space, or write to another file system."),
+    Cause(
+        "open_files",
+        "opened more files than it may",
+        "Raise the limit (ulimit -n), or use fewer data loader workers.",
+    ),
+    Cause(
+        "timeout",
+        "was stopped at its time limit",
+        "Give it more time, or let it go on from a checkpoint: -cfg chain=N where the scheduler has it.",
+    ),
+    Cause(
+        "preempted",
+        "was preempted: its machine was needed for another job or taken back",
+        "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+    ),
+    Cause(
+        "node_lost",
+        "lost the machine that it ran on",
+        "Run it again. With --max_retries and --checkpoints it goes on by itself.",
+    ),
+    Cause(
+        "image",
+        "has an image that cannot be pulled",
+        "Check the image's name and tag, and whether the machine may pull it.",
+    ),
+    Cause(
+        "architecture",
+        "cannot run on this kind of processor",
+        "Build the image or program for the architecture of the machine that runs it.",
+    ),
+    Cause("missing_program", "names a program that is not there", "Check the command, PATH and the image."),
+    Cause(
+        "not_executable",
+        "names a program that may not be executed",
+        "Make it executable (chmod +x) and check its first line, or run it by its interpreter.",
+    ),
+    Cause(
+        "missing_module",
+        "imports a Python module that is not there",
+        "Install it where the job runs: image, environment, or requirements.txt beside the script.",
+    ),
+    Cause(
+        "missing_directory",
+        "has a working directory that is not there",
+        "Create the directory where the job runs, or name another one.",
+    ),
+    Cause("missing_file", "looks for a file that is not there", "Check the path as the job sees it."),
+    Cause("permission", "may not do something with a file", "Check the owner and the mode of the file."),
+    Cause("syntax", "has a syntax error", "Fix the line that the message names."),
+    Cause("usage", "does not understand its arguments", "Compare the arguments with the program's --help."),
+    Cause(
+        "gpu_driver",
+        "does not fit the GPU driver of its machine",
+        "Use a build for the CUDA version of the driver (nvidia-smi shows it), or another machine.",
+    ),
+    Cause("no_gpu", "found no GPU", "Ask for one (--gpu 1), and use a build with CUDA."),
+    Cause(
+        "cuda",
+        "failed on the GPU",
+        "CUDA_LAUNCH_BLOCKING=1 shows the line that failed. After Xid or ECC errors use another machine.",
+    ),
+    Cause(
+        "nccl",
+        "failed to communicate with the other processes (NCCL)",
+        "Look for a replica that failed earlier. If there is none: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME.",
+        is_consequence=True,
+    ),
+    Cause(
+        "rendezvous",
+        "did not meet the other replicas in time",
+        "Look for replicas that never started, and whether they reach the first host's port.",
+        is_consequence=True,
+    ),
+    Cause(
+        "peer_lost",
+        "lost the connection to another process",
+        "Look for a replica that failed earlier.",
+        is_consequence=True,
+    ),
+    Cause("port_in_use", "needs a port that is in use", "Choose another port, or 0 for a free one."),
+    Cause("name_lookup", "cannot resolve a host's name", "Check the name, and the DNS where the job runs."),
+    Cause("connection", "cannot reach a server", "Check the address, and whether the job may reach it."),
+    Cause(
+        "credentials",
+        "has no right to something that it needs",
+        "Give the job credentials: variables, a role, or a token (gated models need one).",
+    ),
+    Cause("segfault", "crashed: segmentation fault", "Native code failed: PYTHONFAULTHANDLER=1 shows where."),
+    Cause("aborted", "aborted itself", "Native code gave up: the last lines of the log mostly say why."),
+    Cause("bus_error", "crashed: bus error", "Often /dev/shm is full, or a mapped file was cut."),
+    Cause("illegal_instruction", "crashed: illegal instruction", "It was built for a newer processor."),
+    Cause(
+        "killed",
+        "was killed by SIGKILL",
+        "Something outside killed it, most often the kernel or the site for its memory.",
+    ),
+    Cause("terminated", "was stopped by SIGTERM", "Something outside stopped it.", is_consequence=True),
+    Cause("stack", "called itself too deeply", "Look for a recursion without end."),
+    Cause("not_finite", "computed values that are not finite", "Lower the learning rate, clip gradients."),
+    Cause("dependency", "never started: a job that it waits for did not end as was asked"),
+    Cause("submission", "was never started: its submission was interrupted", "Submit it again."),
+    Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
+    Cause("exception", "raised an exception", "Fix the line that the traceback names."),
+    Cause("exit", "ended by itself with an error", "The end of its log mostly says why."),
+    Cause("unknown", "failed, and nothing says why", "`trainyard doctor` checks the scheduler."),
+]
+CAUSES: dict[str, Cause] = {cause.name: cause for cause in _TABLE}
+
+#: The first rule that matches decides; so what is particular comes before what is general.
+_RULES = [
+    Rule("shared_memory", LOG,
+        r"insufficient shared memory|unable to (open|write to) (file|shared memory).*/torch_"),
+    Rule("gpu_out_of_memory", ERROR,
+        r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|CUBLAS_STATUS_ALLOC_FAILED"),
+    Rule("gpu_out_of_memory", ERROR, r"CUDA_ERROR_OUT_OF_MEMORY|RESOURCE_EXHAUSTED: Out of memory"),
+    Rule("out_of_memory", SCHEDULER, (
+        r"out of memory|OutOfMemory|OOMKilled|OUT_OF_ME|oom-?kill|TERM_MEMLIMIT|"
+        r"exceed\w* .*memory"
+    )),
+    Rule("node_lost", SCHEDULER, (
+        r"node failed|NODE_FAIL|NodeLost|a node (was lost|died)|machine went down|Host EC2|"
+        r"DisruptionTarget|its host was"
+    )),
+    Rule("preempted", SCHEDULER, r"preempt|\bspot\b|taken (back|away)|InterruptedNoCapacity|Evicted"),
+    Rule("timeout", SCHEDULER, (
+        r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|"
+        r"deadline has passed"
+    )),
+    Rule("image", SCHEDULER, (
+        r"image.*(cannot|could not) be pulled|ErrImagePull|ImagePullBackOff|CannotPull|"
+        r"pull access denied|manifest.*(unknown|not found)|no such image|InvalidImageName"
+    )),
+    Rule("dependency", SCHEDULER,
+        r"never started: |DependencyNeverSatisfied|a job that it (depends on|waits for)"),
+    Rule("submission", SCHEDULER, r"submission was interrupted"),
+    Rule("supervisor", SCHEDULER, r"its supervisor (was killed|received)"),
+    Rule("architecture", SCHEDULER, r"exec format error"),
+    Rule("not_executable", SCHEDULER, r"permission denied|not executable|cannot be executed"),
+    Rule("missing_directory", SCHEDULER,
+        r"director.* (does not exist|not found)|no such (working )?directory|chdir|workdir"),
+    Rule("missing_program", SCHEDULER, r"executable file not found|no such file|not found|cannot be found"),
+    Rule("missing_module", ERROR, r"ModuleNotFoundError|No module named|ImportError: cannot import name"),
+    Rule("gpu_driver", ERROR, (
+        r"driver version is insufficient|no kernel image is available|"
+        r"driver on your system is too old|CUDA_ERROR_(NO_BINARY|UNSUPPORTED_PTX)|"
+        r"forward compatibility"
+    )),
+    Rule("no_gpu", ERROR, (
+        r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA|"
+        r"no CUDA-capable device|CUDA_ERROR_NO_DEVICE"
+    )),
+    Rule("disk_full", ERROR, r"No space left on device|ENOSPC|Disk quota exceeded|EDQUOT"),
+    Rule("open_files", ERROR, r"Too many open files|EMFILE"),
+    Rule("out_of_memory", ERROR, (
+        r"MemoryError|Cannot allocate memory|std::bad_alloc|Unable to allocate .* for an array|"
+        r"DefaultCPUAllocator: .*memory|java\.lang\.OutOfMemoryError"
+    )),
+    Rule("shared_memory", ERROR, r"DataLoader worker .* killed by signal: Bus error"),
+    Rule("out_of_memory", ERROR, r"DataLoader worker .* killed by signal: Killed"),
+    Rule("nccl", ERROR, (
+        r"NCCL (error|timeout|WARN .*error)|ncclSystemError|ncclInternalError|"
+        r"ncclUnhandledCudaError|ncclRemoteError|collective operation timeout|"
+        r"ProcessGroupNCCL.*(timeout|timed out)"
+    )),
+    Rule("cuda", ERROR, (
+        r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|device-side assert|cudaError|CUDA_ERROR|"
+        r"uncorrectable ECC|NVRM: Xid"
+    )),
+    Rule("rendezvous", ERROR, (
+        r"Rendezvous\w*(Timeout|Closed|Connection)\w*|Timed out (after|waiting for).*clients|"
+        r"timed out.*rendezvous"
+    )),
+    Rule("peer_lost", ERROR, (
+        r"Connection (closed|reset) by peer|Broken pipe|EOFError.*peer|"
+        r"\bgloo\b.*(closed|timed out|timeout)"
+    )),
+    Rule("port_in_use", ERROR, r"Address already in use|EADDRINUSE"),
+    Rule("name_lookup", ERROR, (
+        r"Name or service not known|Temporary failure in name resolution|getaddrinfo failed|"
+        r"nodename nor servname|NameResolutionError"
+    )),
+    Rule("credentials", ERROR, (
+        r"AccessDenied|NoCredentialsError|Unable to locate credentials|"
+        r"(401|403) (Client Error|Unauthorized|Forbidden)|GatedRepoError|InvalidAccessKeyId|"
+        r"ExpiredToken"
+    )),
+    Rule("connection", ERROR, (
+        r"Connection refused|ConnectTimeout|Network is unreachable|No route to host|"
+        r"Max retries exceeded"
+    )),
+    Rule("missing_file", ERROR, r"FileNotFoundError|can't open file|No such file or directory"),
+    Rule("permission", ERROR, r"PermissionError|Permission denied|Read-only file system"),
+    Rule("syntax", ERROR, r"SyntaxError|IndentationError|syntax error"),
+    Rule("usage", ERROR, r"error: (unrecognized arguments|the following arguments are required|argument )"),
+    Rule("stack", ERROR, r"RecursionError|maximum recursion depth"),
+    Rule("not_finite", ERROR,
+        r"(loss|gradient|value)s? (is|are|was|became|contains?) (nan|inf)|FloatingPointError"),
+]  # fmt: skip
+#: Of the log alone, since programs say such things in passing, too; only where nothing else is known.
+_LOG_RULES = [
+    Rule("usage", LOG, r"^usage: "),
+    Rule("segfault", LOG, r"Segmentation fault|SIGSEGV"),
+    Rule("aborted", LOG, r"\bAborted\b|SIGABRT|terminate called|core dumped"),
+    Rule("not_finite", LOG, r"\bloss[ =:]+nan\b"),
+]
+
+#: What exit codes say: 126 and 127 by shells, 128 + N after signal N.
+BY_EXIT_CODE = {
+    126: "not_executable",
+    127: "missing_program",
+    132: "illegal_instruction",
+    134: "aborted",
+    135: "bus_error",
+    137: "killed",
+    139: "segfault",
+    143: "terminated",
+    124: "timeout",
+}
+_SIGNAL = {"SIGILL": 132, "SIGABRT": 134, "SIGBUS": 135, "SIGKILL": 137, "SIGSEGV": 139, "SIGTERM": 143}
+
+
+def cause_of_signal(text: str) -> str:
+    """Return the name of the cause that a scheduler's "killed by SIGSEGV" stands for; "" for none."""
+    match = re.search(r"\bSIG[A-Z]+\b", text)
+    return BY_EXIT_CODE.get(_SIGNAL.get(match[0], 0), "") if match else ""
+
+
+def rules() -> list[Rule]:
+    """Return the rules of plugins, then ours, in the order in which they are tried.
+
+    Raises:
+        ConfigError: a plugin cannot be loaded.
+    """
+    from trainyard.plugins import entry_points
+
+    added: list[Rule] = []
+    for point in entry_points("failure_rules"):
+        added += point.load()()
+    return [*added, *_RULES]
+
+
+def log_rules() -> list[Rule]:
+    """Return the rules for lines that mean something only where nothing better is known."""
+    return _LOG_RULES
+
+
+def cause(of: str | Cause) -> Cause:
+    """Return a cause by its name."""
+    return of if isinstance(of, Cause) else CAUSES[of]
+
+
+def first_match(candidates: Iterable[Rule], where: str, lines: Iterable[str]) -> tuple[Cause, str] | None:
+    """Return the cause of the first rule for ``where`` that matches one of the lines, and that line."""
+    texts = [line for line in lines if line]
+    for rule in candidates:
+        if rule.where != where:
+            continue
+        pattern = re.compile(rule.pattern, re.IGNORECASE)
+        for line in texts:
+            if pattern.search(line):
+                return cause(rule.cause), line
+    return None

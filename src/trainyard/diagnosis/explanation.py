@@ -1,0 +1,193 @@
+"""All that `trainyard why` says of a job: gathered from its scheduler, its logs and the history."""
+
+from __future__ import annotations
+
+import shlex
+
+from trainyard.errors import TrainyardError
+from trainyard.lazy_dataclass import dataclass, field
+from trainyard.specs.status import AppState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from trainyard.diagnosis.failures import Failure
+    from trainyard.diagnosis.waiting import Waiting
+    from trainyard.runner import Runner
+    from trainyard.runner.records import JobRecord
+    from trainyard.specs.status import AppStatus, ReplicaStatus
+
+#: How many lines of a log's end are read.
+LOG_LINES = 2000
+MOST_CHANGES = 8
+_WAITS = (AppState.SUBMITTED, AppState.PENDING)
+#: Causes that do not lie in the job: the same job may succeed.
+_TRANSIENT = frozenset({"preempted", "node_lost", "supervisor", "submission", "terminated"})
+
+
+@dataclass
+class Explanation:
+    """Why a job is in its state.
+
+    Args:
+        handle: the job.
+        status: its status.
+        failure: why it failed; None if it did not.
+        waiting: why it waits; None if it does not.
+        last_good: id of the last job of the same name that succeeded; "" without one.
+        changes: what differs from that job.
+        try_command: the command to try next; "" if there is nothing to do.
+    """
+
+    handle: str
+    status: AppStatus
+    failure: Failure | None = None
+    waiting: Waiting | None = None
+    last_good: str = ""
+    changes: list[str] = field(default_factory=list)
+    try_command: str = ""
+
+    @property
+    def scheduler(self) -> str:
+        """Name of the job's scheduler."""
+        return self.handle.partition("://")[0]
+
+    @property
+    def headline(self) -> str:
+        """The failure in one line: the replica, what happened, and the line that shows it."""
+        assert self.failure is not None
+        evidence = self.failure.evidence.strip()
+        return f"{self.failure.place} {self.failure.cause.text}" + (f": {evidence}" if evidence else "")
+
+    def short(self) -> list[str]:
+        """Return the failure in three lines."""
+        assert self.failure is not None
+        advice = [self.failure.cause.advice] if self.failure.cause.advice else []
+        return [self.headline, *advice, f"`trainyard why {_id(self.handle)}` shows more."]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as JSON values."""
+        data: dict[str, Any] = {
+            "handle": self.handle,
+            "state": self.status.state.name,
+            "msg": self.status.msg,
+        }
+        failure, waiting = self.failure, self.waiting
+        if failure is not None:
+            data["failure"] = {
+                "cause": failure.cause.name,
+                "text": failure.cause.text,
+                "advice": failure.cause.advice,
+                "evidence": failure.evidence,
+                "replica": None if failure.replica is None else failure.replica.to_json(),
+                "rank": failure.rank,
+                "traceback": failure.traceback,
+                "log": failure.log,
+                "reason": failure.reason,
+                "failed": failure.failed,
+                "replicas": failure.replicas,
+                "problem": failure.problem,
+            }
+            data["last_good"], data["changes"] = self.last_good, self.changes
+        if waiting is not None:
+            data["waiting"] = {**vars(waiting)}
+        return {**data, "try": self.try_command}
+
+
+def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
+    """Return why a job is in its state; what cannot be found out now is left out."""
+    explanation = Explanation(handle, status)
+    if status.state == AppState.FAILED:
+        explanation.failure = explain_failed(runner, handle, status)
+        record = _recorded(runner, handle)
+        _add_changes(runner, explanation, record)
+        explanation.try_command = _next_command(explanation, record)
+    elif status.state in _WAITS:
+        from trainyard.diagnosis.waiting import explain_waiting
+
+        explanation.waiting = explain_waiting(status, _position(runner, handle))
+        explanation.try_command = _next_command(explanation, None)
+    return explanation
+
+
+def explain_failed(runner: Runner, handle: str, status: AppStatus) -> Failure:
+    """Return why a job failed, from its status and logs."""
+    from trainyard.diagnosis.failures import explain_failure
+
+    problems: list[str] = []
+
+    def log_of(replica: ReplicaStatus) -> Sequence[str]:
+        from trainyard.schedulers.base import LogQuery
+
+        try:
+            blocks = runner.log_blocks(handle, [(replica.role, replica.id)], LogQuery(last=LOG_LINES))
+            data = b"".join(block.data for block in blocks)
+        except (TrainyardError, NotImplementedError, OSError) as error:
+            problems.append(error.message if isinstance(error, TrainyardError) else str(error))
+            return []
+        return data.decode("utf-8", "replace").splitlines()
+
+    failure = explain_failure(status, log_of)
+    failure.problem = problems[0] if problems else ""
+    return failure
+
+
+def _recorded(runner: Runner, handle: str) -> JobRecord | None:
+    try:
+        return runner.history.find(handle)
+    except TrainyardError:
+        return None  # a broken history does not hide why the job failed
+
+
+def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | None) -> None:
+    if record is None:
+        return
+    from trainyard.runner.compare import Comparison
+    from trainyard.workspace.code_store import Store
+
+    good = runner.history.last_success(record)
+    if good is None:
+        return
+    explanation.last_good = good.app_id
+    explanation.changes = list(Comparison(good, record, Store()).summary())
+    if len(explanation.changes) > MOST_CHANGES:
+        explanation.changes[MOST_CHANGES - 1 :] = [
+            f"... `trainyard diff {good.app_id} {record.app_id}` shows all"
+        ]
+
+
+def _position(runner: Runner, handle: str) -> str:
+    scheduler, _, app_id = handle.partition("://")[0], "", handle.rpartition("/")[2]
+    try:
+        return runner.scheduler(scheduler).queue_position(app_id)
+    except (TrainyardError, OSError):
+        return ""
+
+
+def _next_command(explanation: Explanation, record: JobRecord | None) -> str:
+    job = shlex.quote(_id(explanation.handle))
+    if explanation.waiting is not None:
+        if explanation.waiting.kind in ("impossible", "unavailable", "unknown"):
+            return f"trainyard doctor -s {explanation.scheduler}"
+        return "" if explanation.waiting.kind == "starting" else f"trainyard wait {job}"
+    failure = explanation.failure
+    assert failure is not None
+    if failure.cause.name == "timeout" and record is not None:
+        for name in ("timeout", "time_limit", "max_runtime_in_seconds"):
+            limit = record.cfg.get(name)
+            if isinstance(limit, (int, float)) and limit > 0:
+                return f"trainyard rerun {job} -cfg {name}={2 * limit:g}"
+    if failure.cause.name == "image":
+        return f"trainyard doctor -s {explanation.scheduler}"
+    if failure.cause.name in _TRANSIENT:
+        return f"trainyard rerun {job}"
+    if failure.replica is None:
+        return f"trainyard describe {job}"
+    where = shlex.quote(f"{_id(explanation.handle)}/{failure.replica.role}/{failure.replica.id}")
+    return f"trainyard log {where} --tail 100"
+
+
+def _id(handle: str) -> str:
+    return handle.rpartition("/")[2]

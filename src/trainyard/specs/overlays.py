@@ -1,0 +1,128 @@
+"""Overlays: what a scheduler's request shall hold beside what `AppDef` and `Role` can say.
+
+An overlay has the form of the request. It lies in the metadata of a role or job, by the scheduler's name, and
+is laid over the request when that is made: dicts are merged, lists appended, tuples replace a list,
+everything else is replaced, and None removes. Three operators, to be used as keys, say otherwise::
+
+    {"spec": {
+        PUT("tolerations"): [...],                         # this list, instead of ours and this one
+        JOIN("containers", on="name"): [{"name": "trainer", "tty": True}],   # into the item of this name
+        DEL("terminationGracePeriodSeconds"): None,        # not at all
+    }}
+
+They are texts (``__put__:KEY``, ``__join__:KEY:FIELD``, ``__del__:KEY``), as in TorchX, so that YAML files
+can hold them too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.errors import ConfigError
+
+_PUT, _JOIN, _DEL = "__put__:", "__join__:", "__del__:"
+
+
+def PUT(key: str) -> str:  # noqa: N802 - the name that TorchX gave it
+    """Return the key under which an overlay replaces a list or dict instead of adding to it."""
+    return f"{_PUT}{key}"
+
+
+def JOIN(key: str, *, on: str) -> str:  # noqa: N802
+    """Return the key under which an overlay's items are merged into those that have the same ``on``.
+
+    Items that are not there yet are appended.
+    """
+    return f"{_JOIN}{key}:{on}"
+
+
+def DEL(key: str) -> str:  # noqa: N802
+    """Return the key under which an overlay removes a field; its value does not matter."""
+    return f"{_DEL}{key}"
+
+
+def _operator(key: str) -> tuple[str, str, str]:
+    """Return the operator of a key ("" without one), the plain key, and the field of a JOIN."""
+    if key.startswith(_JOIN):
+        name, _, on = key.removeprefix(_JOIN).rpartition(":")
+        return _JOIN, name, on
+    for prefix in (_PUT, _DEL):
+        if key.startswith(prefix):
+            return prefix, key.removeprefix(prefix), ""
+    return "", key, ""
+
+
+def plain_keys(overlay: Mapping[str, Any]) -> list[str]:
+    """Return an overlay's keys without operators."""
+    return [_operator(str(key))[1] for key in overlay]
+
+
+def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request with an overlay laid over it; neither of the two is changed.
+
+    Raises:
+        ConfigError: JOIN meets what is no list of dicts, or items without its field.
+    """
+    merged = dict(base)
+    for key, value in overlay.items():
+        operator, name, on = _operator(key)
+        there = merged.get(name)
+        if operator == _DEL or value is None:
+            merged.pop(name, None)
+        elif operator == _JOIN:
+            merged[name] = _joined(name, on, there or [], value)
+        elif operator == _PUT or isinstance(value, tuple):
+            merged[name] = _plain(value)
+        elif isinstance(value, dict) and isinstance(there, Mapping):
+            merged[name] = apply_overlay(there, value)
+        elif isinstance(value, list) and isinstance(there, list):
+            merged[name] = [*there, *(_plain(item) for item in value)]
+        else:
+            merged[name] = _plain(value)
+    return merged
+
+
+def _joined(name: str, on: str, there: Any, items: Any) -> list[Any]:
+    for which, found in (("the request", there), ("the overlay", items)):
+        wrong = not isinstance(found, (list, tuple)) or any(not isinstance(item, Mapping) for item in found)
+        if wrong:
+            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): in {which} that is no list of dicts")
+    merged = list(there)
+    for item in items:
+        if on not in item:
+            raise ConfigError(f"overlay: JOIN({name!r}, on={on!r}): an item has no {on!r}")
+        place = next((k for k, known in enumerate(merged) if known.get(on) == item[on]), None)
+        if place is None:
+            merged.append(_plain(item))
+        else:
+            merged[place] = apply_overlay(merged[place], item)
+    return merged
+
+
+def _plain(value: Any) -> Any:
+    """Return what an overlay adds where there was nothing: without operators, None and tuples."""
+    if isinstance(value, Mapping):
+        return apply_overlay({}, value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return copy.deepcopy(value)
+
+
+def operators_in(overlay: Any, path: str = "") -> Iterator[str]:
+    """Yield what is wrong with the operators of an overlay."""
+    if isinstance(overlay, Mapping):
+        seen: dict[str, str] = {}
+        for key, value in overlay.items():
+            operator, name, on = _operator(str(key))
+            where = f"{path}.{name}" if path else name
+            if not name or (operator == _JOIN and not on):
+                yield f"{key!r} is not complete: an operator has a key, and JOIN a field too"
+            if name in seen:
+                yield f"{where} is there twice: as {seen[name]!r} and as {key!r}"
+            seen[name] = str(key)
+            yield from operators_in(value, where)
+    elif isinstance(overlay, (list, tuple)):
+        for item in overlay:
+            yield from operators_in(item, path)

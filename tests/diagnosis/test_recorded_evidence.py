@@ -1,0 +1,102 @@
+"""The tables of causes: texts of schedulers and programs that this machine cannot be made to produce.
+
+See ``evidence.tsv`` for where the texts are from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.diagnosis.failures import explain_failure
+from trainyard.diagnosis.waiting import explain_waiting
+from trainyard.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
+
+ROWS = [
+    line.split("\t")
+    for line in Path(__file__).with_name("evidence.tsv").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def recorded(kind):
+    return pytest.mark.parametrize(("expected", "text"), [row[1:] for row in ROWS if row[0] == kind])
+
+
+def failed(reason="", code=1, log="", msg=""):
+    replica = ReplicaStatus(0, AppState.FAILED, "r", reason=reason, exit_code=code)
+    status = AppStatus(AppState.FAILED, msg=msg, roles=[RoleStatus("r", [replica])])
+    return explain_failure(status, lambda _: log.splitlines())
+
+
+@recorded("scheduler")
+def test_words_of_schedulers(expected, text):
+    found = failed(text)
+    assert found.cause.name == expected
+    assert found.evidence in text
+
+
+@recorded("exception")
+def test_exceptions_of_libraries(expected, text):
+    found = failed(log=f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{text}\n')
+    assert (found.cause.name, found.evidence) == (expected, text)
+    assert found.traceback[-1] == text
+
+
+@recorded("waiting")
+def test_words_for_waiting(expected, text):
+    found = explain_waiting(AppStatus(AppState.PENDING, msg=text))
+    assert (found.kind, found.reason) == (expected, text)
+
+
+TORCHRUN = """\
+epoch 1
+[rank2]: nothing
+E1122 18:00:00.000000 77 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: -11)
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_18:00:00
+  host      : n1
+  rank      : 2 (local_rank: 2)
+  exitcode  : -11 (pid: 79)
+  error_file: <N/A>
+  traceback : Signal 11 (SIGSEGV) received by PID 79
+============================================================
+"""
+
+
+def test_the_summary_of_torchrun_names_rank_and_signal():
+    found = failed(log=TORCHRUN)
+    assert (found.cause.name, found.rank) == ("segfault", "2")
+
+
+def test_a_replica_that_failed_because_of_another_is_not_the_cause():
+    logs = {
+        0: "Traceback (most recent call last):\n  x\nRuntimeError: Connection closed by peer [10.0.0.2]:1\n",
+        1: "Traceback (most recent call last):\n  x\nValueError: bad\n",
+    }
+    replicas = [ReplicaStatus(k, AppState.FAILED, "r", exit_code=1, ended_at=10.0 + k) for k in range(2)]
+    status = AppStatus(AppState.FAILED, roles=[RoleStatus("r", replicas)])
+    found = explain_failure(status, lambda replica: logs[replica.id].splitlines())
+    assert (found.replica.id, found.cause.name, found.failed) == (1, "exception", 2)
+
+
+def test_a_traceback_that_was_handled_is_not_the_cause():
+    log = (
+        "Traceback (most recent call last):\n  x\nValueError: handled\nretrying\n"
+        "Traceback (most recent call last):\n  y\nTypeError: the end\n"
+    )
+    assert failed(log=log).evidence == "TypeError: the end"
+
+
+def test_words_of_the_program_in_a_reason_are_not_those_of_the_scheduler():
+    found = failed("exit code 1: FileNotFoundError: no such file: preempted.txt")
+    assert found.cause.name == "missing_file"

@@ -1,0 +1,51 @@
+"""What is said of replicas, from the queue's answer and the records in the job's folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.schedulers.hpc.observe import FORGOTTEN_SECONDS, describe
+from trainyard.schedulers.hpc.queries import NativeJob
+from trainyard.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
+from trainyard.specs.status import AppState
+
+NOW = 1_800_000_000.0
+
+
+def shared_job(*records: AttemptRecord | None, **fields) -> SharedJob:
+    document = {"layout": [["r", len(records)]], "created_at": NOW - FORGOTTEN_SECONDS - 1}
+    replicas = {("r", k): record for k, record in enumerate(records) if record is not None}
+    return SharedJob("job", document, replicas=replicas, **fields)
+
+
+def ended(code: int, why: str = "ended") -> AttemptRecord:
+    return AttemptRecord(0, "n1", 1.0, 2.0, code, why)
+
+
+def states(state: AppState, job: SharedJob) -> list[AppState]:
+    found = describe("job", [NativeJob("1", "job", state)], job, "", NOW)
+    return [replica.state for replica in found.to_status().replicas()]
+
+
+def test_replicas_that_were_stopped_or_never_started_did_not_fail():
+    job = shared_job(ended(3), ended(143, "stopped"), AttemptRecord(0, "n1", 1.0), None)
+    failed, cancelled = AppState.FAILED, AppState.CANCELLED
+    assert states(failed, job) == [failed, cancelled, failed, cancelled]
+    assert states(cancelled, shared_job(ended(143, "stopped"))) == [cancelled]
+    # without one that failed by itself there is nothing else that the end of the job could come from
+    assert states(failed, shared_job(ended(143, "stopped"), None)) == [failed, failed]
+
+
+@pytest.mark.parametrize("why", ["stopped", "time-limit"])
+def test_a_replica_that_is_to_start_again_is_pending(why):
+    assert states(AppState.PENDING, shared_job(ended(143, why))) == [AppState.PENDING]
+    assert states(AppState.RUNNING, shared_job(ended(143, why))) == [AppState.PENDING]
+    assert states(AppState.RUNNING, shared_job(ended(1))) == [AppState.FAILED]
+
+
+def test_a_submission_without_an_answer_is_forgotten_when_the_queue_answers_and_has_it_not():
+    assert describe("job", [], shared_job(None), "", NOW) is None
+    assert describe("job", [], shared_job(None), "the queue is away", NOW).state == AppState.UNREACHABLE
+    assert describe("job", [], shared_job(None), "", NOW - 60).state == AppState.UNKNOWN
+    for left in (shared_job(None, native_ids=["7"]), shared_job(AttemptRecord(0, "n1", 1.0))):
+        assert describe("job", [], left, "", NOW).state == AppState.UNKNOWN
