@@ -43,7 +43,7 @@ def DEL(key: str) -> str:  # noqa: N802
     return f"{_DEL}{key}"
 
 
-def _operator(key: str) -> tuple[str, str, str]:
+def operator_of(key: str) -> tuple[str, str, str]:
     """Return the operator of a key ("" without one), the plain key, and the field of a JOIN."""
     if key.startswith(_JOIN):
         name, _, on = key.removeprefix(_JOIN).rpartition(":")
@@ -56,7 +56,7 @@ def _operator(key: str) -> tuple[str, str, str]:
 
 def plain_keys(overlay: Mapping[str, Any]) -> list[str]:
     """Return an overlay's keys without operators."""
-    return [_operator(str(key))[1] for key in overlay]
+    return [operator_of(str(key))[1] for key in overlay]
 
 
 def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
     """
     merged = dict(base)
     for key, value in overlay.items():
-        operator, name, on = _operator(key)
+        operator, name, on = operator_of(key)
         there = merged.get(name)
         if operator == _DEL or value is None:
             merged.pop(name, None)
@@ -115,7 +115,7 @@ def operators_in(overlay: Any, path: str = "") -> Iterator[str]:
     if isinstance(overlay, Mapping):
         seen: dict[str, str] = {}
         for key, value in overlay.items():
-            operator, name, on = _operator(str(key))
+            operator, name, on = operator_of(str(key))
             where = f"{path}.{name}" if path else name
             if not name or (operator == _JOIN and not on):
                 yield f"{key!r} is not complete: an operator has a key, and JOIN a field too"

@@ -29,6 +29,7 @@ def run(args: Namespace) -> int:
 
     with get_runner() as runner:
         checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+    checks.append(_which_torchx())
     failed = [check for check in checks if check.ok is False]
     if args.json:
         names = ("name", "ok", "text", "hint")
@@ -42,6 +43,20 @@ def run(args: Namespace) -> int:
 def _options(runner: Runner, args: Namespace) -> dict[str, Any]:
     scheduler = runner.scheduler(args.scheduler)
     return {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
+
+
+def _which_torchx() -> Check:
+    """Tell what `import torchx` finds."""
+    from trainyard import torchx_alias
+    from trainyard.schedulers.responses import Check
+
+    place = torchx_alias.installed_torchx()
+    if torchx_alias.switched_off() or (place and not torchx_alias.comes_first()):
+        found = f"the TorchX in {place}" if place else "nothing"
+        hint = f"{torchx_alias.VARIABLE}={torchx_alias.INSTEAD} puts trainyard in its place." if place else ""
+    else:
+        found, hint = "trainyard", f"The TorchX in {place} is not used." if place else ""
+    return Check("torchx", None, f"`import torchx` finds {found}", hint)
 
 
 def _line(check: Check) -> str:

@@ -1,7 +1,7 @@
-"""Overlays: fields of a scheduler's native request that a role has no word for, kept in its metadata.
+"""TorchX's functions for overlays (``torchx.specs.overlays``).
 
-The operators are keys of a mapping: ``{PUT("containers"): [...]}``. Without one, mappings are merged, lists
-are appended, anything else is replaced.
+Other than `trainyard.specs.overlays` they change what they are applied to, keep None as a value, and refuse
+to merge values of different types.
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from trainyard.specs.overlays import DEL as DEL
+from trainyard.specs.overlays import JOIN as JOIN
+from trainyard.specs.overlays import PUT as PUT
+from trainyard.specs.overlays import operator_of
+
 logger = logging.getLogger(__name__)
-_PUT, _JOIN, _DEL = "__put__:", "__join__:", "__del__:"
-
-
-def PUT(key: str) -> str:  # noqa: N802 - TorchX's name
-    """Replace the value of a key, also where it is a mapping or a list."""
-    return f"{_PUT}{key}"
-
-
-def JOIN(key: str, on: str) -> str:  # noqa: N802
-    """Merge the mappings in a list with those that have the same value of the field ``on``; append others."""
-    return f"{_JOIN}{key}:{on}"
-
-
-def DEL(key: str) -> str:  # noqa: N802
-    """Remove a key."""
-    return f"{_DEL}{key}"
+_PUT, _DEL, _JOIN = (operator_of(key)[0] for key in (PUT("k"), DEL("k"), JOIN("k", on="f")))
 
 
 def set_overlay(target: Any, namespace: str, kind: str, overlay: dict[str, Any]) -> None:
@@ -62,9 +52,9 @@ def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bo
         TypeError: a value has another type than the one that it would be merged with.
     """
     for key, value in overlay.items():
-        operator, name, on = _parts(key)
+        operator, name, on = operator_of(key)
         if operator and not _resolve:
-            for other in [each for each in base if _parts(each)[1] == name]:
+            for other in [each for each in base if operator_of(each)[1] == name]:
                 del base[other]  # the last word on a field wins
             base[key] = copy.deepcopy(value)
         elif operator == _DEL:
@@ -101,7 +91,7 @@ def validate_overlay(
     Raises:
         ValueError: it has one of them.
     """
-    names = {_parts(key)[1] for key in overlay}
+    names = {operator_of(key)[1] for key in overlay}
     set_by_role = sorted(names & set(blocklist or ()))
     if set_by_role:
         fields = ", ".join(f"{overlay_name}.{name}" for name in set_by_role)
@@ -109,18 +99,6 @@ def validate_overlay(
     misplaced = sorted(names & set(forbidden_keys or ()))
     if misplaced:
         raise ValueError(f"{', '.join(misplaced)} cannot be part of {overlay_name}. {suggestion}".rstrip())
-
-
-def _parts(key: Any) -> tuple[str, str, str]:
-    """Split a key into operator, name of the field, and the field that lists are joined on."""
-    if isinstance(key, str):
-        for operator in (_PUT, _DEL):
-            if key.startswith(operator):
-                return operator, key[len(operator) :], ""
-        if key.startswith(_JOIN):
-            name, _, on = key[len(_JOIN) :].rpartition(":")
-            return _JOIN, name, on
-    return "", key, ""
 
 
 def _merged(name: str, old: Any, new: Any, *, resolve: bool) -> Any:
