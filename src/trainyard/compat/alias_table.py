@@ -171,6 +171,8 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.schedulers.ray_scheduler": {
         "trainyard.schedulers.ray.scheduler": "RayScheduler create_scheduler",
+        "trainyard.schedulers.ray.request": "RayJob=RayRequest",
+        "trainyard.compat.torchx_schedulers": "has_ray serialize",
         "trainyard.compat.torchx_options": "RayOpts",
     },
     "torchx.schedulers.gcp_batch_scheduler": {
@@ -218,11 +220,24 @@ _TABLE: dict[str, dict[str, str]] = {
     # ---- programs
     "torchx.apps": {},
     "torchx.apps.utils": {},
-    "torchx.apps.utils.booth_main": {"trainyard.apps.utils.booth_main": "*"},
-    "torchx.apps.utils.copy_main": {"trainyard.apps.utils.copy_main": "*"},
-    "torchx.apps.utils.process_monitor": {"trainyard.apps.utils.process_monitor": "*"},
+    "torchx.apps.utils.booth_main": {
+        "trainyard.apps.utils.booth_main": "*",
+        "trainyard.compat.torchx_apps": "parse_args=parse_booth_args",
+    },
+    "torchx.apps.utils.copy_main": {
+        "trainyard.apps.utils.copy_main": "*",
+        "trainyard.compat.torchx_apps": "parse_args=parse_copy_args",
+    },
+    "torchx.apps.utils.process_monitor": {
+        "trainyard.apps.utils.process_monitor": "*",
+        "trainyard.compat.torchx_apps": "TIMEOUT_EXIT_CODE parse_args=parse_monitor_args",
+    },
     "torchx.apps.serve": {},
-    "torchx.apps.serve.serve": {"trainyard.apps.serve.serve": "*"},
+    "torchx.apps.serve.serve": {
+        "trainyard.apps.serve.serve": "*",
+        "trainyard.compat.torchx_apps": "TORCHSERVE_PARAMS get_routable_ip_to parse_args=parse_serve_args "
+        "rand_id",
+    },
     # ---- command line
     "torchx.cli": {},
     "torchx.cli.colors": _COLORS,
@@ -248,10 +263,10 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.cli.main": {"trainyard.cli": "main"},
     # ---- what runs in the job
     "torchx.tracker": {"trainyard.tracker": "app_run_from_env"},
-    "torchx.tracker.api": {"trainyard.tracker": "*"},
+    "torchx.tracker.api": {"trainyard.tracker.api": "*"},
     "torchx.tracker.backend": {},
-    "torchx.tracker.backend.fsspec": {"trainyard.tracker.fsspec_tracker": "*"},
-    "torchx.tracker.mlflow": {"trainyard.tracker.mlflow_tracker": "*"},
+    "torchx.tracker.backend.fsspec": {"trainyard.tracker.backend.fsspec": "*"},
+    "torchx.tracker.mlflow": {"trainyard.tracker.mlflow": "*"},
     "torchx.runtime": {},
     "torchx.runtime.tracking": {"trainyard.compat.result_tracking": "FsspecResultTracker ResultTracker"},
     "torchx.runtime.tracking.api": {"trainyard.compat.result_tracking": "*"},

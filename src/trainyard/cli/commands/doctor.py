@@ -28,7 +28,10 @@ def run(args: Namespace) -> int:
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
-        checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+        try:
+            checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+        except NotImplementedError as nothing:
+            checks = [_remark(args.scheduler, str(nothing))]
     checks.append(_which_torchx())
     failed = [check for check in checks if check.ok is False]
     if args.json:
@@ -57,6 +60,12 @@ def _which_torchx() -> Check:
     else:
         found, hint = "trainyard", f"The TorchX in {place} is not used." if place else ""
     return Check("torchx", None, f"`import torchx` finds {found}", hint)
+
+
+def _remark(name: str, text: str) -> Check:
+    from trainyard.schedulers.responses import Check
+
+    return Check(name, None, text)
 
 
 def _line(check: Check) -> str:
