@@ -55,12 +55,13 @@ $(SAGEMAKER_SDK)/bin/python:
 .PHONY: $(SAGEMAKER_SDK)
 $(SAGEMAKER_SDK): $(SAGEMAKER_SDK)/bin/python
 
-# TorchX itself, with which names and command lines are compared, and which our schedulers are offered to.
+# TorchX itself, with which names, command lines and trackers are compared, and which our schedulers are offered
+# to; and the MLflow of its tracker.
 TORCHX := .venv-torchx
 $(TORCHX)/bin/torchx:
 	$(PYTHON) -m venv $(TORCHX)
-	$(TORCHX)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' || \
-	  { rm -rf $(TORCHX); exit 1; }
+	$(TORCHX)/bin/python -m pip install --quiet --disable-pip-version-check 'torchx==0.7.0' \
+	  'mlflow-skinny==3.17.2' alembic sqlalchemy || { rm -rf $(TORCHX); exit 1; }
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
 

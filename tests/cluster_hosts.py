@@ -275,13 +275,16 @@ def adopt(cluster: C, place: tuple[Path, str]) -> C:
     return cluster
 
 
-def shared_root(factory: pytest.TempPathFactory, module: str, *words: str) -> tuple[Path, str]:
+def shared_root(
+    factory: pytest.TempPathFactory, module: str, *words: str, **environment: str
+) -> tuple[Path, str]:
     """Return directory and network of a cluster of this test run; the first worker that asks starts it.
 
     Args:
         factory: pytest's; it knows the directory of the run.
         module: what `python -m` starts; it calls `keep`.
         words: which kind of cluster; there is one of each.
+        environment: more variables for the keeper: tests have lost those of who started the run.
     """
     base = factory.getbasetemp()
     place = (base.parent if base.name.startswith("popen-") else base) / "-".join([module, *words])
@@ -299,6 +302,7 @@ def shared_root(factory: pytest.TempPathFactory, module: str, *words: str) -> tu
                     stderr=output,
                     start_new_session=True,
                     cwd=Path(__file__).parents[1],
+                    env={**os.environ, **environment},
                 )
             wait_until(
                 lambda: (place / "ready").exists() or keeper.poll() is not None,

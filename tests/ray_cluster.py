@@ -125,7 +125,8 @@ def private_cluster(token: str = "") -> contextlib.AbstractContextManager[RayClu
 def shared_cluster(factory: pytest.TempPathFactory, *, token: bool = False) -> RayCluster:
     """Return the Ray that all workers of this test run share, with a token or without one."""
     words = ["secret"] if token else []
-    return adopt(RayCluster(Path(), *words), shared_root(factory, "tests.ray_cluster", *words))
+    root = shared_root(factory, "tests.ray_cluster", *words, TRAINYARD_RAY=backends.RAY)
+    return adopt(RayCluster(Path(), *words), root)
 
 
 if __name__ == "__main__":

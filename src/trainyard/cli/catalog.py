@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # In the order of the help. The module is named like the command, with _ for -.
 COMMANDS: dict[str, str] = {
     "run": "start a job",
+    "plan": "show in full what run would do, without submitting anything",
     "status": "show the state of a job and its replicas",
     "why": "say why a job failed, or why it waits",
     "log": "print or follow the logs of a job",
@@ -28,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "components": "list components, show their help, lint them",
     "schedulers": "show which schedulers there are, and what each can do",
     "runopts": "show the options of schedulers",
+    "tracker": "show what experiment trackers know of jobs",
     "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",
     "drill": "simulate a spot interruption of a job",

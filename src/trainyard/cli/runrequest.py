@@ -13,6 +13,7 @@ from trainyard.errors import (
     UsageError,
     did_you_mean,
 )
+from trainyard.runner.config_files import INI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ class RunRequest:
         """Return the configured arguments of the component."""
         return {self.component: {key: setting.value for key, setting in self._defaults().items()}}
 
+    def optional_defaults(self) -> dict[str, str]:
+        """Return the names and places of those that a ``.torchxconfig`` sets: there, too many do no harm."""
+        return {key: setting.origin for key, setting in self._defaults().items() if setting.kind == INI}
+
     def _defaults(self) -> dict[str, Setting]:
         name = self.component
         is_script = ":" not in name and (name.endswith(".py") or os.sep in name)
@@ -122,6 +127,12 @@ class RunRequest:
             "parent_run_id": self._args.parent_run_id,
             "after": self._args.after,
         }
+
+    def sources(self) -> dict[str, str]:
+        """Return where each option that is not a default was set. Call `arguments` first."""
+        from trainyard.runner.config import DEFAULT
+
+        return {name: setting.origin for name, setting in self._options.items() if setting.kind != DEFAULT}
 
     def _check_what_travels(self, opts: runopts) -> None:
         component = self._settings.get("component")

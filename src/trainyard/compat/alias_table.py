@@ -262,14 +262,17 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.cli.cmd_status": {"trainyard.compat.torchx_cli": "parse_list_arg"},
     "torchx.cli.main": {"trainyard.cli": "main"},
     # ---- what runs in the job
-    "torchx.tracker": {"trainyard.tracker": "app_run_from_env"},
+    "torchx.tracker": {"trainyard.tracker": "AppRun app_run_from_env"},
     "torchx.tracker.api": {"trainyard.tracker.api": "*"},
     "torchx.tracker.backend": {},
     "torchx.tracker.backend.fsspec": {"trainyard.tracker.backend.fsspec": "*"},
     "torchx.tracker.mlflow": {"trainyard.tracker.mlflow": "*"},
     "torchx.runtime": {},
-    "torchx.runtime.tracking": {"trainyard.compat.result_tracking": "FsspecResultTracker ResultTracker"},
-    "torchx.runtime.tracking.api": {"trainyard.compat.result_tracking": "*"},
+    "torchx.runtime.tracking": {"trainyard.tracker.results": "*"},
+    "torchx.runtime.tracking.api": {
+        "trainyard.tracker.results": "*",
+        "trainyard.compat.torchx_util": "KeyType ResultType",
+    },
     "torchx.distributed": {"trainyard.compat.torch_distributed": "*"},
     "torchx.notebook": {"trainyard.notebook": "*"},
     # ---- small helpers

@@ -43,7 +43,7 @@ class Comparison:
         values: section -> name -> pair of the old and the new value, None where there was none.
     """
 
-    def __init__(self, first: JobRecord, second: JobRecord, store: Store) -> None:
+    def __init__(self, first: JobRecord, second: JobRecord | PlannedJob, store: Store) -> None:
         self.first = first
         self.second = second
         self.code, self.files = _compare_code(first, second, store)
@@ -83,7 +83,32 @@ class Comparison:
         }
 
 
-def _compare_code(first: JobRecord, second: JobRecord, store: Store) -> tuple[str, list[FileChange]]:
+class PlannedJob:
+    """A job that is not submitted yet, with what the history would hold of it.
+
+    Args:
+        columns: of `trainyard.runner.submission.describe_submission`.
+        manifest: its code; None without a workspace.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], manifest: Manifest | None) -> None:
+        self.handle = "the planned job"
+        self.app: dict[str, Any] = columns["app"]
+        self.component: str | None = columns["component"]
+        self.component_args: Any = columns["component_args"]
+        self.scheduler: str = columns["scheduler"]
+        self.cfg: dict[str, Any] = columns["cfg"]
+        self.fingerprint: str | None = columns["fingerprint"]
+        self.images: dict[str, str] | None = columns["images"]
+        self.workspace: str | None = columns["workspace"]
+        self.cwd, self.user, self.host = columns["cwd"], columns["user"], columns["host"]
+        self.git_commit = self.git_dirty = None  # asked for by those who need them
+        self.manifest = manifest
+
+
+def _compare_code(
+    first: JobRecord, second: JobRecord | PlannedJob, store: Store
+) -> tuple[str, list[FileChange]]:
     without = [record.handle for record in (first, second) if not record.fingerprint]
     if len(without) == 2:
         return "unknown: neither job has a workspace", []
@@ -91,8 +116,8 @@ def _compare_code(first: JobRecord, second: JobRecord, store: Store) -> tuple[st
         return f"unknown: {without[0]} has no workspace", []
     if first.fingerprint == second.fingerprint:
         return "same", []
-    manifests = [store.manifest(str(record.fingerprint)) for record in (first, second)]
-    old, new = manifests
+    old = store.manifest(str(first.fingerprint))
+    new = second.manifest if isinstance(second, PlannedJob) else store.manifest(str(second.fingerprint))
     if old is None or new is None:
         gone = first if old is None else second
         return f"changed, but the code of {gone.handle} is no longer stored", []
@@ -118,7 +143,7 @@ def _content(entry: Any, store: Store) -> bytes | None:
     return store.read_blob(entry.digest) if entry.kind == "file" else b""
 
 
-def _facts(record: JobRecord) -> dict[str, dict[str, Any]]:
+def _facts(record: JobRecord | PlannedJob) -> dict[str, dict[str, Any]]:
     """Return what is compared of a job, by section and name."""
     app = record.app
     roles = {role["name"]: role for role in app.get("roles", [])}

@@ -206,6 +206,10 @@ class History:
         condition = "phase = 'submitted' AND name = ? AND seq < ? ORDER BY seq DESC"
         return self._first(condition, record.name, record.seq)
 
+    def latest_named(self, name: str) -> JobRecord | None:
+        """Return the job that was submitted last under a name."""
+        return self._first("phase = 'submitted' AND name = ? ORDER BY seq DESC", name)
+
     def last_success(self, record: JobRecord) -> JobRecord | None:
         """Return the last job under the same name that was submitted before another one and succeeded."""
         condition = "phase = 'submitted' AND name = ? AND seq < ? AND state = 'SUCCEEDED' ORDER BY seq DESC"

@@ -24,6 +24,7 @@ ROOT = Path(os.environ.get("FAKE_LSF", "/nonexistent"))
 MINUTE = float(os.environ.get("FAKE_LSF_MINUTE", "60"))
 GRACE = 3.0  # JOB_TERMINATE_INTERVAL
 ENDED = ("DONE", "EXIT")
+NEVER = "Dependency condition invalid or never satisfied;"
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def parse(words: list[str]) -> dict:
     words = list(words)
     while words:
         flag = words.pop(0).lstrip("-")
-        if flag in ("r", "rn", "x"):
+        if flag in ("r", "rn", "x", "ti"):
             options[flag] = True
         elif flag == "R":
             options["R"].append(words.pop(0))
@@ -134,6 +135,10 @@ def run(number: int, index: int) -> None:
         wait = why_not(job)
         if wait is None:
             break
+        if wait == NEVER and job["options"].get("ti"):
+            said = "TERM_ORPHAN_SYSTEM: orphaned job terminated automatically by LSF."
+            change(path, stat="EXIT", exit_reason=said, finished=time.time())
+            return
         if wait != job["reason"]:
             change(path, reason=wait)
         time.sleep(0.05)
@@ -187,7 +192,7 @@ def why_not(job: dict) -> str | None:
     for kind, number in re.findall(r"(done|ended)\((\d+)\)", job["options"].get("w", "")):
         stats = {each["stat"] for each in jobs_of(number)}
         if kind == "done" and "EXIT" in stats:
-            return "Dependency condition invalid or never satisfied;"
+            return NEVER
         if not stats <= set(ENDED):
             return "Job dependency condition not satisfied;"
     if (ROOT / "hold").exists():

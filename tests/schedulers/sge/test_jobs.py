@@ -1,262 +1,186 @@
-"""Jobs on a real Grid Engine: several hosts, arrays, dependencies, time limits, faults, entering."""
+"""What is Grid Engine's own of jobs, on a real one: several hosts, lost hosts, accounting, entering.
+
+What it shares with other queues: `tests/schedulers/test_queues`.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.grid_engine import GridEngine
+from tests.schedulers.shell_jobs import PATIENCE, WAITS, ShellJobs, role
 from trainyard.errors import BackendError, UnreachableError
 from trainyard.runner import Runner, get_runner
-from trainyard.schedulers.base import Dependency, DescribeAppResponse
+from trainyard.schedulers.base import LogQuery
 from trainyard.schedulers.sge.scheduler import SgeScheduler, create_scheduler
-from trainyard.specs import AppDef, AppState, Resource, Role, is_terminal
+from trainyard.specs import AppState, is_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-PATIENCE = 90
 
 
 @pytest.fixture
-def scheduler(request: pytest.FixtureRequest) -> Iterator[SgeScheduler]:
+def jobs(request: pytest.FixtureRequest) -> Iterator[ShellJobs]:
     if "own_engine" not in request.fixturenames:
         request.getfixturevalue("engine")
     with closing(create_scheduler("test")) as scheduler:
-        yield scheduler
+        jobs = ShellJobs(scheduler)
+        yield jobs
+        jobs.end_all()
 
 
-def role(script: str, **fields: Any) -> Role:
-    resource = Resource(cpu=fields.pop("cpu", 1), gpu=fields.pop("gpu", 0), memMB=-1)
-    return Role("worker", "", entrypoint="sh", args=["-c", script], resource=resource, **fields)
-
-
-def submit(scheduler: SgeScheduler, *roles: Role, **cfg: Any) -> str:
-    return scheduler.submit(AppDef("job", list(roles)), cfg)
-
-
-def end_of(scheduler: SgeScheduler, app_id: str) -> DescribeAppResponse:
-    response = scheduler.wait(app_id, PATIENCE)
-    assert response is not None
-    assert is_terminal(response.state), response
-    return response
-
-
-def seen(
-    scheduler: SgeScheduler, app_id: str, wanted: Callable[[DescribeAppResponse], bool]
-) -> DescribeAppResponse:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        response = scheduler.describe(app_id)
-        assert response is not None
-        if wanted(response):
-            return response
-        assert time.monotonic() < deadline, response
-        time.sleep(0.1)
-
-
-def lines(scheduler: SgeScheduler, app_id: str, k: int = 0, **query: Any) -> list[str]:
-    return [line.rstrip("\n") for line in scheduler.log_iter(app_id, "worker", k, **query)]
-
-
-def after(scheduler: SgeScheduler, script: str, *dependencies: Dependency) -> str:
-    info = scheduler.submit_dryrun(AppDef("next", [role(script)]), {})
-    scheduler.depend_on(info, dependencies)
-    scheduler.ship(info)
-    return scheduler.schedule(info)
-
-
-def test_replicas_on_two_hosts_know_each_other(scheduler: SgeScheduler) -> None:
+def test_replicas_on_two_hosts_know_each_other(jobs: ShellJobs) -> None:
     script = 'echo $(hostname) $TORCHX_RANK0_HOST "$WORDS"; getent hosts $TORCHX_RANK0_HOST | wc -l'
-    app_id = submit(scheduler, role(script, num_replicas=2, env={"WORDS": "it's  $HOME"}), pe="spread")
-    response = end_of(scheduler, app_id)
+    app_id = jobs.submit(role(script, num_replicas=2, env={"WORDS": "it's  $HOME"}), pe="spread")
+    response = jobs.end_of(app_id)
     assert response.state == AppState.SUCCEEDED, response
-    said = [lines(scheduler, app_id, k) for k in (0, 1)]
+    said = [jobs.lines(app_id, k) for k in (0, 1)]
     hosts = [replica.hostname for replica in response.to_status().replicas()]
     assert sorted(hosts) == ["n1", "n2"]
     assert said == [[f"{host} {hosts[0]} it's  $HOME", "1"] for host in hosts]
 
 
-def test_a_failing_replica_stops_those_on_other_hosts(scheduler: SgeScheduler) -> None:
+def test_a_failing_replica_stops_those_on_other_hosts(jobs: ShellJobs) -> None:
     script = 'trap "echo stopped; exit 0" TERM; test "$TRAINYARD_REPLICA" = 1 && exit 7; sleep 600 & wait'
-    app_id = submit(scheduler, role(script, num_replicas=2), pe="spread")
-    response = end_of(scheduler, app_id)
+    app_id = jobs.submit(role(script, num_replicas=2), pe="spread")
+    response = jobs.end_of(app_id)
     assert response.state == AppState.FAILED
     assert response.msg == "worker/1: exit code 7"
-    assert lines(scheduler, app_id) == ["stopped"]
+    assert jobs.lines(app_id) == ["stopped"]
 
 
-def test_hosts_that_do_not_hold_the_replicas_are_named(scheduler: SgeScheduler, shared: str) -> None:
-    app_id = submit(
-        scheduler,
-        role("true", num_replicas=2, cpu=2),
-        pe="spread",
-        omit=["-pe"],
-        native=["-pe spread 2"],
-        shared_dir=shared,
+def test_hosts_that_do_not_hold_the_replicas_are_named(jobs: ShellJobs) -> None:
+    app_id = jobs.submit(
+        role("true", num_replicas=2, cpu=2), pe="spread", omit=["-pe"], native=["-pe spread 2"]
     )
-    response = _in(scheduler, shared, app_id)
-    assert response.state == AppState.FAILED
-    said = Path(shared, "jobs", app_id, "logs/script.out").read_text()
-    assert "have no 2 slots left for worker/0" in said
+    assert jobs.end_of(app_id).state == AppState.FAILED
+    folder = Path(jobs.scheduler.default_place().shared, "jobs", app_id)
+    assert "have no 2 slots left for worker/0" in (folder / "logs/script.out").read_text()
 
 
-def _in(scheduler: SgeScheduler, shared: str, app_id: str) -> DescribeAppResponse:
-    scheduler.configured = lambda: {"shared_dir": shared}
-    return end_of(scheduler, app_id)
+def test_an_array_of_200_tasks_is_followed_without_loss(jobs: ShellJobs) -> None:
+    script = "for i in 1 2 3 4 5; do echo $TRAINYARD_REPLICA.$i; done"
+    app_id = jobs.submit(role(script, num_replicas=200), array=True)
+    lines: dict[int, list[str]] = {k: [] for k in range(200)}
+    everything = LogQuery(should_tail=True)
+    for block in jobs.scheduler.log_blocks(app_id, [("worker", k) for k in range(200)], everything):
+        lines[block.replica] += block.data.decode().splitlines()
+    assert lines == {k: [f"{k}.{i}" for i in range(1, 6)] for k in range(200)}
+    response = jobs.end_of(app_id)
+    assert response.state == AppState.SUCCEEDED
+    assert {replica.state for replica in response.to_status().replicas()} == {AppState.SUCCEEDED}
 
 
-def test_an_array_is_throttled_and_each_task_tells_its_end(scheduler: SgeScheduler) -> None:
-    script = "echo $TRAINYARD_REPLICA of $SGE_TASK_LAST; sleep 1; exit $((TRAINYARD_REPLICA % 2))"
-    app_id = submit(scheduler, role(script, num_replicas=4), array=True, max_running=2)
-    seen(scheduler, app_id, lambda r: r.state == AppState.RUNNING)
-    (native,) = scheduler.query_all(scheduler.commands(""), None)[-1:]
-    assert sum(r.state == AppState.RUNNING for r in native.replicas.values()) <= 2
-    response = end_of(scheduler, app_id)
-    assert response.state == AppState.FAILED
-    replicas = response.to_status().replicas()
-    assert [replica.exit_code for replica in replicas] == [0, 1, 0, 1]
-    assert {replica.hostname for replica in replicas} <= {"n1", "n2"}
-    assert [lines(scheduler, app_id, k) for k in range(4)] == [[f"{k} of 4"] for k in range(4)]
-
-
-def test_jobs_wait_for_success_or_for_any_end(scheduler: SgeScheduler) -> None:
-    failing = submit(scheduler, role("sleep 2; exit 3"))
-    good = submit(scheduler, role("sleep 2"))
-    wants_success = after(scheduler, "echo ran", Dependency(failing, False), Dependency(good, True))
-    any_end = after(scheduler, "echo ran", Dependency(failing, True))
-    then = after(scheduler, "echo ran", Dependency(good, False))
-    assert "held" in seen(scheduler, then, lambda r: r.state == AppState.PENDING).msg
-    given_up = end_of(scheduler, wants_success)
-    assert given_up.state == AppState.CANCELLED
-    assert f"{failing}, which it waits for, did not succeed" in given_up.msg
-    assert lines(scheduler, any_end, should_tail=True) == lines(scheduler, then, should_tail=True) == ["ran"]
-    assert end_of(scheduler, any_end).state == end_of(scheduler, then).state == AppState.SUCCEEDED
-
-
-def test_a_chain_goes_on_after_the_time_limit(scheduler: SgeScheduler) -> None:
-    script = (
-        'n=$(cat "$TRAINYARD_JOB_DIR/work/n" 2>/dev/null || echo 0); echo run $n; '
-        "trap 'echo $((n + 1)) >\"$TRAINYARD_JOB_DIR/work/n\"; exit 0' TERM; "
-        "[ $n = 1 ] && exit 0; sleep 600 & wait"
-    )
-    app_id = submit(scheduler, role(script), chain=3, time="8", grace_period=5)
-    response = end_of(scheduler, app_id)
-    assert response.state == AppState.SUCCEEDED, response
-    assert lines(scheduler, app_id) == ["run 0", "run 1"]
-
-
-def test_the_time_limit_is_named(scheduler: SgeScheduler) -> None:
-    app_id = submit(
-        scheduler, role('trap "" TERM; sleep 600 & while :; do wait; done'), time="3", grace_period=0
-    )
-    response = end_of(scheduler, app_id)
-    assert response.state == AppState.FAILED
-    assert "limit" in response.msg
-
-
-def test_why_a_job_waits(scheduler: SgeScheduler) -> None:
-    impossible = submit(scheduler, role("true", gpu=9))
-    broken = submit(scheduler, role("true"), omit=["-o"], native=["-o /no/such/folder/x"])
-    try:
-        waiting = seen(scheduler, impossible, lambda r: "gpu" in r.msg)
-        assert waiting.state == AppState.PENDING
-        assert "(-l gpu=9) cannot run because it offers only hc:gpu=2.000000 (2 times)" in waiting.msg
-        failed = seen(scheduler, broken, lambda r: r.msg.startswith("Eqw"))
-        assert failed.state == AppState.PENDING
-        assert "can't open output file" in failed.msg
-        assert "qmod -cj" in failed.msg
-    finally:
-        assert scheduler.cancel_many([impossible, broken]) == {impossible: None, broken: None}
+def test_why_a_job_waits(jobs: ShellJobs) -> None:
+    impossible = jobs.submit(role("true", gpu=9))
+    broken = jobs.submit("true", omit=["-o"], native=["-o /no/such/folder/x"])
+    waiting = jobs.seen(impossible, lambda r: "gpu" in r.msg)
+    assert waiting.state == AppState.PENDING
+    assert "(-l gpu=9) cannot run because it offers only hc:gpu=2.000000" in waiting.msg
+    failed = jobs.seen(broken, lambda r: r.msg.startswith("Eqw"))
+    assert failed.state == AppState.PENDING
+    assert "can't open output file" in failed.msg
+    assert "qmod -cj" in failed.msg
+    assert jobs.scheduler.cancel_many([impossible, broken]) == {impossible: None, broken: None}
     for app_id in (impossible, broken):
-        assert end_of(scheduler, app_id).state == AppState.CANCELLED
+        assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
-def test_refusals_are_in_the_words_of_grid_engine(scheduler: SgeScheduler, shared: str) -> None:
+def test_refusals_are_in_the_words_of_grid_engine(jobs: ShellJobs) -> None:
     for cfg, words, hint in (
-        ({"queue": "nope"}, 'unknown queue "nope"', "qconf -sql"),
         ({"smp_pe": "nope"}, 'parallel environment "nope" does not exist', "qconf -spl"),
         ({"gpu": "tesla"}, 'unknown resource "tesla"', "qconf -sc"),
     ):
         with pytest.raises(BackendError) as caught:
-            submit(scheduler, role("true", cpu=2, gpu=1), shared_dir=shared, **cfg)
+            jobs.submit(role("true", cpu=2, gpu=1), **cfg)
         assert words in caught.value.message
         assert hint in caught.value.hint
         assert not isinstance(caught.value, UnreachableError)
-    assert list(Path(shared, "jobs").iterdir()) == []
 
 
-def test_many_jobs_take_few_calls(scheduler: SgeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [submit(scheduler, role("sleep 600")) for _ in range(6)]
-    commands = scheduler.commands("")
-    calls = []
-    run = type(commands).run
-    monkeypatch.setattr(
-        type(commands),
-        "run",
-        lambda self, command, **more: (calls.append(command[0]), run(self, command, **more))[1],
+def test_a_job_goes_on_after_the_loss_of_its_host(own_engine: GridEngine, jobs: ShellJobs) -> None:
+    script = (
+        'n=$(cat "$TRAINYARD_JOB_DIR/work/n" 2>/dev/null || echo 0); echo run $n on $(hostname); '
+        '[ $n = 1 ] || { echo 1 >"$TRAINYARD_JOB_DIR/work/n"; echo saved; sleep 600; }'
     )
-    assert all(scheduler.describe_many(ids).values())
-    assert set(ids) <= {row.app_id for row in scheduler.list()}
-    assert calls.count("qstat") <= 4
-    assert scheduler.cancel_many(ids) == dict.fromkeys(ids)
-    assert calls.count("qdel") == 1
-    assert {end_of(scheduler, app_id).state for app_id in ids} == {AppState.CANCELLED}
+    app_id = jobs.submit(role(script, max_retries=1))
+    followed = iter(jobs.scheduler.log_iter(app_id, "worker", should_tail=True))
+    first = [next(followed), next(followed)]
+    assert first[1] == "saved\n"
+    running = jobs.seen(app_id, lambda r: r.to_status().replicas()[0].hostname)
+    host = running.to_status().replicas()[0].hostname
+    own_engine.kill_node(host)
+    fresh = create_scheduler("other")
+    lost = fresh.describe(app_id)
+    assert lost is not None
+    assert not is_terminal(lost.state), lost
+    own_engine.start_node(host)  # it reports that the job is gone, and qmaster starts it again (-r y)
+    states = []
+
+    def has_ended(response: object) -> bool:
+        states.append(response.state)  # type: ignore[attr-defined]
+        return is_terminal(states[-1])
+
+    ended = jobs.seen(app_id, has_ended)
+    assert set(states) <= {AppState.RUNNING, AppState.PENDING, AppState.SUCCEEDED}, states
+    assert (ended.state, ended.num_restarts) == (AppState.SUCCEEDED, 1)
+    (again,) = list(followed)
+    assert (first[0], again[:9]) == (f"run 0 on {host}\n", "run 1 on ")
+    described = fresh.describe(app_id)
+    assert described is not None
+    assert described.state == AppState.SUCCEEDED  # whatever the accounting has of the lost run
 
 
-def test_a_job_outlives_the_absence_of_qmaster(own_engine: GridEngine, scheduler: SgeScheduler) -> None:
-    app_id = submit(
-        scheduler,
-        role('echo first; while ! [ -e "$TRAINYARD_JOB_DIR/work/go" ]; do sleep 0.2; done; echo last'),
-    )
-    shared = Path(scheduler.default_place().shared)
-    followed = iter(scheduler.log_iter(app_id, "worker", should_tail=True))
+def test_without_accounting_jobs_are_known_by_their_records(own_engine: GridEngine, jobs: ShellJobs) -> None:
+    accounting = own_engine.root / "sge/default/common/accounting"
+    accounting.mkdir()  # nobody can write or read it
+    ids = [jobs.submit(script) for script in ("true", "exit 5", "sleep 600")]
+    running = jobs.seen(ids[2], lambda r: r.to_status().replicas()[0].hostname)
+    own_engine.run("/usr/lib/gridengine/qdel", running.metadata["native_id"])
+    found = [jobs.end_of(app_id) for app_id in ids]
+    assert [response.state for response in found[:2]] == [AppState.SUCCEEDED, AppState.FAILED]
+    assert found[1].msg == "worker/0: exit code 5"
+    assert found[2].state == AppState.CANCELLED
+    assert "does not list it any more" in found[2].msg
+    assert {row.app_id for row in jobs.scheduler.list()} == set(ids)
+
+
+def test_a_job_outlives_the_absence_of_qmaster(own_engine: GridEngine, jobs: ShellJobs) -> None:
+    app_id = jobs.submit(WAITS)
+    followed = iter(jobs.scheduler.log_iter(app_id, "worker", should_tail=True))
     assert next(followed) == "first\n"
     own_engine.stop_master()
-    try:
-        gone = seen(scheduler, app_id, lambda r: r.state != AppState.RUNNING)
-        assert gone.state == AppState.UNREACHABLE
-        assert "qmaster" in gone.msg
-        with pytest.raises(UnreachableError):
-            submit(scheduler, role("true"))
-        assert isinstance(scheduler.cancel_many([app_id])[app_id], UnreachableError)
-        (shared / "jobs" / app_id / "work/go").touch()
-        ended = seen(scheduler, app_id, lambda r: is_terminal(r.state))
-        assert ended.state == AppState.SUCCEEDED  # by the record that it left
-    finally:
-        own_engine.start_master()
+    gone = jobs.seen(app_id, lambda r: r.state != AppState.RUNNING)
+    assert gone.state == AppState.UNREACHABLE
+    assert "qmaster" in gone.msg
+    with pytest.raises(UnreachableError):
+        jobs.submit("true")
+    assert isinstance(jobs.scheduler.cancel_many([app_id])[app_id], UnreachableError)
+    Path(jobs.scheduler.default_place().shared, "jobs", app_id, "work/go").touch()
+    ended = jobs.seen(app_id, lambda r: is_terminal(r.state))
+    assert ended.state == AppState.SUCCEEDED  # by the record that it left
+    own_engine.start_master()
     assert list(followed) == ["last\n"]
-    assert end_of(scheduler, app_id).state == AppState.SUCCEEDED
+    assert jobs.end_of(app_id).state == AppState.SUCCEEDED
 
 
-def test_a_killed_job_is_known_by_the_accounting(scheduler: SgeScheduler) -> None:
-    app_id = submit(scheduler, role("echo up; kill -9 $PPID; sleep 600"), omit=["-notify"])
-    response = end_of(scheduler, app_id)
-    assert response.state == AppState.FAILED
+def test_a_killed_job_is_known_by_the_accounting(jobs: ShellJobs) -> None:
+    app_id = jobs.submit("echo up; kill -9 $PPID; sleep 600", omit=["-notify"])
+    assert jobs.end_of(app_id).state == AppState.FAILED
 
 
-def test_a_command_runs_on_the_host_of_a_replica(
-    scheduler: SgeScheduler, capfd: pytest.CaptureFixture[str]
-) -> None:
-    app_id = submit(scheduler, role("sleep 600"))
-    try:
-        response = seen(
-            scheduler,
-            app_id,
-            lambda r: r.state == AppState.RUNNING and bool(r.roles_statuses[0].replicas[0].hostname),
-        )
-        (replica,) = response.to_status().replicas()
-        code = scheduler.execute(
-            app_id, "worker", 0, ["sh", "-c", 'echo "on $(hostname)"; exit 5'], tty=False
-        )
-        assert (code, capfd.readouterr().out.split()) == (5, ["on", replica.hostname])
-    finally:
-        scheduler.cancel(app_id)
-    end_of(scheduler, app_id)
+def test_a_command_runs_on_the_host_of_a_replica(jobs: ShellJobs, capfd: pytest.CaptureFixture[str]) -> None:
+    app_id = jobs.submit("sleep 600")
+    response = jobs.seen(
+        app_id, lambda r: r.state == AppState.RUNNING and r.roles_statuses[0].replicas[0].hostname
+    )
+    (replica,) = response.to_status().replicas()
+    command = ["sh", "-c", 'echo "on $(hostname)"; exit 5']
+    code = jobs.scheduler.execute(app_id, "worker", 0, command, tty=False)
+    assert (code, capfd.readouterr().out.split()) == (5, ["on", replica.hostname])
 
 
 def test_a_training_script_resumes_and_keeps_its_results(
@@ -287,8 +211,9 @@ def test_a_training_script_resumes_and_keeps_its_results(
         assert any("hello" in line for line in log)
 
 
-def test_doctor_reads_the_configuration(scheduler: SgeScheduler) -> None:
-    found = {check.name: check for check in scheduler.doctor({"queue": "nope", "pe": "mpi", "memory": "mem"})}
+def test_doctor_reads_the_configuration(jobs: ShellJobs) -> None:
+    cfg = {"queue": "nope", "pe": "mpi", "memory": "mem"}
+    found = {check.name: check for check in jobs.scheduler.doctor(cfg)}
     assert found["Grid Engine"].ok
     assert found["queue"].ok is False
     assert found["pe"].text == "mpi: fills hosts one after the other"
@@ -298,13 +223,16 @@ def test_doctor_reads_the_configuration(scheduler: SgeScheduler) -> None:
     assert found["hosts"].text == "2 of 2 hosts answer"
 
 
-def test_a_missing_qstat_is_a_clear_error(scheduler: SgeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    app_id = submit(scheduler, role("true"))
-    end_of(scheduler, app_id)
+def test_a_qmaster_that_is_somewhere_else_does_not_answer(
+    jobs: ShellJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app_id = jobs.submit("true")
+    jobs.end_of(app_id)
     monkeypatch.setenv("SGE_QMASTER_PORT", "6499")
-    fresh = create_scheduler("other")
-    fresh.recall = {app_id: f"1 - {scheduler.default_place().shared}"}.get
+    fresh: SgeScheduler = create_scheduler("other")
+    fresh.recall = {app_id: f"1 - {jobs.scheduler.default_place().shared}"}.get
     response = fresh.describe(app_id)
     assert response is not None
     assert response.state == AppState.SUCCEEDED  # its own record tells, though the queue does not answer
-    assert subprocess.run(["qstat"], capture_output=True, check=False).returncode != 0
+    with pytest.raises(UnreachableError):
+        fresh.list()

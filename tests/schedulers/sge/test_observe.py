@@ -12,7 +12,7 @@ from trainyard.schedulers.sge import observe
 from trainyard.specs import AppState
 
 RECORDED = Path(__file__).with_name("recorded")
-WAITING = {AppState.PENDING, AppState.UNKNOWN, AppState.RUNNING}
+WAITING = {AppState.PENDING, AppState.SUSPENDED, AppState.UNKNOWN, AppState.RUNNING}
 
 
 def recorded(name: str) -> str:
@@ -78,6 +78,8 @@ def test_a_job_that_ran_again_has_restarts() -> None:
         ("t", AppState.RUNNING),
         ("Rr", AppState.RUNNING),
         ("dr", AppState.RUNNING),
+        ("hr", AppState.RUNNING),
+        ("hRwq", AppState.PENDING),
         ("qw", AppState.PENDING),
         ("hqw", AppState.PENDING),
         ("Eqw", AppState.PENDING),

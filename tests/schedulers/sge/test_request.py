@@ -71,7 +71,7 @@ def test_golden_scripts(name: str) -> None:
         ([role(cpu=2)], {"smp_pe": ""}, "needs a parallel environment of one host"),
         ([role()], {"mem_per": "core"}, "mem_per must be one of slot, host, job, not 'core'"),
         ([role()], {"max_running": 2}, "set array=True"),
-        ([role("a"), role("b", cpu=2)], {"array": True}, "tasks of an array are alike"),
+        ([role("a"), role("b", cpu=2)], {"array": True}, "replicas of an array are alike"),
         ([role(cpu=3, gpu=2)], {"gpu_per": "slot"}, "must be a multiple of its cpus"),
         ([role()], {"time": "soon"}, "is not a time limit"),
         ([role()], {"priority": 5000}, "priority=5000"),

@@ -233,7 +233,7 @@ def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch
 def test_an_array_of_200_tasks_is_followed_without_loss(jobs):
     script = "i=0; while [ $i -lt 50 ]; do i=$((i + 1)); echo $TRAINYARD_REPLICA.$i; done"
     tiny = Resource(cpu=1, gpu=0, memMB=8)
-    app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, array_throttle=12)
+    app_id = jobs.submit(role(script, num_replicas=200, resource=tiny), array=True, max_running=12)
     replicas = [("r", k) for k in range(200)]
     lines: dict[int, list[str]] = {k: [] for _, k in replicas}
     for block in jobs.scheduler.log_blocks(app_id, replicas, LogQuery(should_tail=True)):

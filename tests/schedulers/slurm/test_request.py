@@ -42,7 +42,7 @@ JOBS = {
         role("trainer", num_replicas=2, gpu=8), role("reader", cpu=1), qos="high"
     ),
     "array": lambda: script(
-        role(num_replicas=50, max_retries=1), array=True, array_throttle=8, grace_period=120
+        role(num_replicas=50, max_retries=1), array=True, max_running=8, grace_period=120
     ),
     "packed": lambda: script(role(num_replicas=8, gpu=1, mem=1000), replicas_per_node=4, gpu_type="h100"),
     "everything": lambda: script(
@@ -159,7 +159,7 @@ def test_an_option_of_the_user_replaces_ours():
         ([role()], {"container": "podman"}, "one of pyxis"),
         ([role()], {"sbatch_args": ["nice"]}, "not an option"),
         ([role()], {"sbatch_args": ["--job-name=x"]}, "is set by trainyard"),
-        ([role()], {"array_throttle": 3}, "is for array=True"),
+        ([role()], {"max_running": 3}, "set array=True"),
         ([role()], {"gpu_flag": "gpus"}, "gpus-per-node or gres"),
         ([role()], {"replicas_per_node": 0}, "at least 1"),
         ([role()], {"comment": "a\nb"}, "line break"),

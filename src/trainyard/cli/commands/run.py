@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainyard.cli.parser import Parser
     from trainyard.cli.runrequest import RunRequest
     from trainyard.runner import Runner
+    from trainyard.specs.dryrun_info import AppDryRunInfo
 
 
 def add_arguments(parser: Parser) -> None:
@@ -77,15 +78,32 @@ def run(args: Namespace) -> int:
         raise
 
 
+def planned(args: Namespace, runner: Runner) -> tuple[RunRequest, AppDryRunInfo[Any]]:
+    """Return the request of a command line and the job that it makes, without submitting it."""
+    from trainyard.cli.runrequest import RunRequest
+
+    request = RunRequest(_with_stdin(args), runner.config)
+    runner.component_defaults = request.component_defaults()
+    try:
+        return request, runner.dryrun_component(**request.arguments(runner))
+    except (ComponentArgumentError, UnknownSchedulerException) as error:
+        raise request.located(error) from None
+
+
+def _with_stdin(args: Namespace) -> Namespace:
+    if not args.stdin:
+        return args
+    from trainyard.cli.runrequest import from_stdin
+
+    if args.component:
+        raise UsageError("--stdin also gives the component", hint=f"Leave out {args.component!r}.")
+    return from_stdin(args, sys.stdin)
+
+
 def _run(args: Namespace) -> int:
     from trainyard.runner import get_runner
 
-    if args.stdin:
-        from trainyard.cli.runrequest import from_stdin
-
-        if args.component:
-            raise UsageError("--stdin also gives the component", hint=f"Leave out {args.component!r}.")
-        args = from_stdin(args, sys.stdin)
+    args = _with_stdin(args)
     with get_runner() as runner:
         if args.scheduler and not args.dryrun:  # what it can do ahead takes longest: it goes first
             runner.scheduler(args.scheduler).expect_submission()
@@ -100,6 +118,7 @@ def _run(args: Namespace) -> int:
 
 def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
     runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
     scheduler = runner.scheduler(request.scheduler)
     if not args.dryrun:
         scheduler.expect_submission()

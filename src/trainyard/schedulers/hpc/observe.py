@@ -90,6 +90,8 @@ def job_state(
     if ended is not None:
         return ended
     assert job is not None
+    if _was_stopped(job):
+        return AppState.CANCELLED, "it was stopped, and the queue does not list it any more"
     created = float(job.document.get("created_at", now))
     if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
         return AppState.SUBMITTED, ""
@@ -107,7 +109,16 @@ def _native_end(
     if job is not None and job.chain > 1 and ended is not None and ended[0] == AppState.SUCCEEDED:
         return ended
     last = worst[-1]
+    if last.is_lost and ended is not None:
+        return ended
     return last.state, last.reason
+
+
+def _was_stopped(job: SharedJob) -> bool:
+    """Tell whether all that a job has started was asked to stop, and did."""
+    final = [job.submission] if job.submission is not None else list(job.replicas.values())
+    enough = job.submission is not None or len(final) == sum(count for _, count in job.layout)
+    return enough and all(record.why == "stopped" and _is_final(record, job) for record in final)
 
 
 def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
@@ -147,6 +158,8 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
     records = job.replicas.values() if job is not None else ()
     # so those that were stopped, or never started, did not fail
     was_stopped = state == AppState.CANCELLED or any(item.code and item.why == "ended" for item in records)
+    # replicas that belong together wait together for the queue to start them again; an array's do not
+    starts_again = state == AppState.PENDING and native is not None and not native.replicas
     roles = []
     number = 0
     for role, count in layout:
@@ -155,7 +168,7 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
             said = native.replicas.get(number) if native is not None else None
             record = job.replicas.get((role, k)) if job is not None else None
             host = hosts[number] if hosts else ""
-            status = _replica(role, k, record, said, state, host, was_stopped)
+            status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
             if job is not None and status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
             replicas.append(status)
@@ -172,6 +185,7 @@ def _replica(
     state: AppState,
     host: str,
     was_stopped: bool,
+    starts_again: bool,
 ) -> ReplicaStatus:
     status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
     if said is not None:
@@ -188,9 +202,9 @@ def _replica(
                 status.state = AppState.CANCELLED
             status.reason = reason_of_exit(record) or status.reason
             is_over = record.code == 0 or record.why == "ended"
-            if state == AppState.PENDING or (state == AppState.RUNNING and not is_over):
-                status.state = AppState.PENDING  # the queue starts it again
-        else:
+            if starts_again or (state == AppState.RUNNING and not is_over):
+                status.state = AppState.PENDING
+        elif not starts_again:
             status.state = AppState.RUNNING
     if said is not None and said.state is not None and (record is None or record.code is None):
         status.state = said.state
@@ -209,16 +223,14 @@ def reason_of_exit(record: AttemptRecord) -> str:
     """Return in words how a replica ended."""
     if record.code is None or record.code == 0:
         return "stopped at the time limit" if record.why == "time-limit" else ""
-    import signal
-
     text = f"exit code {record.code}"
     if record.reason:
         return f"{record.reason} ({text})"
     if record.code > 128:
-        try:
-            text = f"signal {signal.Signals(record.code - 128).name}"
-        except ValueError:
-            pass
+        from trainyard.system.processes import signal_name
+
+        name = signal_name(record.code - 128)
+        text = f"signal {name}" if name.startswith("SIG") else text
     return {
         "time-limit": f"{text} after the warning of the time limit",
         "stopped": f"{text} after a stop",

@@ -34,6 +34,12 @@ class HpcOpts:
     prologue: list[str] | None = option(
         "lines of shell to run on each node before the program, such as 'module load cuda'", default=None
     )
+    array: bool = option(
+        "run the replicas independently, as an array job: each starts as soon as there is room for it; by "
+        "default they run together and know each other",
+        default=False,
+    )
+    max_running: int | None = option("how many replicas of an array run at a time", default=None)
     chain: int = option(
         "number of submissions in a row, each of which goes on from the last checkpoint if the time limit "
         "ended the one before",

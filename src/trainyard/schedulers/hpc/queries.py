@@ -10,11 +10,11 @@ import threading
 import time
 
 from trainyard.lazy_dataclass import dataclass, field
-from trainyard.specs.status import AppState
+from trainyard.specs.status import AppState, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: How long an answer is given again, in seconds, and in multiples of what its query took.
 FRESH_SECONDS = 0.5
@@ -58,6 +58,8 @@ class NativeJob:
         submitted_at, started_at, ended_at: seconds since the epoch.
         restarts: how often the queue has started it again.
         by_time_limit: whether the queue ended it because its time was over.
+        is_lost: whether the queue only says that it lost the host. It may have started the job again since,
+            and not accounted for that yet; what the job's own records tell of an end is believed then.
         replicas: by index in the whole job (role after role), where the queue tells replicas apart.
     """
 
@@ -73,6 +75,7 @@ class NativeJob:
     ended_at: float | None = None
     restarts: int = 0
     by_time_limit: bool = False
+    is_lost: bool = False
     replicas: dict[int, NativeReplica] = field(default_factory=dict)
 
 
@@ -82,6 +85,30 @@ class JobIds:
 
     app_id: str
     native_ids: list[str] = field(default_factory=list)
+
+
+def by_job(
+    refs: Sequence[JobIds], found: Mapping[str, NativeJob], listed: Iterable[NativeJob]
+) -> dict[str, list[NativeJob]]:
+    """Return the submissions of each job, in their order.
+
+    Args:
+        refs: the jobs asked for.
+        found: what is known of native ids.
+        listed: where jobs without native ids are looked for by their name. One that has ended is not taken:
+            it was deleted.
+    """
+    named: dict[str, list[NativeJob]] = {}
+    for item in listed:
+        if not is_terminal(item.state):
+            named.setdefault(item.app_id, []).append(item)
+    answer = {}
+    for ref in refs:
+        items = [found[native_id] for native_id in ref.native_ids if native_id in found]
+        items = items if ref.native_ids else named.get(ref.app_id, [])
+        if items:
+            answer[ref.app_id] = items
+    return answer
 
 
 class JobQuery:

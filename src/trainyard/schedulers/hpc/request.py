@@ -13,7 +13,7 @@ from trainyard.errors import ConfigError
 from trainyard.lazy_dataclass import dataclass, field
 from trainyard.schedulers.hpc import shared_folder
 from trainyard.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
-from trainyard.schedulers.hpc.spread import SPREAD_SCRIPT, spread_script
+from trainyard.schedulers.hpc.spread import HOSTS, SPREAD_SCRIPT, cpus_of, spread_command, spread_script
 from trainyard.specs.app import NO_IMAGE
 from trainyard.specs.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from trainyard.specs.substitution import macros
@@ -153,7 +153,7 @@ class JobPlan:
         self.workdir = self._workdir(manifest)
         self.warnings: list[str] = []
         self.details: dict[str, Any] = {}
-        _check_options(opts)
+        _check_options(app, opts)
         _check_names(app)
         if not self.host:
             for role in app.roles:
@@ -163,6 +163,22 @@ class JobPlan:
     def replicas(self) -> int:
         """How many replicas the job has."""
         return sum(count for _, count in self.layout)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the replicas are the elements of an array, each independent of the others."""
+        return self.opts.array and self.replicas > 1
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether several replicas run together, in one submission."""
+        return self.replicas > 1 and not self.is_array
+
+    @property
+    def together(self) -> list[tuple[Role, int]]:
+        """The roles that share an allocation, with how many replicas of each; an array's element is one."""
+        roles = self.app.roles
+        return [(role, role.num_replicas) for role in roles] if self.is_gang else [(roles[0], 1)]
 
     def log_path(self, name: str) -> str:
         """Return a path for what the native script itself prints."""
@@ -190,6 +206,23 @@ class JobPlan:
             rank0: host of the first replica, if it is known; only if it is alone.
         """
         return self.run("replica", *_flags(retries, rank0), role, index, link=alone)
+
+    def start_lines(self, index: str, hosts: str, start: Sequence[str]) -> list[str]:
+        """Return the lines of the script that start the replicas, where the cluster has no program for it.
+
+        Args:
+            index: the variable that numbers the elements of an array from 0, such as ``LSB_JOBINDEX-1``.
+            hosts: a line of shell that prints the hosts of the submission, as "HOST SLOTS".
+            start: begins the command that runs a line of shell on another host.
+        """
+        retries = max(role.max_retries for role in self.app.roles)
+        if self.is_array:
+            return [shlex.join(self.replica("-", index, alone=True, retries=retries))]
+        if self.is_gang:
+            spread = spread_command(self, start, retries=retries)
+            return [f"{HOSTS}=$({hosts})", f"export {HOSTS}", shlex.join(spread)]
+        replica = self.replica(self.app.roles[0].name, "0")
+        return [shlex.join(self.around_job(*replica, retries=retries))]
 
     def request(self, command: Sequence[str], script: str) -> HpcRequest:
         """Return the request with this submit command and script."""
@@ -295,8 +328,15 @@ def files_of(request: HpcRequest, document: dict[str, Any]) -> dict[str, tuple[b
     }
 
 
-def _check_options(opts: HpcOpts) -> None:
+def _check_options(app: AppDef, opts: HpcOpts) -> None:
     problems = []
+    if opts.max_running is not None and opts.max_running < 1:
+        problems.append(f"max_running={opts.max_running} must be at least 1")
+    if opts.max_running is not None and not opts.array:
+        problems.append("max_running is for arrays: set array=True, too")
+    shapes = {(cpus_of(role), role.resource.memMB, role.resource.gpu) for role in app.roles}
+    if opts.array and len(shapes) > 1:
+        problems.append("the replicas of an array are alike, and the roles need different resources")
     if opts.chain < 1:
         problems.append(f"chain={opts.chain} must be at least 1")
     if opts.chain > MOST_SUBMISSIONS:

@@ -29,6 +29,7 @@ from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob, Native
 from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
 from trainyard.schedulers.hpc.ssh import commands_on
 from trainyard.schedulers.hpc.storage import Storage, storage_of
+from trainyard.schedulers.ids import is_made_here
 from trainyard.specs.status import AppState, is_terminal
 
 #: How long an interrupt leaves a submission to end by itself: its job is only known, and cancelled, then.
@@ -111,7 +112,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
         """Return for each job that the queue or the accounting knows its submissions, the oldest first.
 
-        Ids that are not known are left out. A job without native ids is looked up by its name.
+        Ids that are not known are left out. A job without native ids is looked up by its name; `by_job` sorts
+        what was found.
 
         Raises:
             UnreachableError: the queue does not answer.
@@ -143,9 +145,52 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         """
         raise ConfigError(f"{self.backend} cannot run a command in a job")
 
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals of the submit command: patterns of its words, with a hint each.
+
+        The first that fits is shown; they are compiled with re.IGNORECASE.
+        """
+        return ()
+
     def is_native_id(self, text: str) -> bool:
         """Tell whether a text could be a native id."""
         return text.isdecimal()
+
+    # ---- for the hooks
+
+    def host_of(self, native: NativeJob, number: int) -> str:
+        """Return the host that a replica runs on, for `enter_command`.
+
+        Raises:
+            ConfigError: the queue does not say.
+        """
+        replica = native.replicas.get(number)
+        host = replica.host if replica is not None else ""
+        host = host or (native.hosts[number] if number < len(native.hosts) else "")
+        if not host:
+            raise ConfigError(
+                f"{self.backend} does not say on which host replica {number} of {native.native_id} runs"
+            )
+        return host
+
+    def end_natively(self, commands: Commands, command: Sequence[str], over: str) -> None:
+        """Run the native command that ends submissions, for `cancel_natively`.
+
+        Args:
+            commands: where to run it.
+            command: it, with the ids.
+            over: matches lines that say that one has ended already, or is about to, which is no failure.
+
+        Raises:
+            BackendError: it was refused, in its own words.
+        """
+        import re
+
+        answer = commands.run(command)
+        lines = f"{answer.err}\n{answer.text}".splitlines()
+        refused = [line for line in lines if line.strip() and not re.search(over, line, re.IGNORECASE)]
+        if answer.code != 0 and refused:
+            raise self.refusal(commands, "cancel the job", "\n".join(refused))
 
     # ---- places
 
@@ -246,6 +291,8 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
         assert self.opts_class is not None
         opts = self.opts_class(**cfg)
+        if opts.array and not self.capabilities.arrays:
+            raise ConfigError(f"array=True: {self.backend} has no array jobs", hint="Leave it out.")
         app_id = make_unique(app.name)
         plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
         info = AppDryRunInfo(plan.request(*self.make_script(plan, opts)), str)
@@ -359,7 +406,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def hint_for(self, words: str) -> str:
         """Return what to do about a refusal of the queue; "" if nothing is known."""
-        return ""
+        import re
+
+        return next((hint for pattern, hint in self.hints() if re.search(pattern, words, re.IGNORECASE)), "")
 
     # ---- observing
 
@@ -438,9 +487,9 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         by_native_id = {native_id: app_id for app_id, job in jobs.items() for native_id in job.native_ids}
         submissions: dict[str, builtins.list[NativeJob]] = {}
         for item in native:
-            app_id = by_native_id.get(item.native_id) or item.app_id
-            if app_id not in jobs and is_terminal(item.state) and not cfg.get("all"):
-                continue  # its folder is gone: it was deleted
+            is_ours = is_made_here(item.app_id) and not is_terminal(item.state)
+            # what has ended and has no folder any more was deleted
+            app_id = by_native_id.get(item.native_id) or (item.app_id if is_ours else "")
             if app_id or cfg.get("all"):
                 submissions.setdefault(app_id or item.native_id, []).append(item)
         rows = []

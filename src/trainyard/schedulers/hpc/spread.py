@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainyard.schedulers.hpc.request import JobPlan
+    from trainyard.specs.app import Role
 
 SPREAD_SCRIPT = "spread.sh"
 #: The variable with the hosts of a submission, in lines "HOST SLOTS".
@@ -21,6 +22,11 @@ def spread_script() -> bytes:
     return files(__package__).joinpath(SPREAD_SCRIPT).read_bytes()
 
 
+def cpus_of(role: Role) -> int:
+    """Return how many cpus, which are slots, each replica of a role gets: at least one."""
+    return max(role.resource.cpu, 1)
+
+
 def spread_command(plan: JobPlan, start: Sequence[str], *, retries: int = 0) -> list[str]:
     """Return the command that starts all replicas of a submission.
 
@@ -29,7 +35,7 @@ def spread_command(plan: JobPlan, start: Sequence[str], *, retries: int = 0) -> 
         start: begins the command that runs a line of shell on another host; the host and the line follow.
         retries: how often all are started again after a failure.
     """
-    needs = ",".join(f"{role.name}={max(role.resource.cpu, 1)}" for role in plan.app.roles)
+    needs = ",".join(f"{role.name}={cpus_of(role)}" for role in plan.app.roles)
     script = posixpath.join(plan.folder, SPREAD_SCRIPT)
     grace = f"{max(plan.opts.grace_period, 1):.0f}"
     return plan.around_job("sh", script, "--needs", needs, "--grace", grace, "--", *start, retries=retries)

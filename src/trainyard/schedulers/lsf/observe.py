@@ -33,6 +33,7 @@ _STATES: dict[str, AppState] = {
     "DONE": AppState.SUCCEEDED,
     "POST_DONE": AppState.SUCCEEDED,
     "EXIT": AppState.FAILED,
+    "POST_ERR": AppState.FAILED,  # its post-processing failed; `judge` looks how itself ended
     "UNKWN": AppState.UNREACHABLE,  # neither of these two is an end
     "ZOMBI": AppState.UNKNOWN,
 }
@@ -43,11 +44,10 @@ _TEXTS = {
     "UNKWN": "LSF has lost contact with its host; it may well go on",
     "ZOMBI": "LSF lost contact with its host, and it was killed or rerun meanwhile; it may still run there",
 }
-#: Of bacct(1): why LSF ended a job.
-_CANCELLED = re.compile(
-    r"TERM_(FORCE_)?(OWNER|ADMIN)\b|TERM_ORPHAN_SYSTEM|TERM_REMOVE_HUNG_JOB|TERM_BUCKET_KILL"
-)
-_TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|PROCESSLIMIT_TIME|CPULIMIT)\b")
+#: Why LSF ended a job, by "Termination reasons displayed by bacct, bhist, and bjobs" of 10.1. Jobs that LSF
+#: itself removed since their host was lost (TERM_REMOVE_HUNG_JOB) have failed: nobody cancelled them.
+_CANCELLED = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b|TERM_ORPHAN_SYSTEM|TERM_BUCKET_KILL")
+_TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|CPULIMIT|WINDOW)\b")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _STAMP = re.compile(r"(?:\w{3} )?(\w{3}) +(\d+) (\d+):(\d+)(?::(\d+))?(?: (\d{4}))?")
 
@@ -143,6 +143,8 @@ def judge(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
 
 def _failure(record: Mapping[str, str]) -> tuple[AppState, str, bool]:
     said, code = record.get("EXIT_REASON", "").strip().rstrip(".;"), exit_code(record)
+    if record.get("STAT") == "POST_ERR" and not said and not code:
+        return AppState.SUCCEEDED, "its post-processing failed", False
     if _CANCELLED.search(said):
         return AppState.CANCELLED, said, False
     if _TIME_LIMIT.search(said):

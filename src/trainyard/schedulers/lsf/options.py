@@ -29,23 +29,19 @@ class LsfOpts(HpcOpts):
         default=None,
     )
     mem_per: str = option(
-        "what the site counts -M and rusage[mem] for: host (LSF's default), job, or core "
+        "what the site counts reservations of memory (rusage[mem]) for: host (LSF's default), job, or core "
         "(where RESOURCE_RESERVE_PER_TASK is set)",
         default=PER_HOST,
     )
-    mem_limit: bool = option("make the memory also a limit (-M), beside a reservation (rusage)", default=True)
+    mem_limit: bool = option(
+        "make the memory of a replica, or with mem_per=job of all, also a limit (-M), beside a reservation",
+        default=True,
+    )
     gpu_mode: str | None = option(
         "more of the -gpu requirement, such as mode=exclusive_process or gmodel=NVIDIAA100", default=None
     )
     resources: str | None = option(
         "resource requirement beside ours (-R), such as select[type==X86_64]", default=None
-    )
-    array: bool = option(
-        "run the replicas independently, as an array job; by default they run together and know each other",
-        default=False,
-    )
-    max_running: int | None = option(
-        "how many replicas of an array run at a time (the array's %M)", default=None
     )
     requeue: str | None = option(
         "exit codes after which LSF runs the job again (-Q), such as '137' or 'all ~0 ~1'", default=None

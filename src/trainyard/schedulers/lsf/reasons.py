@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_HINTS: list[tuple[str, str]] = [
+HINTS: tuple[tuple[str, str], ...] = (
     (
         r"No such queue|User cannot use the queue",
         "`bqueues -u $USER` lists the queues that you may use: queue=NAME.",
@@ -38,9 +36,4 @@ _HINTS: list[tuple[str, str]] = [
         "Wait for other jobs; an array (array=True) counts once or less.",
     ),
     (r"[Ii]llegal option|Bad argument", "See bsub(1). -cfg omit=OPTION leaves out what we write."),
-]
-
-
-def hint_for(words: str) -> str:
-    """Return what to do about a refusal; "" if nothing is known."""
-    return next((hint for pattern, hint in _HINTS if re.search(pattern, words)), "")
+)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
 from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
-from trainyard.schedulers.hpc.spread import HOSTS, spread_command
+from trainyard.schedulers.hpc.spread import cpus_of
 from trainyard.schedulers.lsf.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
-from trainyard.specs.app import Role
 
 _TIME = re.compile(r"(?:(\d+):)?(\d+)")
 #: The hosts of the job in lines "HOST SLOTS", rank 0's first: the host file has a line for each slot; where
@@ -33,11 +31,9 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
         ConfigError: LSF cannot run such a job.
     """
     roles = plan.app.roles
-    is_array = opts.array and plan.replicas > 1
-    is_gang = plan.replicas > 1 and not is_array
-    _check(roles, opts)
+    _check(opts)
     directives = Directives("#BSUB", opts.omit)
-    directives.add("-J", _quoted(_name(plan, opts) if is_array else plan.app_id))
+    directives.add("-J", _quoted(_name(plan, opts) if plan.is_array else plan.app_id))
     directives.add("-o", _quoted(plan.log_path("script.out")))
     directives.add("-r" if any(role.max_retries for role in roles) else "-rn", "")
     for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-g", opts.group), ("-app", opts.app)):
@@ -49,11 +45,11 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
         if 0 < warning < minutes:
             directives.add("-wa", "USR2")
             directives.add("-wt", warning)
-    _add_resources(directives, plan, opts, is_gang=is_gang)
+    _add_resources(directives, plan, opts)
     directives.add("-Q", None if opts.requeue is None else _quoted(opts.requeue))
     directives.add_native(opts.native)
     plan.warnings += [*ignored_fields("lsf", roles), *directives.warnings()]
-    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan, is_array=is_array, is_gang=is_gang)]
+    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
     return ["bsub"], "\n".join(script) + "\n"
 
 
@@ -75,19 +71,9 @@ def limit_minutes(text: str | None) -> int | None:
     return minutes
 
 
-def _check(roles: list[Role], opts: LsfOpts) -> None:
-    problems = []
+def _check(opts: LsfOpts) -> None:
     if opts.mem_per not in COUNTED:
-        problems.append(f"mem_per must be one of {', '.join(COUNTED)}, not {opts.mem_per!r}")
-    if opts.max_running is not None and opts.max_running < 1:
-        problems.append(f"max_running={opts.max_running} must be at least 1")
-    if opts.max_running is not None and not opts.array:
-        problems.append("max_running is for arrays: set array=True, too")
-    shapes = {(_cpus(role), role.resource.memMB, role.resource.gpu) for role in roles}
-    if opts.array and len(shapes) > 1:
-        problems.append("the elements of an array are alike, and the roles need different resources")
-    if problems:
-        raise ConfigError("; ".join(problems))
+        raise ConfigError(f"mem_per must be one of {', '.join(COUNTED)}, not {opts.mem_per!r}")
 
 
 def _name(plan: JobPlan, opts: LsfOpts) -> str:
@@ -95,29 +81,23 @@ def _name(plan: JobPlan, opts: LsfOpts) -> str:
     return f"{plan.app_id}[1-{plan.replicas}]{throttle}"
 
 
-def _cpus(role: Role) -> int:
-    return max(role.resource.cpu, 1)
-
-
-def _add_resources(directives: Directives, plan: JobPlan, opts: LsfOpts, *, is_gang: bool) -> None:
+def _add_resources(directives: Directives, plan: JobPlan, opts: LsfOpts) -> None:
     roles = plan.app.roles
-    counts = [role.num_replicas if is_gang else 1 for role in roles]
-    parts = list(zip(roles, counts, strict=True)) if is_gang else [(roles[0], 1)]
-    slots = sum(_cpus(role) * count for role, count in parts)
-    directives.add("-n", slots)
-    sizes = {_cpus(role) for role, _ in parts}
-    if not is_gang:
+    directives.add("-n", sum(cpus_of(role) * count for role, count in plan.together))
+    sizes = {cpus_of(role) for role, _ in plan.together}
+    if not plan.is_gang:
         directives.add("-R", _quoted("span[hosts=1]"))
     elif len(sizes) == 1:
         directives.add("-R", _quoted(f"span[ptile={sizes.pop()}]"))  # a host for each replica
     memory = max(role.resource.memMB for role in roles)
     if memory > 0:
+        reserved = memory
         if opts.mem_per == PER_JOB:
-            memory = sum(max(role.resource.memMB, 0) * count for role, count in parts)
-        elif opts.mem_per == PER_CORE:
-            memory = max(math.ceil(role.resource.memMB / _cpus(role)) for role, _ in parts)
+            reserved = memory = sum(max(role.resource.memMB, 0) * count for role, count in plan.together)
+        elif opts.mem_per == PER_CORE:  # of reservations; -M limits a process, or a job, never a core
+            reserved = max(math.ceil(role.resource.memMB / cpus_of(role)) for role, _ in plan.together)
         directives.add("-M", f"{memory}MB" if opts.mem_limit else None)
-        directives.add("-R", _quoted(f"rusage[mem={memory}MB]"))
+        directives.add("-R", _quoted(f"rusage[mem={reserved}MB]"))
     gpus = max(role.resource.gpu for role in roles)
     if gpus > 0:
         more = f":{opts.gpu_mode}" if opts.gpu_mode else ""
@@ -125,24 +105,11 @@ def _add_resources(directives: Directives, plan: JobPlan, opts: LsfOpts, *, is_g
     directives.add("-R", None if opts.resources is None else _quoted(opts.resources))
 
 
-def _body(plan: JobPlan, *, is_array: bool, is_gang: bool) -> list[str]:
-    retries = max(role.max_retries for role in plan.app.roles)
-    if is_array:
-        command = plan.replica("-", "LSB_JOBINDEX-1", alone=True, retries=retries)
-        lines = [shlex.join(command)]
-    elif is_gang:
-        lines = [
-            f"{HOSTS}=$({_HOSTS})",
-            f"export {HOSTS}",
-            shlex.join(spread_command(plan, _START, retries=retries)),
-        ]
-    else:
-        role = plan.app.roles[0]
-        lines = [shlex.join(plan.around_job(*plan.replica(role.name, "0"), retries=retries))]
+def _body(plan: JobPlan) -> list[str]:
     return [
         "export TRAINYARD_WARNING_SIGNALS='USR2 XCPU'  # -wa, and LSF's own at the end of the time",
         "trap : INT TERM USR2 XCPU  # the queue signals this shell, too; it waits for what it started",
-        *lines,
+        *plan.start_lines("LSB_JOBINDEX-1", _HOSTS, _START),
     ]
 
 

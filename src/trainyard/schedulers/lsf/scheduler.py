@@ -12,11 +12,9 @@ from trainyard.errors import BackendError, ConfigError, UnreachableError
 from trainyard.schedulers.base import Check, Dependency
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.commands import Commands
-from trainyard.schedulers.hpc.queries import JobIds, NativeJob
+from trainyard.schedulers.hpc.queries import JobIds, NativeJob, by_job
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
-from trainyard.schedulers.ids import is_made_here
 from trainyard.schedulers.lsf.options import LsfOpts
-from trainyard.specs.status import is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +26,8 @@ if TYPE_CHECKING:
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
 )
-_OVER = re.compile(r"already finished|No matching job|is not found|is being terminated|being signaled")
+#: What bkill says of jobs that have ended, and of those that it ends.
+_OVER = r"already finished|no matching job|is not found|is being terminated|being signaled"
 _ENVIRONMENT_HINT = "Source the site's profile.lsf first, or name a login node: host=."
 
 
@@ -63,20 +62,27 @@ class LsfScheduler(HpcScheduler):
         return match[1]
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
-        """Return ``-w``; an array counts as done when all its elements are."""
-        return ["-w", " && ".join(f"{'ended' if any_end else 'done'}({number})" for number in after)]
+        """Return ``-w``; an array counts as done when all its elements are.
+
+        A job whose condition cannot be met any more is ended at once (``-ti``) instead of waiting for ever.
+        """
+        condition = " && ".join(f"{'ended' if any_end else 'done'}({number})" for number in after)
+        return ["-w", condition] if any_end else ["-w", condition, "-ti"]
 
     def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others; bsub takes a single condition."""
         super().depend_on(info, dependencies)
-        conditions = [word for word in info.request.dependencies if word != "-w"]
-        info.request.dependencies = ["-w", " && ".join(conditions)] if conditions else []
+        given = info.request.dependencies
+        conditions = [word for word in given if not word.startswith("-")]
+        if conditions:
+            orphans = ["-ti"] if "-ti" in given else []
+            info.request.dependencies = ["-w", " && ".join(conditions), *orphans]
 
-    def hint_for(self, words: str) -> str:
-        """Return what to do about a refusal."""
-        from trainyard.schedulers.lsf.reasons import hint_for
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals."""
+        from trainyard.schedulers.lsf.reasons import HINTS
 
-        return hint_for(words)
+        return HINTS
 
     # ---- observing
 
@@ -87,26 +93,12 @@ class LsfScheduler(HpcScheduler):
         missing = [number for number in numbers if number not in found]
         if missing:
             found |= self._history(commands, missing)
-        nameless = {ref.app_id for ref in refs if not ref.native_ids}
-        named: dict[str, builtins.list[NativeJob]] = {}
-        if nameless:
-            for item in self._jobs(commands, []).values():
-                if item.app_id in nameless and not is_terminal(item.state):
-                    named.setdefault(item.app_id, []).append(item)
-        answer = {}
-        for ref in refs:
-            items = [found[n] for n in ref.native_ids if n in found] or named.get(ref.app_id, [])
-            if items:
-                answer[ref.app_id] = items
-        return answer
+        nameless = any(not ref.native_ids for ref in refs)
+        return by_job(refs, found, self._jobs(commands, []).values() if nameless else ())
 
     def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
         """Return this user's jobs, as far as bjobs remembers them."""
-        jobs = list(self._jobs(commands, []).values())
-        for item in jobs:  # what has ended is ours if its folder is there: it may have been deleted
-            if is_terminal(item.state) or not is_made_here(item.app_id):
-                item.app_id = ""
-        return jobs
+        return list(self._jobs(commands, []).values())
 
     def _jobs(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
         from trainyard.schedulers.lsf import observe
@@ -141,11 +133,7 @@ class LsfScheduler(HpcScheduler):
 
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Call bkill once."""
-        answer = commands.run(["bkill", *native_ids])
-        lines = f"{answer.text}\n{answer.err}".splitlines()
-        refused = [line.strip() for line in lines if line.strip() and not _OVER.search(line)]
-        if answer.code != 0 and refused:
-            raise self.refusal(commands, "kill the job", "\n".join(refused))
+        self.end_natively(commands, ["bkill", *native_ids], _OVER)
 
     # ---- entering
 
@@ -153,13 +141,8 @@ class LsfScheduler(HpcScheduler):
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the ssh command that runs a command on a replica's host: LSF starts nothing in a job."""
-        replica = native.replicas.get(number)
-        host = replica.host if replica is not None and replica.host else ""
-        host = host or (native.hosts[number] if number < len(native.hosts) else "")
-        if not host:
-            raise ConfigError(f"LSF does not say on which host replica {number} of {native.native_id} runs")
-        words = shlex.join(command) if command else "exec ${SHELL:-/bin/sh} -i"
-        return ["ssh", *(["-tt"] if tty else ["-T"]), "-oConnectTimeout=20", "--", host, words]
+        ssh = ["ssh", "-tt" if tty else "-T", "-oConnectTimeout=20", "--", self.host_of(native, number)]
+        return [*ssh, shlex.join(command)]
 
     # ---- doctor
 

@@ -26,6 +26,7 @@ ZOMBIE = "z"
 #: Of accounting(5): how Grid Engine itself saw the end.
 RAN = "0"
 RESCHEDULED = ("24", "25")  # migrating, rescheduling
+LOST = ("19", "21")  # before writing exit_status, in recognizing job: its host was down
 LIMIT = "37"
 KILLED = "100"
 #: How many different messages of the scheduler are shown.
@@ -124,6 +125,11 @@ def parse_details(text: str) -> dict[str, Details]:
     return found
 
 
+def app_id_of(name: str) -> str:
+    """Return the id of the job that has this name; see `job_name` of the request."""
+    return name[1:] if name[:1] == "_" and name[1:2].isdigit() else name
+
+
 def task_numbers(text: str) -> Iterator[int]:
     """Yield the tasks of an array as qstat writes them: ``1``, ``3,4``, ``3-10:1``, and mixtures."""
     for part in filter(None, text.replace(" ", "").split(",")):
@@ -156,7 +162,7 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
     }
     return NativeJob(
         native_id=number,
-        app_id=main.name,
+        app_id=app_id_of(main.name),
         state=leading,
         native_state=letters,
         reason=reasons[rows.index(main)] or next(filter(None, reasons), ""),
@@ -171,12 +177,12 @@ _ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDI
 
 
 def state_of(letters: str) -> AppState:
-    """Return the state that qstat's letters stand for."""
+    """Return the state that qstat's letters stand for, by sge_status(5); ``hr`` runs, ``hqw`` waits."""
     if not letters or not set(letters) <= _LETTERS:
         return AppState.UNKNOWN
     if "E" not in letters and any(letter in letters for letter in "sST"):
         return AppState.SUSPENDED
-    if any(letter in letters for letter in "EhwqPN"):
+    if any(letter in letters for letter in "EwqPN"):
         return AppState.PENDING
     return AppState.RUNNING
 
@@ -272,7 +278,7 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
         runs = list(last.values())
         found[number] = NativeJob(
             native_id=number,
-            app_id=runs[0].name,
+            app_id=app_id_of(runs[0].name),
             state=state,
             native_state=f"failed {last[worst].failed}" if last[worst].failed != RAN else "done",
             reason=reason,
@@ -281,8 +287,11 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
             submitted_at=runs[0].submitted_at,
             started_at=min(filter(None, (run.started_at for run in runs)), default=None),
             ended_at=max(filter(None, (run.ended_at for run in runs)), default=None),
-            restarts=max(sum(run.failed in RESCHEDULED for run in each) for each in tasks.values()),
+            restarts=max(
+                sum(run.failed in (*RESCHEDULED, *LOST) for run in each[:-1]) for each in tasks.values()
+            ),
             by_time_limit=by_limit,
+            is_lost=last[worst].failed in LOST,
             replicas={
                 task - 1: NativeReplica(verdicts[task][0], "", run.exit_code, run.host, verdicts[task][1])
                 for task, run in last.items()
@@ -298,6 +307,8 @@ def verdict(ending: AccountedRun) -> tuple[AppState, str, bool]:
         return AppState.CANCELLED, f"deleted by {ending.deleted_by}", False
     if ending.failed == LIMIT:
         return AppState.FAILED, f"stopped at its limit: {ending.words}", True
+    if ending.failed in LOST:
+        return AppState.FAILED, f"its host {ending.host} was lost ({ending.words})", False
     if ending.failed not in (RAN, KILLED):
         return AppState.FAILED, f"Grid Engine: {ending.words or f'failed {ending.failed}'}", False
     if ending.exit_code == 0:
@@ -338,7 +349,7 @@ def _iso(text: str) -> float | None:
 def _clock(text: str) -> float | None:
     for layout in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S"):
         try:
-            return time.mktime(time.strptime(text.partition(".")[0], layout))
+            return time.mktime(time.strptime(text.partition(".")[0], layout)) or None  # 0: it does not know
         except (ValueError, OverflowError):
             continue
     return None

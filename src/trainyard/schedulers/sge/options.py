@@ -42,11 +42,6 @@ class SgeOpts(HpcOpts):
     )
     gpu: str | None = option("name of the resource that gpus are asked by; '' asks for none", default="gpu")
     gpu_per: str = option("what the site counts that resource for: slot, job or host", default=PER_HOST)
-    array: bool = option(
-        "run the replicas independently, as an array job; by default they run together and know each other",
-        default=False,
-    )
-    max_running: int | None = option("how many replicas of an array run at a time (-tc)", default=None)
     reserve: bool = option(
         "reserve slots for the job, so that smaller ones do not pass it (-R y)", default=False
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_HINTS: list[tuple[str, str]] = [
+HINTS: tuple[tuple[str, str], ...] = (
     (r"unknown queue|queue .* does not exist", "`qconf -sql` lists the queues: -cfg queue=NAME."),
     (
         r"parallel environment .* does not exist",
@@ -32,9 +30,4 @@ _HINTS: list[tuple[str, str]] = [
         "Source the site's settings.sh first, or submit from a login node: host=.",
     ),
     (r"invalid option argument|unknown option", "See qsub(1). -cfg omit=OPTION leaves out what we write."),
-]
-
-
-def hint_for(words: str) -> str:
-    """Return what to do about a refusal; "" if nothing is known."""
-    return next((hint for pattern, hint in _HINTS if re.search(pattern, words, re.IGNORECASE)), "")
+)

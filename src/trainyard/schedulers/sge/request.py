@@ -8,9 +8,8 @@ import shlex
 from trainyard.errors import ConfigError
 from trainyard.schedulers.hpc.directives import Directives
 from trainyard.schedulers.hpc.request import JobPlan, ignored_fields
-from trainyard.schedulers.hpc.spread import HOSTS, spread_command
+from trainyard.schedulers.hpc.spread import cpus_of
 from trainyard.schedulers.sge.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
-from trainyard.specs.app import Role
 
 _TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
 #: The hosts of a parallel job and their slots: the first two columns of sge_pe(5)'s file.
@@ -27,7 +26,7 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
         ConfigError: Grid Engine, or this site's, cannot run such a job.
     """
     roles = plan.app.roles
-    _check(roles, opts)
+    _check(opts)
     directives = Directives("#$", opts.omit)
     directives.add("-N", job_name(plan.app_id))
     directives.add("-S", "/bin/sh")
@@ -51,31 +50,21 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
         warning = seconds - int(opts.grace_period)
         if 0 < warning < seconds:
             directives.add("-l", f"s_rt={warning}")
-    is_array = opts.array and plan.replicas > 1
-    is_gang = plan.replicas > 1 and not is_array
-    slots = sum(
-        _cpus(role) * (role.num_replicas if is_gang else 1) for role in (roles if is_gang else roles[:1])
-    )
-    _add_slots(directives, plan, opts, slots, is_gang=is_gang)
-    for name, amount in _resources(roles, opts, slots, is_gang=is_gang):
+    _add_slots(directives, plan, opts)
+    for name, amount in _resources(plan, opts):
         directives.add("-l", f"{name}={amount}")
-    if is_array:
+    if plan.is_array:
         directives.add("-t", f"1-{plan.replicas}")
         directives.add("-tc", opts.max_running)
     directives.add_native(opts.native)
     plan.warnings += [*ignored_fields("sge", roles), *directives.warnings()]
-    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan, opts, is_array=is_array, is_gang=is_gang)]
+    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
     return ["qsub", "-terse"], "\n".join(script) + "\n"
 
 
 def job_name(app_id: str) -> str:
     """Return the name that a job has in Grid Engine: names do not begin with a digit there."""
     return f"_{app_id}" if app_id[:1].isdigit() else app_id
-
-
-def app_id_of(name: str) -> str:
-    """Return the id of the job that has this name."""
-    return name[1:] if name[:1] == "_" and name[1:2].isdigit() else name
 
 
 def limit_seconds(text: str | None) -> int | None:
@@ -100,7 +89,7 @@ def limit_seconds(text: str | None) -> int | None:
     return seconds
 
 
-def _check(roles: list[Role], opts: SgeOpts) -> None:
+def _check(opts: SgeOpts) -> None:
     problems = [
         f"{name} must be one of {', '.join(COUNTED)}, not {value!r}"
         for name, value in (("mem_per", opts.mem_per), ("gpu_per", opts.gpu_per))
@@ -108,23 +97,13 @@ def _check(roles: list[Role], opts: SgeOpts) -> None:
     ]
     if opts.priority is not None and not -_MOST_PRIORITY < opts.priority <= _MOST_PRIORITY:
         problems.append(f"priority={opts.priority} is not between -1023 and 1024")
-    if opts.max_running is not None and opts.max_running < 1:
-        problems.append(f"max_running={opts.max_running} must be at least 1")
-    if opts.max_running is not None and not opts.array:
-        problems.append("max_running is for arrays: set array=True, too")
-    shapes = {(_cpus(role), role.resource.memMB, role.resource.gpu) for role in roles}
-    if opts.array and len(shapes) > 1:
-        problems.append("the tasks of an array are alike, and the roles of this job need different resources")
     if problems:
         raise ConfigError("; ".join(problems))
 
 
-def _cpus(role: Role) -> int:
-    return max(role.resource.cpu, 1)
-
-
-def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts, slots: int, *, is_gang: bool) -> None:
-    if is_gang:
+def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts) -> None:
+    slots = sum(cpus_of(role) * count for role, count in plan.together)
+    if plan.is_gang:
         if not opts.pe:
             raise ConfigError(
                 f"{plan.replicas} replicas that run together need a parallel environment",
@@ -141,12 +120,12 @@ def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts, slots: int,
         directives.add("-pe", f"{opts.smp_pe} {slots}")
 
 
-def _resources(roles: list[Role], opts: SgeOpts, slots: int, *, is_gang: bool) -> list[tuple[str, str]]:
+def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
     """Return the requests for memory and gpus, as the site counts them."""
     found = []
     for name, per, unit, needs in (
-        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role in roles]),
-        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role in roles]),
+        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role, _ in plan.together]),
+        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role, _ in plan.together]),
     ):
         if not any(needs):
             continue
@@ -154,12 +133,9 @@ def _resources(roles: list[Role], opts: SgeOpts, slots: int, *, is_gang: bool) -
         if not name:
             continue
         if per == PER_JOB:
-            amount = sum(
-                need * (role.num_replicas if is_gang else 1) for need, role in zip(needs, roles, strict=True)
-            )
-            amount = amount if is_gang else max(needs)
+            amount = sum(need * count for need, (_, count) in zip(needs, plan.together, strict=True))
         elif per == PER_SLOT:
-            shares = [need / _cpus(role) for need, role in zip(needs, roles, strict=True)]
+            shares = [need / cpus_of(role) for need, (role, _) in zip(needs, plan.together, strict=True)]
             amount = -int(-max(shares) // 1)
             if not unit and any(share != amount for share in shares):
                 raise ConfigError(
@@ -173,26 +149,11 @@ def _resources(roles: list[Role], opts: SgeOpts, slots: int, *, is_gang: bool) -
     return found
 
 
-def _body(plan: JobPlan, opts: SgeOpts, *, is_array: bool, is_gang: bool) -> list[str]:
-    retries = max(role.max_retries for role in plan.app.roles)
-    run = "export TRAINYARD_WARNING_SIGNALS='USR1 XCPU'  # s_rt, s_cpu; USR2 (-notify) is the end"
-    if is_array:
-        command = plan.replica("-", "SGE_TASK_ID-1", alone=True, retries=retries)
-        lines = [shlex.join(command)]
-    elif is_gang:
-        lines = [
-            f"{HOSTS}=$({_HOSTS})",
-            f"export {HOSTS}",
-            shlex.join(spread_command(plan, _START, retries=retries)),
-        ]
-    else:
-        role = plan.app.roles[0]
-        command = plan.around_job(*plan.replica(role.name, "0"), retries=retries)
-        lines = [shlex.join(command)]
+def _body(plan: JobPlan) -> list[str]:
     return [
-        run,
+        "export TRAINYARD_WARNING_SIGNALS='USR1 XCPU'  # s_rt, s_cpu; USR2 (-notify) is the end",
         "trap : TERM USR1 USR2 XCPU  # the queue signals this shell, too; it waits for what it started",
-        *lines,
+        *plan.start_lines("SGE_TASK_ID-1", _HOSTS, _START),
         "code=$?",
         'case $code in 99 | 100) code=1 ;; esac  # to Grid Engine: "run it again", "repair the job"',
         'exit "$code"',

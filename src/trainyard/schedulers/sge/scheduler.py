@@ -8,15 +8,14 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-from trainyard.errors import BackendError, ConfigError, UnknownAppException
+from trainyard.errors import BackendError, ConfigError
 from trainyard.schedulers.base import Check, Dependency
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.commands import Commands
-from trainyard.schedulers.hpc.queries import JobIds, NativeJob
+from trainyard.schedulers.hpc.queries import JobIds, NativeJob, by_job
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
-from trainyard.schedulers.ids import is_made_here
 from trainyard.schedulers.sge.options import SgeOpts
-from trainyard.specs.status import AppState, is_terminal
+from trainyard.specs.status import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 #: `list` looks so far back into the accounting, unless it is asked for more.
 LISTED_DAYS = 30
-_NOT_THERE = re.compile(r"does not exist|not found", re.IGNORECASE)
+#: What qdel says of jobs that have ended, and of those that it ends.
+_OVER = r"does not exist|not found|has (deleted|registered)"
 _ENVIRONMENT_HINT = (
     "Source the site's settings.sh first (it sets SGE_ROOT and SGE_CELL), or name a login node: host=."
 )
@@ -95,35 +95,23 @@ class SgeScheduler(HpcScheduler):
             folders.append(f"{place.shared}/jobs/{item.app_id}")
         info.request.script = with_check(info.request.script, info.request.folder, folders)
 
-    def hint_for(self, words: str) -> str:
-        """Return what to do about a refusal."""
-        from trainyard.schedulers.sge.reasons import hint_for
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals."""
+        from trainyard.schedulers.sge.reasons import HINTS
 
-        return hint_for(words)
+        return HINTS
 
     # ---- observing
 
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
         """Ask qstat, and the accounting for what has left the queue."""
-        from trainyard.schedulers.sge.request import job_name
-
         listed = self._listed(commands, {number for ref in refs for number in ref.native_ids})
-        named: dict[str, builtins.list[NativeJob]] = {}
-        for item in listed.values():
-            named.setdefault(item.app_id, []).append(item)
         ended = self._ended(commands, [n for ref in refs for n in ref.native_ids if n not in listed])
-        found = {}
-        for ref in refs:
-            items = [listed.get(n) or ended[n] for n in ref.native_ids if n in listed or n in ended]
-            items = items if ref.native_ids else named.get(job_name(ref.app_id), [])
-            if items:
-                found[ref.app_id] = items
-        return found
+        return by_job(refs, {**ended, **listed}, listed.values())
 
     def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
         """Return this user's jobs: those of qstat, and those that ended lately."""
         from trainyard.schedulers.sge.observe import ended_jobs, parse_accounting
-        from trainyard.schedulers.sge.request import app_id_of
 
         days = LISTED_DAYS if since is None else max(1, int((time.time() - since) // 86400) + 1)
         jobs = self._listed(commands, None)
@@ -131,9 +119,6 @@ class SgeScheduler(HpcScheduler):
         if answer.code == 0:
             for number, item in ended_jobs(parse_accounting(answer.text)).items():
                 jobs.setdefault(number, item)
-        for item in jobs.values():  # what has ended is ours if its folder is there: it may have been deleted
-            name = app_id_of(item.app_id)
-            item.app_id = name if is_made_here(name) and not is_terminal(item.state) else ""
         return list(jobs.values())
 
     def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
@@ -164,7 +149,8 @@ class SgeScheduler(HpcScheduler):
             answer = commands.run(["qacct", *which])
             if answer.code == 0:
                 found = ended_jobs(parse_accounting(answer.text))
-                self._endings.update({number: found[number] for number in missing if number in found})
+                self._endings.update({n: found[n] for n in missing if n in found and not found[n].is_lost})
+                return {**self._endings, **found}
         return self._endings
 
     def _ask(self, commands: Commands, command: Sequence[str]) -> str:
@@ -186,11 +172,7 @@ class SgeScheduler(HpcScheduler):
 
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Call qdel once."""
-        answer = commands.run(["qdel", *native_ids])
-        words = [line for line in answer.words.splitlines() if line.strip() and not _NOT_THERE.search(line)]
-        refused = [line for line in words if not re.search(r"has (deleted|registered)", line)]
-        if answer.code != 0 and refused:
-            raise self.refusal(commands, "delete the job", "\n".join(refused))
+        self.end_natively(commands, ["qdel", *native_ids], _OVER)
 
     # ---- entering
 
@@ -198,16 +180,19 @@ class SgeScheduler(HpcScheduler):
         self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
-        replica = native.replicas.get(number)
-        host = replica.host if replica is not None and replica.host else ""
-        host = host or (native.hosts[number] if number < len(native.hosts) else "")
-        if not host:
-            raise UnknownAppException(
-                f"Grid Engine does not say on which host replica {number} of {native.app_id} runs"
-            )
-        words = shlex.join(command) if command else "exec ${SHELL:-/bin/sh} -i"
-        pty = ["-pty", "y"] if tty else ["-pty", "n"]
-        return ["qrsh", "-now", "y", *pty, "-N", "trainyard-exec", "-l", f"hostname={host}", words]
+        host = self.host_of(native, number)
+        qrsh = [
+            "qrsh",
+            "-now",
+            "y",
+            "-pty",
+            "y" if tty else "n",
+            "-N",
+            "trainyard-exec",
+            "-l",
+            f"hostname={host}",
+        ]
+        return [*qrsh, shlex.join(command)]
 
     # ---- doctor
 

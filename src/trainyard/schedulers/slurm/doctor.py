@@ -36,7 +36,7 @@ def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
     names = list(dict.fromkeys(nodes.partition for nodes in found))
     checks.append(Check("controller", True, f"it answers; partitions: {', '.join(names) or 'none'}"))
     checks += _partition(found, cfg)
-    checks.append(_test_job(commands, cfg))
+    checks.append(_test_job(scheduler, commands, cfg))
     checks.append(_accounting(commands))
     checks.append(_storage(scheduler, commands, cfg))
     checks += _container(scheduler, commands, cfg)
@@ -70,14 +70,14 @@ def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
         )
 
 
-def _test_job(commands: Commands, cfg: Mapping[str, Any]) -> Check:
+def _test_job(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, Any]) -> Check:
     words = [f"--{name}={cfg[name]}" for name in _TESTED if cfg.get(name)]
     words += [word for word in cfg.get("sbatch_args") or () if str(word).startswith("-")]
     answer = commands.run(["sbatch", "--test-only", *words], stdin=b"#!/bin/sh\ntrue\n")
     said = answer.words.removeprefix("sbatch: ").strip()
     if answer.code == 0:
         return Check("a job", True, said)
-    return Check("a job", False, f"sbatch --test-only: {said}", rules.hint_for(said))
+    return Check("a job", False, f"sbatch --test-only: {said}", scheduler.hint_for(said))
 
 
 def _accounting(commands: Commands) -> Check:

@@ -57,10 +57,6 @@ class SlurmOpts(HpcOpts):
         "nodes of a block that belong together, as --segment of Slurm 24.05 and newer", default=None
     )
     replicas_per_node: int = option("replicas on each node", default=1)
-    array: bool = option(
-        "run the replicas independently, as an array: each starts when there is room for it", default=False
-    )
-    array_throttle: int | None = option("how many tasks of an array run at a time", default=None)
     requeue: bool = option(
         "have Slurm start the job again after the loss of a node or preemption; it goes on from its "
         "last checkpoint",

@@ -149,7 +149,7 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
     if warning_seconds(opts):
         options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
     if opts.array:
-        throttle = f"%{opts.array_throttle}" if opts.array_throttle else ""
+        throttle = f"%{opts.max_running}" if opts.max_running else ""
         options["array"] = f"0-{plan.replicas - 1}{throttle}"
     return {name: value for name, value in options.items() if value is not None or name.endswith("requeue")}
 

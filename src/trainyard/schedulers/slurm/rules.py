@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from trainyard.errors import ConfigError, did_you_mean
 from trainyard.schedulers.slurm.observe import PartitionNodes, minutes
 from trainyard.schedulers.slurm.options import GPUS_PER_NODE, GRES, OCI, RUNTIMES
@@ -50,14 +48,9 @@ def _option_problems(opts: SlurmOpts) -> Iterator[str]:
         yield f"gpu_flag must be {GPUS_PER_NODE} or {GRES}, not {opts.gpu_flag!r}"
     if opts.container is not None and opts.container not in RUNTIMES:
         yield f"container must be one of {', '.join(RUNTIMES)}, not {opts.container!r}"
-    for name, value in (("replicas_per_node", opts.replicas_per_node), ("chain", opts.chain)):
-        if value < 1:
+    for name, value in (("replicas_per_node", opts.replicas_per_node), ("segment", opts.segment)):
+        if value is not None and value < 1:
             yield f"{name} is {value}, it must be at least 1"
-    for name, least in (("array_throttle", opts.array_throttle), ("segment", opts.segment)):
-        if least is not None and least < 1:
-            yield f"{name} is {least}, it must be at least 1"
-    if opts.array_throttle is not None and not opts.array:
-        yield "array_throttle is for array=True"
     for word in opts.sbatch_args or ():
         name = word.removeprefix("--").partition("=")[0]
         if not word.startswith("-") or "\n" in word:
@@ -82,8 +75,6 @@ def _job_problems(app: AppDef, opts: SlurmOpts) -> Iterator[str]:
         yield "array=True takes one role, and the job has several"
     if opts.array and opts.replicas_per_node > 1:
         yield "replicas_per_node is not for arrays: Slurm places each task by itself"
-    if opts.array and opts.chain > 1 and app.roles[0].num_replicas > 1:
-        pass  # each task of a link goes on for itself
     replicas = sum(role.num_replicas for role in app.roles)
     for role in app.roles:
         if role.max_retries and role.retry_policy == RetryPolicy.REPLICA and replicas > 1 and not opts.array:
@@ -258,8 +249,3 @@ HINTS: tuple[tuple[str, str], ...] = (
     (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "
         "ours out with -cfg omit=NAME.")),
 )  # fmt: skip
-
-
-def hint_for(words: str) -> str:
-    """Return what to do about what Slurm says; "" if nothing is known."""
-    return next((hint for pattern, hint in HINTS if re.search(pattern, words, re.IGNORECASE)), "")

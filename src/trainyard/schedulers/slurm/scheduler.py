@@ -174,11 +174,11 @@ class SlurmScheduler(HpcScheduler):
                 return line.strip()
         raise ValueError("there is no id")
 
-    def hint_for(self, words: str) -> str:
-        """Return what to do about a refusal of sbatch."""
-        from trainyard.schedulers.slurm.rules import hint_for
+    def hints(self) -> Sequence[tuple[str, str]]:
+        """Return what to do about refusals."""
+        from trainyard.schedulers.slurm.rules import HINTS
 
-        return hint_for(words)
+        return HINTS
 
     def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
         """Return --dependency; a job whose condition cannot be met any more ends instead of waiting for ever.
@@ -335,9 +335,8 @@ class SlurmScheduler(HpcScheduler):
         """Cancel submissions by one call for each cluster."""
         for cluster in sorted({_cluster(each) for each in native_ids}):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
-            answer = commands.run(["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids])
-            if answer.code != 0 and not re.search("invalid job id|already", answer.words, re.IGNORECASE):
-                raise self.refusal(commands, "cancel the job", answer.words)
+            command = ["scancel", *([f"--clusters={cluster}"] if cluster else []), *ids]
+            self.end_natively(commands, command, "invalid job id|already")
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command beside a replica, as a step that shares what the replica has."""

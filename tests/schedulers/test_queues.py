@@ -1,0 +1,174 @@
+"""The same jobs on LSF and on Grid Engine: arrays, waiting for others, chains, time limits, faults.
+
+Grid Engine is real; LSF is a stand-in that really runs the jobs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import backends, grid_engine
+from tests.schedulers.lsf.conftest import stand_in
+from tests.schedulers.shell_jobs import RESUMES, WAITS, ShellJobs, role
+from trainyard.errors import BackendError, ConfigError, UnreachableError
+from trainyard.schedulers.base import Dependency
+from trainyard.schedulers.hpc.scheduler import HpcScheduler
+from trainyard.schedulers.registry import get_scheduler_factories
+from trainyard.specs import AppState, is_terminal
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class Queue(ShellJobs):
+    """Jobs of one of the two, and what else differs in the tests.
+
+    Args:
+        scheduler: its scheduler.
+        submits: the program that submits.
+        cancels: the program that cancels.
+        warned: options of a job that is warned after some seconds.
+        killed: options of a job that is killed after some seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: HpcScheduler,
+        submits: str,
+        cancels: str,
+        warned: dict[str, Any],
+        killed: dict[str, Any],
+    ) -> None:
+        super().__init__(scheduler)
+        self.submits, self.cancels, self.warned, self.killed = submits, cancels, warned, killed
+
+
+@pytest.fixture(params=["lsf", "sge"])
+def queue(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Queue]:
+    if request.param == "lsf":
+        variables = {**stand_in(tmp_path), "FAKE_LSF_MINUTE": "1.5"}
+        own: tuple[Any, ...] = ("bsub", "bkill", {"time": "2", "grace_period": 60}, {"time": "1"})
+    else:
+        backends.need("sge")
+        variables = grid_engine.shared_cluster(tmp_path_factory).environment
+        warned, killed = {"time": "8", "grace_period": 5}, {"time": "3", "grace_period": 0}
+        own = ("qsub", "qdel", warned, killed)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    scheduler = get_scheduler_factories()[request.param]("test")
+    assert isinstance(scheduler, HpcScheduler)
+    with closing(scheduler):
+        jobs = Queue(scheduler, *own)
+        yield jobs
+        jobs.end_all()
+
+
+def test_an_array_is_throttled_and_each_replica_tells_its_end(queue: Queue) -> None:
+    script = "echo $TRAINYARD_REPLICA; sleep 1; exit $((TRAINYARD_REPLICA % 2))"
+    app_id = queue.submit(role(script, num_replicas=4), array=True, max_running=2)
+    queue.seen(app_id, lambda r: r.state == AppState.RUNNING)
+    (native,) = queue.scheduler._look_at([app_id])[app_id].native
+    states = [replica.state for replica in native.replicas.values()]
+    assert 1 <= states.count(AppState.RUNNING) <= 2
+    assert AppState.PENDING in states
+    response = queue.end_of(app_id)
+    assert response.state == AppState.FAILED
+    assert [replica.exit_code for replica in response.to_status().replicas()] == [0, 1, 0, 1]
+    assert [queue.lines(app_id, k) for k in range(4)] == [[str(k)] for k in range(4)]
+
+
+def test_jobs_wait_for_success_or_for_any_end(queue: Queue) -> None:
+    failing = queue.submit(WAITS + "; exit 3")
+    good = queue.submit(WAITS)
+    array = queue.submit(role("exit $TRAINYARD_REPLICA", num_replicas=2), array=True)
+    cancelled = queue.submit("sleep 600")
+    chain = queue.submit("true", chain=2)
+    any_end = [Dependency(array, True), Dependency(cancelled, True)]
+    wait = [
+        (AppState.SUCCEEDED, [Dependency(good, False), Dependency(failing, True)]),
+        (AppState.SUCCEEDED, [Dependency(chain, False), *any_end]),
+        (AppState.CANCELLED, [Dependency(failing, False), Dependency(good, True)]),
+        (AppState.CANCELLED, [Dependency(array, False)]),
+        (AppState.CANCELLED, [Dependency(cancelled, False)]),
+    ]
+    ids = [queue.submit("echo ran", after=tuple(dependencies)) for _, dependencies in wait]
+    held = queue.seen(ids[0], lambda r: "held" in r.msg or "dependency" in r.msg)
+    assert held.state == AppState.PENDING
+    queue.scheduler.cancel(cancelled)
+    for app_id in (good, failing):
+        Path(queue.scheduler.default_place().shared, "jobs", app_id, "work/go").touch()
+    found = {app_id: queue.end_of(app_id) for app_id in ids}
+    assert [found[app_id].state for app_id in ids] == [state for state, _ in wait], found
+    assert [queue.lines(app_id) for app_id in ids] == [["ran"], ["ran"], [], [], []]
+    assert queue.end_of(failing).state == AppState.FAILED
+    assert queue.end_of(cancelled).state == AppState.CANCELLED
+
+
+def test_a_chain_goes_on_after_the_warning_of_the_time_limit(queue: Queue) -> None:
+    app_id = queue.submit(RESUMES, chain=3, **queue.warned)
+    then = queue.submit("echo then", after=(Dependency(app_id, False),))
+    response = queue.end_of(app_id)
+    assert response.state == AppState.SUCCEEDED, response
+    assert queue.lines(app_id) == ["run 0", "warned", "run 1"]
+    assert queue.end_of(then).state == AppState.SUCCEEDED
+
+
+def test_the_time_limit_is_named(queue: Queue) -> None:
+    script = 'trap "" TERM INT; sleep 600 & while :; do wait; done'
+    app_id = queue.submit(script, **queue.killed)
+    response = queue.end_of(app_id)
+    assert response.state == AppState.FAILED
+    assert "limit" in response.msg
+
+
+def test_many_jobs_take_few_calls(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [queue.submit("sleep 600") for _ in range(6)]
+    kind = type(queue.scheduler.commands(""))
+    calls: list[str] = []
+    run: Callable[..., Any] = kind.run
+    monkeypatch.setattr(
+        kind, "run", lambda self, command, **more: (calls.append(command[0]), run(self, command, **more))[1]
+    )
+    assert all(queue.scheduler.describe_many(ids).values())
+    assert set(ids) <= {row.app_id for row in queue.scheduler.list()}
+    assert queue.scheduler.cancel_many(ids) == dict.fromkeys(ids)
+    assert calls.count(queue.cancels) == 1
+    assert calls.count("bjobs") + calls.count("qstat") <= 4
+    assert {queue.end_of(app_id).state for app_id in ids} == {AppState.CANCELLED}
+
+
+def test_refusals_are_in_the_words_of_the_queue(queue: Queue, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="nope") as caught:
+        queue.submit("true", queue="nope", shared_dir=str(tmp_path / "shared"))
+    assert "list the queues" in caught.value.hint.replace("lists", "list")
+    assert not isinstance(caught.value, UnreachableError)
+    assert list((tmp_path / "shared/jobs").iterdir()) == []
+
+
+def test_missing_programs_are_a_clear_error(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running = queue.submit("sleep 600")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("sh", "id"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    with monkeypatch.context() as changed:
+        changed.setenv("PATH", str(programs))
+        with pytest.raises(ConfigError, match=f"no program '{queue.submits}' here"):
+            queue.submit("true", copy_env=[])
+        queue.scheduler._query("").forget([running])
+        with pytest.raises(ConfigError, match=r"there is no program '(bjobs|qstat)' here"):
+            queue.scheduler.describe(running)
+    queue.scheduler._query("").forget([running])
+    assert not is_terminal(queue.seen(running, lambda _: True).state)
