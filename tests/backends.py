@@ -162,7 +162,6 @@ def _only_root() -> str:
 PROBES: dict[str, Callable[[], str]] = {
     "awscli": _awscli,
     "awscli2": _awscli2,
-    "torchx": _torchx,
     "botocore": _module("botocore"),
     "docker": _docker,
     "fish": _program("fish"),
@@ -181,6 +180,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "sshd": lambda: _program("sshd", "ssh", "ssh-keygen")() or _only_root(),
     "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
+    "torchx": _torchx,
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }

@@ -37,8 +37,8 @@ LEVELS = [
     ["docker"],
     ["http", "specs"],
     ["system"],
-    ["apps.serve", "apps.utils"],
-    ["apps"],
+    ["apps.serve", "apps.utils", "tracker.backend"],
+    ["apps", "tracker"],
     [""],
 ]
 

@@ -14,8 +14,8 @@ SOURCE = Path(__file__).parent / "src"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
 # Without arguments it trains: `python train.pyz` is all that a container has to say.
 MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
-# `sagemaker_training` and its elder, unless TRAINYARD_ALIASES=0: a zip file has no place for a .pth file.
-ALIASED = ("sagemaker_containers", "sagemaker_training")
+# What a wheel serves by its .pth file, unless TRAINYARD_ALIASES=0: predecessors, trackers of the launchers.
+ALIASED = ("sagemaker_containers", "sagemaker_training", "torchx", "trainyard")
 STAND_IN = (
     b"import os\nfrom trainyard_toolkit.aliases import stand_in\n"
     b"stand_in(__name__, os.path.dirname(os.path.dirname(__file__)))\n"

@@ -35,7 +35,7 @@ ROLES = frozenset(
 BEGIN, END = "<!-- modules: written by `make docs` -->", "<!-- end of modules -->"
 
 #: Modules whose names are those of TorchX, which jobs and users' programs ask for.
-GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve"})
+GIVEN = frozenset({f"{PACKAGE}.apps.serve.serve", f"{PACKAGE}.tracker.api"})
 
 Graph = dict[str, set[str]]
 

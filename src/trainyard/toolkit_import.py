@@ -13,11 +13,23 @@ if TYPE_CHECKING:
     from trainyard._toolkit import secret_rules as secret_rules
     from trainyard._toolkit import store as store
     from trainyard._toolkit import sync as sync
+    from trainyard._toolkit.apps import booth as booth
+    from trainyard._toolkit.apps import copying as copying
+    from trainyard._toolkit.apps import monitoring as monitoring
+    from trainyard._toolkit.apps import registering as registering
+    from trainyard._toolkit.tracking import fsspec_tracker as fsspec_tracker
+    from trainyard._toolkit.tracking import mlflow_tracker as mlflow_tracker
+    from trainyard._toolkit.tracking import results as results
+    from trainyard._toolkit.tracking import runs as runs
 
-_MODULES = ("archive", "channels", "outputs", "secret_rules", "store", "sync")
+_MODULES = {
+    **dict.fromkeys(("archive", "channels", "outputs", "secret_rules", "store", "sync"), ""),
+    **dict.fromkeys(("booth", "copying", "monitoring", "registering"), ".apps"),
+    **dict.fromkeys(("fsspec_tracker", "mlflow_tracker", "results", "runs"), ".tracking"),
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(__import__("trainyard._toolkit", fromlist=[name]), name)
+    return getattr(__import__(f"trainyard._toolkit{_MODULES[name]}", fromlist=[name]), name)

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "components": "list components, show their help, lint them",
     "schedulers": "show which schedulers there are, and what each can do",
     "runopts": "show the options of schedulers",
+    "tracker": "show what experiment trackers know of jobs",
     "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or start one",
     "drill": "simulate a spot interruption of a job",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.builtin_programs import program_arguments
 from trainyard.specs.resources import Resource
+from trainyard.specs.training import PROGRAM_KEY
 
 
 def tensorboard(
@@ -16,7 +18,8 @@ def tensorboard(
 ) -> AppDef:
     """Serve TensorBoard for a directory of logs, for a time or until a file appears.
 
-    The image (or the Python on the PATH) must have trainyard and tensorboard installed.
+    The image (or the Python on the PATH) must have tensorboard installed, and the image also trainyard,
+    trainyard-toolkit or torchx.
 
     Args:
         logdir: directory (or URL) of the logs
@@ -26,7 +29,7 @@ def tensorboard(
         start_on_file: wait until this file exists
         exit_on_file: end when this file exists
     """
-    args = ["-m", "trainyard.apps.utils.process_monitor", "--timeout", str(timeout)]
+    args = ["--timeout", str(timeout)]
     if start_on_file:
         args += ["--start_on_file", start_on_file]
     if exit_on_file:
@@ -36,7 +39,8 @@ def tensorboard(
         "tensorboard",
         image,
         entrypoint="python",
-        args=args,
+        args=program_arguments("monitoring", *args),
+        metadata={PROGRAM_KEY: "monitoring"},
         port_map={"http": port},
         resource=Resource(cpu=1, gpu=0, memMB=2048),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trainyard.specs.app import NO_IMAGE, AppDef, Role
+from trainyard.specs.builtin_programs import program_arguments
 from trainyard.specs.resources import Resource
+from trainyard.specs.training import PROGRAM_KEY
 
 MODEL_PORT = 8222
 
@@ -17,7 +19,7 @@ def torchserve(
 ) -> AppDef:
     """Register a model with a running TorchServe.
 
-    The image (or the Python on the PATH) must have trainyard installed.
+    The image must have trainyard, trainyard-toolkit or torchx installed; processes need nothing.
 
     Args:
         model_path: the model archive, as a path or URL that fsspec knows
@@ -26,8 +28,7 @@ def torchserve(
         params: parameters of the registration, such as model_name=digits,initial_workers=2
         dryrun: show the request and send nothing
     """
-    args = ["-m", "trainyard.apps.serve.serve"]
-    args += ["--model_path", model_path, "--management_api", management_api]
+    args = ["--model_path", model_path, "--management_api", management_api]
     for key, value in (params or {}).items():
         args += [f"--{key}", value]
     if dryrun:
@@ -36,7 +37,8 @@ def torchserve(
         "torchserve",
         image,
         entrypoint="python",
-        args=args,
+        args=program_arguments("registering", *args),
+        metadata={PROGRAM_KEY: "registering"},
         port_map={"model-download": MODEL_PORT},
         resource=Resource(cpu=1, gpu=0, memMB=1024),
     )

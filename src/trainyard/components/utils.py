@@ -11,6 +11,7 @@ from trainyard.specs.app import NO_IMAGE, AppDef, Role
 from trainyard.specs.mounts import parse_mounts
 from trainyard.specs.resource_catalog import resource
 from trainyard.specs.resources import Resource
+from trainyard.specs.training import PROGRAM_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # it is found without import where `hydra` is read
@@ -19,6 +20,19 @@ if TYPE_CHECKING:  # it is found without import where `hydra` is read
 
 def _single(name: str, role: Role) -> AppDef:
     return AppDef(name=name, roles=[role])
+
+
+def _program_role(name: str, image: str, program: str, *args: str) -> Role:
+    from trainyard.specs.builtin_programs import program_arguments
+
+    return Role(
+        name,
+        image,
+        entrypoint="python",
+        args=program_arguments(program, *args),
+        resource=_small(),
+        metadata={PROGRAM_KEY: program},
+    )
 
 
 def _small() -> Resource:
@@ -223,39 +237,36 @@ def binary(
 def copy(src: str, dst: str, image: str = NO_IMAGE) -> AppDef:
     """Copy a file. Takes paths and URLs; URLs need fsspec.
 
-    The image (or the Python on the PATH) must have trainyard installed.
+    The image must have trainyard, trainyard-toolkit or torchx installed; processes need nothing.
 
     Args:
         src: the file, as a path or URL
         dst: where to, as a path or URL
         image: image to run in
     """
-    program = ["-m", "trainyard.apps.utils.copy_main", "--src", src, "--dst", dst]
-    return _single("copy", Role("copy", image, entrypoint="python", args=program, resource=_small()))
+    return _single("copy", _program_role("copy", image, "copying", "--src", src, "--dst", dst))
 
 
 def booth(
     x1: float,
     x2: float,
     trial_idx: int = 0,
-    tracker_base: str = "/tmp/trainyard-booth",
+    tracker_base: str = "/tmp/torchx-util-booth",
     image: str = NO_IMAGE,
 ) -> AppDef:
     """Evaluate Booth's function at a point: a trial for trying out hyperparameter searches.
 
-    The image (or the Python on the PATH) must have trainyard installed.
+    The image must have trainyard, trainyard-toolkit or torchx installed; processes need nothing.
 
     Args:
         x1: first coordinate
         x2: second coordinate
         trial_idx: number of the trial
-        tracker_base: directory (or URL) below which the result is written
+        tracker_base: directory (or URL) in which the result is written, as JSON in a file named by the trial
         image: image to run in
     """
-    program = ["-m", "trainyard.apps.utils.booth_main", f"--x1={x1}", f"--x2={x2}"]
-    program += [f"--trial_idx={trial_idx}", f"--tracker_base={tracker_base}"]
-    role = Role(f"booth-{trial_idx}", image, entrypoint="python", args=program, resource=_small())
-    return _single("booth", role)
+    args = [f"--x1={x1}", f"--x2={x2}", f"--trial_idx={trial_idx}", f"--tracker_base={tracker_base}"]
+    return _single("booth", _program_role(f"booth-{trial_idx}", image, "booth", *args))
 
 
 def hydra(

@@ -37,12 +37,17 @@ TABLES = ("run", "scheduler", "component", "cli", "tracker")
 RUN_KEYS: dict[str, type] = {
     "scheduler": str,
     "workspace": str,
+    "image": str,
     "component": str,
     "log": bool,
     "wait": bool,
     "detach": bool,
 }
-RUN_VARIABLES = {"scheduler": "TRAINYARD_SCHEDULER", "workspace": "TRAINYARD_WORKSPACE"}
+RUN_VARIABLES = {
+    "scheduler": "TRAINYARD_SCHEDULER",
+    "workspace": "TRAINYARD_WORKSPACE",
+    "image": "TRAINYARD_IMAGE",
+}
 INI_VARIABLE = "TORCHXCONFIG"
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
@@ -105,6 +110,11 @@ class Config:
             else:
                 found |= {name: t.get("config") for name, t in source.tables.get("tracker", {}).items()}
         return found
+
+    def image(self) -> str | None:
+        """Return the image for roles for which nobody named one, on schedulers that run containers."""
+        setting = self.command("run").get("image")
+        return str(setting.value) if setting is not None and setting.value else None
 
     def check_schedulers(self, known: Iterable[str]) -> None:
         """Refuse ``[scheduler.<name>]`` tables of schedulers that do not exist.
@@ -238,12 +248,19 @@ def _check_shape(source: Source) -> None:
 def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str) -> None:
     """Refuse unknown keys in the settings of a table; ``what`` names the table.
 
+    Those of a ``.torchxconfig`` are only warned of.
+
     Raises:
         ConfigError: the message holds file and line, and similar keys.
     """
     names = list(known)
     for key, setting in settings.items():
-        if key not in names:
+        if key in names:
+            continue
+        if setting.kind == INI:
+            text = f"{setting.origin}: {what} has no key {key!r}, so it has no effect"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        else:
             raise ConfigError(f"{setting.origin}: {what} has no key {key!r}", hint=did_you_mean(key, names))
 
 

@@ -17,7 +17,14 @@ from trainyard.specs.copying import deep_copy
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
 from trainyard.specs.substitution import macros
-from trainyard.specs.training import DOCUMENT, METADATA_KEY, channel_uri, check_channels, local_path
+from trainyard.specs.training import (
+    DOCUMENT,
+    METADATA_KEY,
+    PROGRAM_KEY,
+    channel_uri,
+    check_channels,
+    local_path,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +55,11 @@ def prepare(
     workspace: Workspace | str | None,
     parent_run_id: str | None,
     trackers: Mapping[str, str | None],
+    image: str | None = None,
 ) -> AppDryRunInfo[Any]:
     """Check a job and make the request for it. Touches nothing; ``app`` is not changed.
+
+    ``image`` is the configured one for roles for which nobody named one, see `runner.default_image`.
 
     Raises:
         ConfigError: the job is not complete, or cannot run on this scheduler.
@@ -68,10 +78,17 @@ def prepare(
 
         workspace = fetched(workspace)
     own = deep_copy(app)
+    notes: list[str] = []
+    if scheduler.runs_images:
+        from trainyard.runner.default_image import name_images
+
+        notes += name_images(own, image)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     inject(own, scheduler.backend, scheduler.session_name, parent_run_id, trackers)
     start_toolkits(own, scheduler)
+    start_programs(own, scheduler)
     info = scheduler.make_dryrun(own, cfg or {}, workspace)
+    info.warnings = [*notes, *info.warnings]
     info.record |= {
         "app": definition,
         # an implicit workspace that did not travel is not recorded
@@ -141,7 +158,16 @@ def inject(
             role.env.setdefault(TRACKERS, ",".join(trackers))
             for name, config in trackers.items():
                 if config is not None:
-                    role.env.setdefault(f"TORCHX_TRACKER_{name.upper()}_CONFIG", config)
+                    role.env.setdefault(tracker_variable(name), config)
+
+
+def tracker_variable(name: str) -> str:
+    """Return the variable with a tracker's configuration: TorchX's, as far as shells can carry it.
+
+    The trackers of trainyard find it under this name too; TorchX's find ``module:function`` in Docker only.
+    """
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name.upper())
+    return f"TORCHX_TRACKER_{plain}_CONFIG"
 
 
 # ---- the toolkit
@@ -156,6 +182,25 @@ def start_toolkits(app: AppDef, scheduler: Scheduler[Any]) -> None:
     for role in app.roles:
         if METADATA_KEY in role.metadata and not scheduler.reads_training_specs:
             _start_toolkit(role, scheduler)
+
+
+def start_programs(app: AppDef, scheduler: Scheduler[Any]) -> None:
+    """Let the toolkit run the programs of builtins where it comes with the job anyway, in place.
+
+    An image is left as it is: what it has installed runs them there.
+    """
+    for role in app.roles:
+        name = role.metadata.get(PROGRAM_KEY)
+        if name is None:
+            continue
+        from trainyard.specs.builtin_programs import PROGRAMS, toolkit_arguments
+
+        place = scheduler.toolkit_place(role) if name in PROGRAMS else None
+        if place is not None and place.base:
+            # with site, as a program may need fsspec, which the toolkit does not
+            command = [word for word in place.command if word != "-S"]
+            role.entrypoint = command[0]
+            role.args = [*command[1:], *toolkit_arguments(name, role.args)]
 
 
 def _start_toolkit(role: Role, scheduler: Scheduler[Any]) -> None:

@@ -81,6 +81,8 @@ class Scheduler(ABC, Generic[T]):
     is_local = False
     #: Whether the current directory travels with a job by default, as an image needs the user's code.
     ships_by_default = False
+    #: Whether every role needs an image, so that one for which nobody named one gets the default image.
+    runs_images = False
     #: The filters that `list` accepts in ``cfg`` beside options: ``states`` (a set of `AppState`), ``since``
     #: (seconds since the epoch), ``all`` (also jobs that are not ours).
     list_filters: frozenset[str] = frozenset()

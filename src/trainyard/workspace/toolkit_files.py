@@ -31,7 +31,7 @@ _PACKAGE = "trainyard_toolkit"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can carry
 # What the toolkit's builder adds to its sources: the start, and the predecessors' import names.
 _MAIN = b"import sys\nfrom trainyard_toolkit.cli import main\nsys.exit(main(sys.argv[1:] or ['train']))\n"
-_ALIASED = ("sagemaker_containers", "sagemaker_training")
+_ALIASED = ("sagemaker_containers", "sagemaker_training", "torchx", "trainyard")
 _STAND_IN = (
     b"import os\nfrom trainyard_toolkit.aliases import stand_in\n"
     b"stand_in(__name__, os.path.dirname(os.path.dirname(__file__)))\n"

@@ -1,5 +1,7 @@
 """Serves the predecessors' import names from this package, where they are not installed.
 
+Of ``torchx`` and ``trainyard``, the launchers, it serves in jobs what scripts import: their trackers.
+
 In an environment with the wheel a ``.pth`` file puts a finder at the end of the import system's list at the
 start of each Python, unless ``TRAINYARD_ALIASES=0``; it imports this module when one of the names is asked
 for. Standing last in line, it finds nothing that is installed; and the modules of an original are never ours.
@@ -9,6 +11,7 @@ that call :func:`stand_in`.
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -57,16 +60,41 @@ _PACKAGES: dict[str, Mapping[str, str]] = {
     "sagemaker_containers.beta": {},
     "sagemaker_containers.beta.framework": _ELDER,
 }
+_TRACKING = OURS + "tracking."
+for _launcher in ("torchx", "trainyard"):
+    _PACKAGES[_launcher] = {}
+    _PACKAGES[_launcher + ".tracker"] = {
+        "api": _TRACKING + "runs",
+        "mlflow": _TRACKING + "mlflow_tracker",
+        "results": _TRACKING + "results",
+    }
+    _PACKAGES[_launcher + ".tracker.backend"] = {"fsspec": _TRACKING + "fsspec_tracker"}
+_PACKAGES["torchx.runtime"] = {}
+_PACKAGES["torchx.runtime.tracking"] = {"api": _TRACKING + "results"}
+# The module with the names that a package itself has; of the other packages ``predecessor``.
+_HOMES = {
+    "torchx": "",
+    "torchx.runtime": "",
+    "torchx.runtime.tracking": _TRACKING + "results",
+    "torchx.tracker": _TRACKING + "runs",
+    "torchx.tracker.backend": "",
+    "trainyard": "",
+    "trainyard.tracker": _TRACKING + "runs",
+    "trainyard.tracker.backend": "",
+}
+#: The launcher sets it in jobs. Elsewhere ``torchx`` is absent where it is not installed.
+JOB_VARIABLE = "TORCHX_JOB_ID"
 
 
 class Finder:
-    """Finds ``sagemaker_training.X`` and ``sagemaker_containers.beta.framework.X`` here."""
+    """Finds ``sagemaker_training.X``, ``sagemaker_containers.beta.framework.X``, ``torchx.tracker`` here."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         """A spec for a name of ours, or None."""
-        if not name.startswith(("sagemaker_training", "sagemaker_containers")):
+        top = name.partition(".")[0]
+        if top not in _PACKAGES or (top in _HOMES and not os.environ.get(JOB_VARIABLE)):
             return None
         parent, _, last = name.rpartition(".")
         if parent and not getattr(sys.modules.get(parent), "__trainyard_alias__", False):
@@ -96,8 +124,9 @@ class _Package:
             except ImportError as error:
                 if error.name != f"{name}.{attribute}":
                     raise
+            home = _HOMES.get(name, OURS + "predecessor")
             try:
-                return getattr(importlib.import_module(OURS + "predecessor"), attribute)
+                return getattr(importlib.import_module(home) if home else None, attribute)
             except AttributeError:
                 raise AttributeError(f"module {name!r} has no attribute {attribute!r}") from None
 

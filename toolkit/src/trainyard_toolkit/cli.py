@@ -19,9 +19,13 @@ commands:
                                         --job: path or text of a job document (default: $TRAINYARD_JOB)
                                         -- ARG ...: give the script exactly these arguments
   serve                                 answer /ping and /invocations with the user's model
+  app NAME [ARG ...]                    run a program of builtin components: booth, copying, monitoring,
+                                        registering
   env                                   print the SM_* variables of the job, secrets masked
   version                               print the version
 """
+
+APPS = ("booth", "copying", "monitoring", "registering")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .serving import server
 
         return server.serve()
+    if command == "app" and words and words[0] in APPS:
+        from importlib import import_module
+
+        code: int = import_module(f".apps.{words[0]}", __package__).run(words[1:])
+        return code
     if command == "env" and not words:
         return _env()
     if command in ("version", "--version"):

@@ -1,112 +1,12 @@
-"""Register a model with TorchServe's management API.
-
-TorchServe fetches models by HTTP. An ``http(s)://`` URL is registered directly; any other model is served by
-this program, on ``--port``, until the registration is done. Unknown options are parameters of the
-registration: ``--model_name digits --initial_workers 2``.
-"""
+"""Registers a model with TorchServe: the program of the toolkit, by TorchX's name."""
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import socket
 import sys
-import threading
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from trainyard.apps.files import BUFFER_BYTES, exists, open_to_read, run_main
-from trainyard.errors import BackendError, ConfigError, UsageError
+from trainyard.toolkit_import import registering
 
-MODEL_PORT = 8222
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Register the model; return 0."""
-    args, params = _parse(argv)
-    if urllib.parse.urlparse(args.model_path).scheme in ("http", "https"):
-        _register(args, args.model_path, params)
-        return 0
-    if args.dryrun:
-        _register(args, _model_url(args, args.port), params)
-        return 0
-    if not exists(args.model_path):
-        raise ConfigError(f"the model {args.model_path} does not exist")
-    with ThreadingHTTPServer(("", args.port), _handler(args.model_path)) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            _register(args, _model_url(args, server.server_port), params)
-        finally:
-            server.shutdown()
-            thread.join()
-    return 0
-
-
-def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
-    parser = argparse.ArgumentParser(
-        prog="serve", description="Register a model with TorchServe.", allow_abbrev=False
-    )
-    parser.add_argument("--model_path", required=True, help="the model archive, as a path or URL")
-    parser.add_argument("--management_api", required=True, help="URL of the management API")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for an answer")
-    parser.add_argument("--port", type=int, default=MODEL_PORT, help="port to serve the model from")
-    parser.add_argument("--host", default="", help="name under which TorchServe reaches this machine")
-    parser.add_argument("--dryrun", action="store_true", help="show the request and send nothing")
-    args, rest = parser.parse_known_args(argv)
-    words = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    keys, values = words[::2], words[1::2]
-    if len(keys) != len(values) or not all(key.startswith("--") for key in keys):
-        raise UsageError(f"cannot read the parameters {' '.join(rest)}", hint="Write each as --name value.")
-    return args, {key[2:]: value for key, value in zip(keys, values, strict=True)}
-
-
-def _model_url(args: argparse.Namespace, port: int) -> str:
-    name = urllib.parse.quote(args.model_path.rstrip("/").rpartition("/")[2])
-    return f"http://{args.host or socket.gethostname()}:{port}/{name}"
-
-
-def _register(args: argparse.Namespace, model_url: str, params: dict[str, str]) -> None:
-    query = urllib.parse.urlencode({"url": model_url, **params})
-    url = f"{args.management_api.rstrip('/')}/models?{query}"
-    print(f"POST {url}", file=sys.stderr)  # noqa: T201
-    if args.dryrun:
-        return
-    request = urllib.request.Request(url, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=args.timeout) as response:
-            print(response.read().decode(errors="replace").strip())  # noqa: T201
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read().decode(errors="replace").strip()
-        raise BackendError(f"TorchServe refused the model: {error.code} {error.reason}: {text}") from error
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise BackendError(
-            f"cannot reach TorchServe at {args.management_api}: {reason}",
-            hint="Is it running, and is this the address of its management API (port 8081 by default)?",
-        ) from error
-
-
-def _handler(model_path: str) -> type[BaseHTTPRequestHandler]:
-    name = model_path.rstrip("/").rpartition("/")[2]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if urllib.parse.unquote(self.path.lstrip("/")) != name:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", "application/octet-stream")
-            self.end_headers()
-            with open_to_read(model_path) as file:
-                shutil.copyfileobj(file, self.wfile, BUFFER_BYTES)
-
-    return Handler
-
+main = registering.main
 
 if __name__ == "__main__":
-    run_main(main)
+    sys.exit(registering.run(sys.argv[1:]))

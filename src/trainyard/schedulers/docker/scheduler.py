@@ -51,6 +51,7 @@ class DockerScheduler(CodeInImages, Scheduler["DockerOpts"]):
     capabilities = Capabilities(streams=SEPARATE_STREAMS, mounts=ALL_MOUNTS, ignores=("elastic",))
     is_local = True
     ships_by_default = True
+    runs_images = True
 
     def __init__(self, session_name: str, docker_client: Any = None) -> None:
         super().__init__("local_docker", session_name)

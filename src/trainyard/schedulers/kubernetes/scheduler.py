@@ -51,6 +51,7 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
     """
 
     ships_by_default = True
+    runs_images = True
     list_filters = frozenset({"states", "since"})
     capabilities = Capabilities(
         arrays=True,

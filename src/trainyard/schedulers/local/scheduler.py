@@ -131,7 +131,9 @@ class LocalScheduler(Scheduler["LocalOpts"]):
         from trainyard.schedulers.local.submission import submit
 
         launcher, self._launcher = self._launcher, None
-        if dryrun_info.app is not None and any("train" in role.metadata for role in dryrun_info.app.roles):
+        if dryrun_info.app is not None and any(
+            "train" in role.metadata or "program" in role.metadata for role in dryrun_info.app.roles
+        ):
             from trainyard.workspace.toolkit_files import put_toolkit
 
             put_toolkit()

@@ -68,6 +68,7 @@ class AWSBatchScheduler(CodeInPushedImages, Scheduler["AWSBatchOpts"]):
         },
     )
     ships_by_default = True
+    runs_images = True
     list_filters = frozenset({"states", "since", "all"})
 
     def __init__(

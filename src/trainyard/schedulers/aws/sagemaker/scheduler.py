@@ -48,6 +48,7 @@ class AWSSageMakerScheduler(Scheduler["AWSSageMakerOpts"]):
         notes={"retries": "application, in a Batch queue", "exec": "enable_remote_debug=true"},
     )
     ships_by_default = True
+    runs_images = True
     reads_training_specs = True
     list_filters = frozenset({"states", "since", "all"})
 

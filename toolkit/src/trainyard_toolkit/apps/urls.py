@@ -6,10 +6,13 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from typing import IO, Any
 
-from trainyard.errors import ConfigError, TrainyardError
+from ..errors import ConfigError, ToolkitError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import IO, Any
 
 BUFFER_BYTES = 64 * 1024
 
@@ -89,25 +92,24 @@ def _fsspec_call(url: str, call: Callable[[Any], Any]) -> Any:
         fsspec = import_module("fsspec")
     except ImportError:
         raise ConfigError(
-            f"reading or writing {scheme}:// needs the package fsspec, which is not installed",
-            hint=f"pip install 'fsspec[{scheme}]' (paths and file:// work without it)",
+            f"Reading or writing {scheme}:// needs the package fsspec, which is not installed: "
+            f"pip install 'fsspec[{scheme}]' (paths and file:// work without it)"
         ) from None
     try:
         return call(fsspec)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"fsspec cannot open {scheme}://: {error}", hint=f"pip install 'fsspec[{scheme}]'"
+            f"fsspec cannot open {scheme}://: {error} (pip install 'fsspec[{scheme}]')"
         ) from error
 
 
-def run_main(main: Callable[[], int]) -> None:
-    """Run a program's main function and exit; expected errors are printed as one line."""
+def run_program(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run a program's main function; expected errors are printed as one line."""
     try:
-        code = main()
-    except TrainyardError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        code = error.exit_code
+        return main(argv)
+    except ToolkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        code = 1
-    sys.exit(code)
+        print(f"error: {error}", file=sys.stderr)
+        return 1

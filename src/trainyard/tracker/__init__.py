@@ -1,0 +1,13 @@
+"""Experiment tracking by TorchX's names: `app_run_from_env` in jobs, trackers for reading what was noted.
+
+The modules re-export those of the toolkit, which are what jobs without trainyard use.
+"""
+
+from __future__ import annotations
+
+from trainyard.toolkit_import import runs
+
+AppRun = runs.AppRun
+app_run_from_env = runs.app_run_from_env
+
+__all__ = ["AppRun", "app_run_from_env"]

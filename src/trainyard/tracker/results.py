@@ -1,0 +1,8 @@
+"""Results of trials by key, by the names of ``torchx.runtime.tracking``."""
+
+from __future__ import annotations
+
+from trainyard.toolkit_import import results
+
+FsspecResultTracker = results.FsspecResultTracker
+ResultTracker = results.ResultTracker

@@ -1,0 +1,98 @@
+"""`trainyard tracker`, jobs that note something, and where their trackers are configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli, cli
+from trainyard.tracker.backend.fsspec import create
+
+__all__ = ["cli"]
+
+JOB = """
+from trainyard.tracker import app_run_from_env
+run = app_run_from_env()
+run.add_metadata(loss=0.25)
+run.add_artifact("model", "/models/1", {"epoch": 3})
+print("noted", run.id)
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("kind", ["trainyard.toml", ".torchxconfig"])
+def test_a_job_notes_and_the_command_shows(cli: Cli, runs: Path, kind: str) -> None:
+    text = {
+        "trainyard.toml": f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n',
+        ".torchxconfig": "[torchx:tracker]\nfsspec =\n\n[tracker:fsspec]\nconfig = tracker.conf\n",
+    }
+    (cli.directory / kind).write_text(text[kind])
+    (cli.directory / "tracker.conf").write_text(f"protocol=file\nroot_path={runs}\n")
+    (cli.directory / "job.py").write_text(JOB)
+    words = ["-s", "local_cwd", "--parent-run-id", "sweep-1", "utils.python", "--script", "job.py"]
+    assert "noted" in cli("run", "--wait", "--log", *words).err
+    (handle,) = cli("tracker", "list", "jobs", "--json").json
+    assert handle.startswith("local_cwd://")
+    assert cli("tracker", "list", "jobs", "--parent-run-id", "sweep-1").out == f"JOB ID\n{handle}\n"
+    assert cli("tracker", "list", "metadata", "-").out.split() == ["ID", "VALUE", "loss", "0.25"]
+    assert cli("tracker", "list", "artifacts", handle, "--json").json == [
+        {"name": "model", "path": "/models/1", "metadata": {"epoch": 3}}
+    ]
+    lineage = cli("tracker", "list", "lineage", "sweep-1", "--json").json
+    assert lineage == {"sources": [], "descendants": [handle]}
+
+
+def test_what_is_shown(cli: Cli, runs: Path) -> None:
+    tracker = create(runs.as_uri())
+    tracker.add_source("b", "a", "model")
+    tracker.add_source("b", "x")
+    tracker.add_source("c", "b", "data")
+    tracker.add_artifact("b", "one", "/1")
+    tracker.add_artifact("b", "two", "/2")
+    (cli.directory / "trainyard.toml").write_text(f'[tracker.fsspec]\nconfig = "{runs.as_uri()}"\n')
+    shown = cli("tracker", "list", "lineage", "b").out.splitlines()
+    assert [line.split() for line in shown] == [
+        ["RELATION", "JOB", "ID", "ARTIFACT"],
+        ["source", "a", "model"],
+        ["source", "x"],
+        ["descendant", "c"],
+    ]
+    only = cli("tracker", "list", "lineage", "b", "--sources-only", "--artifact", "model", "--json")
+    assert only.json == {"sources": [{"source_run_id": "a", "artifact_name": "model"}]}
+    only = cli("tracker", "list", "lineage", "b", "--descendants-only", "--artifact", "data", "--json")
+    assert only.json == {"descendants": ["c"]}
+    shown = cli("tracker", "list", "artifacts", "--artifact", "two", "b").out.splitlines()
+    assert [line.split() for line in shown] == [["ARTIFACT", "PATH", "METADATA"], ["two", "/2"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["list", "jbos"], 2, "Did you mean"),
+        (["show"], 2, "trackers can only list"),
+        (["list", "metadata"], 2, "needs a job"),
+        (["list", "jobs", "x"], 2, "--parent-run-id"),
+        (["list", "lineage", "x", "--sources-only", "--descendants-only"], 2, "exclude each other"),
+        (["list", "jobs"], 3, "no tracker is configured"),
+    ],
+)
+def test_mistakes(cli: Cli, words: list[str], code: int, message: str) -> None:
+    assert message in cli("tracker", *words, code=code).err
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "message"),
+    [
+        ("[tracker.fsspec]\nconfig = '/not/there'\n", [], "Cannot read the configuration"),
+        ("[tracker.nothing]\nconfig = ''\n", [], "there is no tracker 'nothing'"),
+        ("[tracker.fsspec]\nconfig = '/'\n", ["--tracker", "fsspce"], "Did you mean"),
+    ],
+)
+def test_configurations_that_are_wrong(cli: Cli, config: str, words: list[str], message: str) -> None:
+    (cli.directory / "trainyard.toml").write_text(config)
+    assert message in cli("tracker", "list", "jobs", *words, code=3).err
