@@ -1,7 +1,6 @@
-"""TorchX's functions for overlays (``torchx.specs.overlays``).
+"""TorchX's functions for overlays, which change mappings in place and raise the built-in exceptions.
 
-Other than `trainyard.specs.overlays` they change what they are applied to, keep None as a value, and refuse
-to merge values of different types.
+The operators, and what they mean, are those of `trainyard.specs.overlays`. Here None is a value like others.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
-from trainyard.specs.overlays import DEL as DEL
-from trainyard.specs.overlays import JOIN as JOIN
-from trainyard.specs.overlays import PUT as PUT
-from trainyard.specs.overlays import operator_of
+from trainyard.specs.overlays import DEL, JOIN, MERGE_ITEMS, PUT, REMOVE, REPLACE, split_key
+
+__all__ = ["DEL", "JOIN", "PUT", "apply_overlay", "get_overlay", "logger", "set_overlay", "validate_overlay"]
 
 logger = logging.getLogger(__name__)
-_PUT, _DEL, _JOIN = (operator_of(key)[0] for key in (PUT("k"), DEL("k"), JOIN("k", on="f")))
 
 
 def set_overlay(target: Any, namespace: str, kind: str, overlay: dict[str, Any]) -> None:
@@ -52,16 +49,16 @@ def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bo
         TypeError: a value has another type than the one that it would be merged with.
     """
     for key, value in overlay.items():
-        operator, name, on = operator_of(key)
+        operator, name, on = split_key(key)
         if operator and not _resolve:
-            for other in [each for each in base if operator_of(each)[1] == name]:
+            for other in [each for each in base if split_key(each)[1] == name]:
                 del base[other]  # the last word on a field wins
             base[key] = copy.deepcopy(value)
-        elif operator == _DEL:
+        elif operator == REMOVE:
             base.pop(name, None)
-        elif operator == _PUT:
+        elif operator == REPLACE:
             base[name] = copy.deepcopy(value)
-        elif operator == _JOIN:
+        elif operator == MERGE_ITEMS:
             base[name] = _joined(name, base.get(name) or [], value, on)
         else:
             base[key] = (
@@ -91,7 +88,7 @@ def validate_overlay(
     Raises:
         ValueError: it has one of them.
     """
-    names = {operator_of(key)[1] for key in overlay}
+    names = {split_key(key)[1] for key in overlay}
     set_by_role = sorted(names & set(blocklist or ()))
     if set_by_role:
         fields = ", ".join(f"{overlay_name}.{name}" for name in set_by_role)

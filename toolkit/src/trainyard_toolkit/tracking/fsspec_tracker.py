@@ -197,7 +197,7 @@ def create(config_file: str | None) -> FsspecTracker:
     """Return the tracker of a configuration.
 
     Args:
-        config_file: a file of lines ``key=value``: ``protocol`` and ``root_path``; the rest, where dots nest, is
+        config_file: a file of lines ``key=value``: ``protocol``, ``root_path``; the rest, where dots nest, is
             for fsspec's file system. Or the root itself, as a URL or a directory.
 
     Raises:
