@@ -20,8 +20,8 @@ DEBUG_ENV = {
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
 
-# The signals that torchrun passes on to the ranks, as its option --signals-to-handle: clusters send USR1 or USR2
-# before the time limit. As a variable, which a torch without the option ignores.
+# The signals that torchrun passes on to the ranks, as its option --signals-to-handle: clusters send USR1 or
+# USR2 before the time limit. As a variable, which a torch without the option ignores.
 SIGNALS_ENV = {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"}
 
 # For --rdzv_port 0: a port derived from the job's id, so all nodes agree on it, and jobs that share a machine

@@ -75,7 +75,9 @@ class LoginNode:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         # the start-up files of the user's shell are not the test's matter
-        variables = " ".join(f"{name}={value}" for name, value in {"HOME": directory, **(environment or {})}.items())
+        variables = " ".join(
+            f"{name}={value}" for name, value in {"HOME": directory, **(environment or {})}.items()
+        )
         (directory / "sshd_config").write_text(
             f"{settings}Port {self.port}\nListenAddress {address}\nHostKey {directory}/host\nUsePAM no\n"
             "StrictModes no\n"
@@ -90,8 +92,9 @@ class LoginNode:
     def config(self) -> str:
         """What the user's configuration of ssh says of it."""
         return (
-            f"HostName {self.address}\nPort {self.port}\nIdentityFile {self.directory}/user\nIdentitiesOnly yes\n"
-            "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nIdentityAgent none\n"
+            f"HostName {self.address}\nPort {self.port}\nIdentityFile {self.directory}/user\n"
+            "IdentitiesOnly yes\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
+            "LogLevel ERROR\nIdentityAgent none\n"
         )
 
     def start(self) -> None:

@@ -53,7 +53,7 @@ def forbidden(accounted, tmp_path, monkeypatch):
     """The Slurm with accounting, which this user may not ask."""
     program = tmp_path / "bin" / "sacct"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'sacct: error: Problem talking to the database: Access/permission denied' >&2; exit 1\n")
+    program.write_text("#!/bin/sh\necho 'sacct: error: Access/permission denied' >&2; exit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
 

@@ -182,9 +182,11 @@ def test_what_a_client_leaves_that_is_killed_while_it_submits_a_chain(slurm, tmp
 
 
 def test_a_configuration_that_does_not_exist_is_told_at_once(monkeypatch, tmp_path):
-    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "gone.conf"))  # Slurm's programs would look for it for a minute
+    monkeypatch.setenv(
+        "SLURM_CONF", str(tmp_path / "gone.conf")
+    )  # Slurm's programs would look for it for a minute
     jobs = Jobs()
-    with pytest.raises(UnreachableError, match="there is no configuration .*gone.conf") as error:
+    with pytest.raises(UnreachableError, match=r"there is no configuration .*gone.conf") as error:
         jobs.submit(role("true"))
     assert "SLURM_CONF" in error.value.hint
     found = jobs.scheduler.describe("job-bcdfghjkmn")

@@ -77,11 +77,15 @@ def test_a_chain_goes_on_from_the_checkpoint_with_one_id_and_one_log(jobs, slurm
 @pytest.mark.slow
 def test_the_time_limit_warns_before_and_is_the_reason(jobs, slurm, tmp_path):
     two, one = (
-        jobs.submit(role(RESUMED.format(path=tmp_path / f"n{time}", last=5)), time=time) for time in ("2", "1")
+        jobs.submit(role(RESUMED.format(path=tmp_path / f"n{time}", last=5)), time=time)
+        for time in ("2", "1")
     )
     for app_id in (one, two):
         jobs.wait_for_line(app_id, "waits")
-    for app_id in (one, two):  # Slurm sends signals up to a minute early; for short limits the script sends its own
+    for app_id in (
+        one,
+        two,
+    ):  # Slurm sends signals up to a minute early; for short limits the script sends its own
         found = jobs.end_of(app_id)
         assert found.state == AppState.FAILED
         assert found.msg == "the time limit was reached"
@@ -205,7 +209,7 @@ def test_a_job_that_waits_says_why(jobs, slurm):
 
 
 def test_a_folder_that_is_missing_on_the_node_is_the_reason(jobs):
-    app_id, found = jobs.run(role("true"), workdir="/no/such/folder")
+    _, found = jobs.run(role("true"), workdir="/no/such/folder")
     replica = found.roles_statuses[0].replicas[0]
     assert replica.reason == f"the folder /no/such/folder does not exist on node {replica.hostname}"
     assert replica.exit_code == 72

@@ -114,7 +114,9 @@ class Laptop:
         return out
 
     def run(self, *words: str) -> str:
-        return next(word for word in self("run", "-s", "slurm", *words).split() if word.startswith("slurm://"))
+        return next(
+            word for word in self("run", "-s", "slurm", *words).split() if word.startswith("slurm://")
+        )
 
 
 def test_a_training_job_from_its_code_to_its_model(laptop, tmp_path):
@@ -131,7 +133,12 @@ def test_a_training_job_from_its_code_to_its_model(laptop, tmp_path):
     assert "data far" in follower.stdout.readline()
     laptop.cut()  # followers connect again
     assert "PENDING" in here("status", after)
-    assert here("exec", job, "train/0", "--", "sh", "-c", "hostname; exit 3", code=3) in ("n1\n", "n2\n", "n3\n", "n4\n")
+    assert here("exec", job, "train/0", "--", "sh", "-c", "hostname; exit 3", code=3) in (
+        "n1\n",
+        "n2\n",
+        "n3\n",
+        "n4\n",
+    )
     assert job.rpartition("/")[2] in here("list", "-s", "slurm")
     go.touch()
     assert "trained" in follower.communicate(timeout=100)[0]
@@ -150,7 +157,9 @@ def test_a_training_job_from_its_code_to_its_model(laptop, tmp_path):
 
 def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(laptop, tmp_path):
     jobs, go = Jobs(host="login1"), laptop.directory / "cut"
-    app_id = jobs.submit(role(f"seq 1 1000; while [ ! -e {go} ]; do sleep 0.1; done; seq 1001 2000; printf end"))
+    app_id = jobs.submit(
+        role(f"seq 1 1000; while [ ! -e {go} ]; do sleep 0.1; done; seq 1001 2000; printf end")
+    )
     jobs.scheduler.configured = lambda: {"host": "login1"}
     before, lines = laptop.logins(), []
     for block in jobs.scheduler.log_blocks(app_id, [("r", 0)], LogQuery(should_tail=True)):
@@ -187,7 +196,10 @@ def test_a_one_time_password_is_asked_for_once(cluster, tmp_path, monkeypatch):
     login, log = cluster.hosts["login"], tmp_path / "mount.log"
     mount = login.start("mount", "--bind", str(service), "/etc/pam.d/sshd", environment={}, log=log)
     assert mount.wait(50) == 0, log.read_text()
-    settings = "PermitRootLogin yes\nUsePAM yes\nKbdInteractiveAuthentication yes\nAuthenticationMethods publickey,keyboard-interactive\n"
+    settings = (
+        "PermitRootLogin yes\nUsePAM yes\nKbdInteractiveAuthentication yes\n"
+        "AuthenticationMethods publickey,keyboard-interactive\n"
+    )
     node = LoginNode(
         directory,
         host=login,

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 MASTER_PORT = "7777"
 #: How long torchrun lets ranks save their state; a torch that does not know it kills them after 30 s.
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-#: The signals that torchrun passes on to the ranks, as its option --signals-to-handle; USR1 or USR2 would kill it alone
-#: otherwise. As a variable: a torch without the option (before https://github.com/pytorch/pytorch/pull/160690) ignores it.
+#: The signals that torchrun passes on to the ranks, as its option --signals-to-handle; USR1 or USR2 would
+#: kill it alone otherwise. A torch without the option (https://github.com/pytorch/pytorch/pull/160690)
+#: ignores the variable.
 SIGNALS_VARIABLE = "PET_SIGNALS_TO_HANDLE"
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 

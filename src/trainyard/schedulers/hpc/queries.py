@@ -83,7 +83,7 @@ class NativeJob:
 class JobIds:
     """A job that the queue is asked about: our id, and its native ids, one for each submission, if known.
 
-    ``may_have_more`` tells of a chain whose client may have been killed before it noted the last submission's id.
+    ``may_have_more`` tells of a chain whose client may have been killed before it noted the last one's id.
     """
 
     app_id: str

@@ -24,11 +24,8 @@ from trainyard.schedulers.base import (
 )
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc import shared_folder
-from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob, NativeReplica
 from trainyard.schedulers.hpc.shared_folder import SharedJob, job_folder
-from trainyard.schedulers.hpc.ssh import commands_on
-from trainyard.schedulers.hpc.storage import Storage, storage_of
 from trainyard.schedulers.ids import is_made_here
 from trainyard.specs.status import AppState, is_terminal
 
@@ -39,8 +36,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.hpc.commands import Commands
     from trainyard.schedulers.hpc.options import HpcOpts  # noqa: F401 - named in the class's bases
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
+    from trainyard.schedulers.hpc.storage import Storage
     from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
@@ -200,10 +199,14 @@ class HpcScheduler(Scheduler["HpcOpts"]):
 
     def commands(self, host: str) -> Commands:
         """Return what runs native programs on a login node, "" for this machine. Replaced in tests."""
+        from trainyard.schedulers.hpc.ssh import commands_on
+
         return commands_on(host)
 
     def storage(self, host: str) -> Storage:
         """Return the shared storage as a login node sees it."""
+        from trainyard.schedulers.hpc.storage import storage_of
+
         return storage_of(self.commands(host))
 
     def ask(self, commands: Commands, command: Sequence[str], attempt: str, *, hint: str = "") -> str:

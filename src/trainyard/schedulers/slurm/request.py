@@ -49,7 +49,7 @@ exec "$@"
 """
 #: What the batch script gets before the time limit; `run.sh` passes it on to the programs.
 WARNING_SIGNAL = "USR1"
-#: Slurm may send the signal a minute too early. With a shorter time limit, in minutes, the script sends it by itself.
+#: Slurm may send the signal a minute too early. If the limit is shorter, in minutes, the script sends it.
 SHORTEST_WARNED = 2.0
 RANK0 = '"$rank0"'
 _BARE = frozenset({RANK0})
@@ -155,7 +155,10 @@ def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
 
 
 def warning_seconds(opts: SlurmOpts) -> int:
-    """Return how long before the time limit programs are warned: the grace period, or half of the limit; 0 for never."""
+    """Return how long before the time limit programs are warned: the grace period, or half of the limit.
+
+    0 for never.
+    """
     limit = minutes(opts.time or "")
     seconds = math.ceil(opts.grace_period)
     return min(seconds, int(_whole_minutes(limit) * 30)) if limit else seconds
@@ -173,7 +176,11 @@ def _whole_minutes(limit: float) -> int:
 def _own_warning(opts: SlurmOpts) -> list[str]:
     """Return the line that sends the warning where Slurm's would come too early."""
     seconds = warning_seconds(opts)
-    if not _is_short(opts) or not seconds or "signal" in {name.strip().removeprefix("--") for name in opts.omit or ()}:
+    if (
+        not _is_short(opts)
+        or not seconds
+        or "signal" in {name.strip().removeprefix("--") for name in opts.omit or ()}
+    ):
         return []
     limit = minutes(opts.time or "") or 0
     after = _whole_minutes(limit) * 60 - seconds

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainyard.errors import ConfigError, UnreachableError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
-from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from trainyard.schedulers.hpc.scheduler import HpcScheduler
 from trainyard.schedulers.slurm import observe
@@ -21,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainyard.schedulers.hpc.commands import Commands
     from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
     from trainyard.schedulers.hpc.storage import Storage
     from trainyard.schedulers.slurm.observe import PartitionNodes, QueueEntry, SlurmJob
@@ -86,12 +86,12 @@ class SlurmScheduler(HpcScheduler):
         """Return what runs Slurm's programs.
 
         Raises:
-            UnreachableError: Slurm's programs here would wait a minute for a configuration that does not exist.
+            UnreachableError: the configuration does not exist; Slurm's programs would wait a minute for it.
         """
         path = os.environ.get("SLURM_CONF")
         if not host and path and not os.path.exists(path):
             raise UnreachableError(
-                f"cannot reach Slurm: there is no configuration {path}, which the variable SLURM_CONF names",
+                f"cannot reach Slurm: there is no configuration {path}, which SLURM_CONF names",
                 hint="Set SLURM_CONF to the site's slurm.conf, or unset it where the site needs none.",
             )
         return super().commands(host)
