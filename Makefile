@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all lint types bench docs clean
+.PHONY: demo test test-all fast-tests all-tests lint types types-here types-macos bench docs clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -21,12 +21,18 @@ $(VENV)/.demo: examples/requirements.txt $(VENV)/.dev
 demo: $(VENV)/.demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
-# The fast and telling tests, of every part.
-test: $(VENV)/.demo lint types
-	$(BIN)/python -m pytest -n 2 -m "not slow" tests
+# The fast and telling tests, of every part, with the types beside them.
+test: $(VENV)/.demo lint
+	$(MAKE) --no-print-directory --jobs=3 fast-tests types-here types-macos
 
-# The slow tests wait for containers, clusters and time limits most of the time: two a core.
-test-all: $(VENV)/.demo lint types
+test-all: $(VENV)/.demo lint
+	$(MAKE) --no-print-directory --jobs=3 all-tests types-here types-macos
+
+# Tests wait for programs, containers, clusters and time limits most of the time: two a core.
+fast-tests: $(VENV)/.demo
+	$(BIN)/python -m pytest -n 4 -m "not slow" tests
+
+all-tests: $(VENV)/.demo
 	$(BIN)/python -m pytest -n 4 tests
 
 lint: $(VENV)/.dev
@@ -34,11 +40,18 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: $(VENV)/.dev
+types: types-here types-macos
+
+# mypy forgets what it knows when the platform changes, so each has a cache.
+STRICT := --strict --python-version 3.10
+MACOS := --platform darwin --cache-dir .mypy_cache/macos
+types-here: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin
-	$(BIN)/mypy --strict --python-version 3.10 toolkit/src/trainyard_toolkit
-	$(BIN)/mypy --strict --python-version 3.10 --platform darwin toolkit/src/trainyard_toolkit
+	$(BIN)/mypy $(STRICT) --cache-dir .mypy_cache/toolkit toolkit/src/trainyard_toolkit
+
+types-macos: $(VENV)/.dev
+	$(BIN)/mypy $(MACOS)
+	$(BIN)/mypy $(STRICT) $(MACOS)-toolkit toolkit/src/trainyard_toolkit
 
 # The toolkit's predecessor, to measure and to compare with. Compiles itself: needs gcc.
 ORACLE := .venv-oracle

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+from tests.backends import need
 from trainyard.schedulers.kubernetes.options import KubernetesOpts
 from trainyard.schedulers.kubernetes.request import KubernetesJob, make_request
 from trainyard.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mounts
 from trainyard.specs.options import runopts
+
+SCHEMAS = Path(__file__).parent / "schemas"
+
+
+def problems_of(manifest: dict[str, Any], kind: str) -> list[str]:
+    """Return what the CustomResourceDefinition of a kind has against an object."""
+    need("kubernetes_validate")  # which brings jsonschema
+    import jsonschema
+
+    schema = json.loads((SCHEMAS / f"{kind}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(manifest)]
 
 
 def resolved(**cfg: Any) -> dict[str, Any]:

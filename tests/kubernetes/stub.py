@@ -8,16 +8,22 @@ fields say what they break.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import ssl
+import struct
 import subprocess
+import termios
 import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -87,10 +93,25 @@ class Stub:
         faults: called with each request (method, path, parameters); may return an answer instead.
         runs_pods: whether pods are processes; otherwise they stay Pending.
         cut_logs: after how many bytes the next log responses break off.
+        ignored: fields of Jobs that it drops without a word, as servers do that are too old for them.
+        warnings: what it warns of whenever something is made.
+        exec_protocol: what it speaks to commands in pods.
+        exec_lingers: while it is set, the connection of a command that has ended is kept open.
+        raw_json: whether its watches escape only what JSON demands, as Go's do.
+        heard: called with the headers of each request.
+        users: over TLS, the names in client certificates and the tokens that it knows; everybody else is
+            answered 401.
         requests: all requests, as "METHOD path?query".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.ignored: set[str] = set()
+        self.warnings: list[str] = []
+        self.exec_protocol = "v5.channel.k8s.io"
+        self.exec_lingers = threading.Event()
+        self.users: set[str] = set()
+        self.raw_json = False
+        self.heard: Callable[[list[tuple[str, str]]], object] = lambda headers: None
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.version = 100
@@ -121,11 +142,17 @@ class Stub:
             daemon_threads = True
             request_queue_size = 128
 
+            def get_request(self) -> Any:
+                connection, address = super().get_request()
+                if tls is not None:  # the handshake is the thread's that reads first
+                    connection = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                return connection, address
+
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass  # clients that go away are part of the tests
 
         self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server.server_address[1]}"
 
     def __enter__(self) -> Stub:
         self.serving = threading.Thread(
@@ -147,13 +174,13 @@ class Stub:
         for thread in self.threads:
             thread.join(20)
 
-    def kubeconfig(self, path: Any, **user: Any) -> str:
+    def kubeconfig(self, path: Any, cluster: dict[str, Any] | None = None, **user: Any) -> str:
         """Write a kubeconfig for this server."""
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "stub",
-            "clusters": [{"name": "stub", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "stub", "cluster": {"server": self.url, **(cluster or {})}}],
             "users": [{"name": "me", "user": user or {"token": "t"}}],
             "contexts": [{"name": "stub", "context": {"cluster": "stub", "user": "me"}}],
         }
@@ -440,6 +467,10 @@ class Stub:
             item["metadata"]["name"] = name
             if (plural, namespace, name) in self.objects:
                 raise Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
+            if item["apiVersion"] == "batch/v1":
+                for field in self.ignored:
+                    item["spec"].pop(field, None)
+                _shorten(item["spec"]["template"]["spec"]["containers"][0].get("resources") or {})
             if params.get("dryRun"):
                 return item
             item["metadata"]["namespace"] = namespace
@@ -458,6 +489,16 @@ class Stub:
             if item.get("apiVersion") == "batch/v1" and "activeDeadlineSeconds" in (change.get("spec") or {}):
                 self._fail(item, "DeadlineExceeded", "Job was active longer than specified deadline")
             return item
+
+
+def _shorten(resources: dict[str, dict[str, str]]) -> None:
+    """Write quantities as the API server does: 1000m is 1, 4096Mi is 4Gi."""
+    for amounts in resources.values():
+        for name, amount in amounts.items():
+            if amount.endswith("000m"):
+                amounts[name] = amount.removesuffix("000m")
+            elif amount.endswith("Mi") and int(amount[:-2]) % 1024 == 0:
+                amounts[name] = f"{int(amount[:-2]) // 1024}Gi"
 
 
 def _kill(process: subprocess.Popen[bytes], number: int) -> None:
@@ -528,8 +569,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         for key, value in (headers or {}).items():
             self.send_header(key, value)
+        for text in self.server_stub.warnings if self.command == "POST" else ():
+            self.send_header("Warning", '299 - "' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
         self.end_headers()
         self.wfile.write(data)
+
+    def _is_known(self) -> bool:
+        stub = self.server_stub
+        if not isinstance(self.connection, ssl.SSLSocket):
+            return True
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        peer: Any = self.connection.getpeercert() or {}
+        names = {value for part in peer.get("subject", ()) for key, value in part if key == "commonName"}
+        return bool(stub.users & {token, *names})
 
     def _handle(self) -> None:
         stub = self.server_stub
@@ -538,6 +590,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
         stub.requests.append(f"{self.command} {self.path}")
+        stub.heard(self.headers.items())
+        if not self._is_known():
+            self._reply(401, failure(401, "Unauthorized", "Unauthorized"))
+            return
         fault = stub.faults(self.command, parts.path, params)
         if fault == "drop":
             self.close_connection = True
@@ -671,7 +727,8 @@ class _Handler(BaseHTTPRequestHandler):
                     ):
                         continue
                     if matches(item, params):
-                        data = json.dumps({"type": event, "object": item}).encode() + b"\n"
+                        text = json.dumps({"type": event, "object": item}, ensure_ascii=not stub.raw_json)
+                        data = text.encode() + b"\n"
                         if cut is not None and sent + len(data) > cut:
                             self._chunk(data[: max(cut - sent, 1)])
                             self.connection.close()
@@ -721,7 +778,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b"")
 
     def _exec(self, name: str) -> None:
-        """Run a command of this machine, and speak v5.channel.k8s.io."""
+        """Run a command of this machine: v5.channel.k8s.io, or v4, which has no end of input."""
         from wsproto import ConnectionType, WSConnection
         from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Request
 
@@ -734,27 +791,46 @@ class _Handler(BaseHTTPRequestHandler):
         for event in connection.events():
             assert isinstance(event, Request)
         socket = self.connection
-        socket.sendall(connection.send(AcceptConnection(subprotocol="v5.channel.k8s.io")))
+        socket.sendall(connection.send(AcceptConnection(subprotocol=self.server_stub.exec_protocol)))
         lock = threading.Lock()
 
         def send(number: int, data: bytes) -> None:
             with lock:
                 socket.sendall(connection.send(BytesMessage(bytes([number]) + data)))
 
+        takes_input, tty = "stdin" in query, "tty" in query
+        ends = pty.openpty() if tty else None
+        if ends is not None:
+            tty_in: Any = ends[1]
+            streams: dict[str, Any] = {"stdin": tty_in, "stdout": tty_in, "stderr": tty_in}
+        else:
+            given = subprocess.PIPE if takes_input else subprocess.DEVNULL
+            streams = {"stdin": given, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            process = subprocess.Popen(
-                query["command"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+            process = subprocess.Popen(query["command"], start_new_session=tty, **streams)
         except OSError:
             text = f'exec: "{query["command"][0]}": executable file not found in $PATH'
             send(3, json.dumps(failure(500, "InternalError", text)).encode())
             return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+        master: Any = None
+        if ends is not None:
+            os.close(ends[1])
+            master = os.fdopen(ends[0], "r+b", buffering=0)
+
+        def take(number: int, data: bytes) -> None:
+            if number == 0:
+                target = master or process.stdin
+                target.write(data)
+                target.flush()
+            elif number == 4 and master is not None:
+                size = json.loads(data)
+                fcntl.ioctl(
+                    master, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+                )
+            elif number == 255 and data == b"\0" and self.server_stub.exec_protocol.startswith("v5"):
+                process.stdin.close()  # type: ignore[union-attr]
 
         def feed() -> None:
-            assert process.stdin
             while True:
                 try:
                     data = socket.recv(65536)
@@ -767,16 +843,13 @@ class _Handler(BaseHTTPRequestHandler):
                     if isinstance(event, CloseConnection):
                         return
                     if isinstance(event, BytesMessage):
-                        if event.data[0] == 0:
-                            process.stdin.write(event.data[1:])
-                            process.stdin.flush()
-                        elif bytes(event.data) == b"\xff\x00":
-                            process.stdin.close()
+                        take(event.data[0], bytes(event.data[1:]))
 
         feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         pumps = []
-        for number, stream in ((1, process.stdout), (2, process.stderr)):
+        outputs = [(1, master)] if master is not None else [(1, process.stdout), (2, process.stderr)]
+        for number, stream in outputs:
 
             def pump(number: int = number, stream: Any = stream) -> None:
                 for data in _pieces(stream):
@@ -787,19 +860,29 @@ class _Handler(BaseHTTPRequestHandler):
         for each in pumps:
             each.join()
         code = process.wait()
+        code = 128 - code if code < 0 else code
         status: dict[str, Any] = {"status": "Success"}
         if code:
             status = failure(500, "NonZeroExitCode", f"command terminated with exit code {code}")
             status["details"] = {"causes": [{"reason": "ExitCode", "message": str(code)}]}
         send(3, json.dumps(status).encode())
-        with lock:
-            socket.sendall(connection.send(CloseConnection(code=1000)))
-        feeder.join(10)
-        for stream in (process.stdout, process.stderr):
-            stream.close()
+        if self.server_stub.exec_lingers.is_set():
+            feeder.join(60)
+        else:
+            with lock:
+                socket.sendall(connection.send(CloseConnection(code=1000)))
+            feeder.join(10)
+        for stream in (process.stdin, *(stream for _, stream in outputs)):
+            with suppress(OSError):  # what nobody has read any more
+                if stream is not None:
+                    stream.close()
         self.close_connection = True
 
 
 def _pieces(stream: Any) -> Iterator[bytes]:
-    while data := stream.read1(65536):
-        yield data
+    read = stream.read1 if hasattr(stream, "read1") else stream.read
+    try:
+        while data := read(65536):
+            yield data
+    except OSError:  # nobody has the terminal any more
+        return

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
+import ssl
 import stat
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.backends import need
+from tests.kubernetes.certificates import Authority
 from tests.kubernetes.stub import Stub, failure
 from trainyard.backoff import Clock
 from trainyard.errors import AccessError, ConfigError
@@ -144,10 +150,13 @@ def test_refusals_keep_the_servers_words(
     ("status", "said"), [(401, "refuses the credentials of the context stub"), (403, "cannot list")]
 )
 def test_missing_rights(server: ApiServer, stub: Stub, status: int, said: str) -> None:
-    message = 'pods is forbidden: User "me" cannot list resource "pods" in API group ""'
+    message = (
+        'pods is forbidden: User "system:serviceaccount:team:me" cannot list resource "pods" in API group ""'
+    )
     stub.faults = lambda *request: (status, failure(status, "Forbidden", message), {})
-    with pytest.raises(AccessError, match=said):
+    with pytest.raises(AccessError, match=said) as caught:
         server.get(PODS)
+    assert "service_account" not in caught.value.hint
 
 
 def test_an_address_at_which_nobody_answers(tmp_path: Path, clock: Quick) -> None:
@@ -244,6 +253,20 @@ def test_a_watch_does_not_survive_a_refusal(server: ApiServer, stub: Stub) -> No
     stub.faults = lambda *request: (403, failure(403, "Forbidden", "cannot watch"), {})
     with pytest.raises(AccessError, match="cannot watch"):
         list(Watch(server, PODS, {}, threading.Event()).events())
+
+
+def test_a_watch_takes_texts_with_all_kinds_of_line_ends(server: ApiServer, stub: Stub) -> None:
+    """Such as NEL in the last lines of a program, which are in its pod's status."""
+    watch = Watch(server, PODS, {}, threading.Event())
+    events = watch.events()
+    assert names_in(next(events)) == []
+    stub.raw_json = True
+    item = pod("a")
+    item["status"]["message"] = "one\x85two\u2028three\x1cfour"
+    stub.put("pods", item)
+    kind, found = next(events)
+    assert (kind, found["status"]["message"]) == ("ADDED", "one\x85two\u2028three\x1cfour")
+    watch.close()
 
 
 # ---- kubeconfigs
@@ -350,6 +373,205 @@ def test_tokens_of_a_plugin_are_kept_until_they_end_or_are_refused(stub: Stub, t
         with pytest.raises(AccessError):  # the plug-in gives the same token again
             server.get("/version")
         assert len(calls.read_text().splitlines()) == 2
+
+
+def told(tmp_path: Path, stub: Stub, cluster: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return what a plug-in with these settings is told."""
+    user = plugin(tmp_path, f"echo \"$KUBERNETES_EXEC_INFO\" >{tmp_path}/told; echo '{credential('abc')}'")
+    user["exec"].update(settings)
+    with closing(ApiServer("", stub.kubeconfig(tmp_path / "config", cluster, **user))) as server:
+        server.get("/version")
+    found: dict[str, Any] = json.loads((tmp_path / "told").read_text())["spec"]
+    return found
+
+
+def test_a_plugin_may_want_to_know_the_cluster(stub: Stub, tmp_path: Path) -> None:
+    (tmp_path / "ca").write_bytes(Authority().pem)
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
+    cluster = {"certificate-authority": "ca", "extensions": [extension], "tls-server-name": "k"}
+    spec = told(tmp_path, stub, cluster, provideClusterInfo=True)
+    assert base64.b64decode(spec["cluster"].pop("certificate-authority-data")).startswith(b"-----BEGIN CERT")
+    assert spec["cluster"] == {"server": stub.url, "tls-server-name": "k", "config": {"audience": "x"}}
+    assert told(tmp_path, stub, cluster) == {"interactive": False}
+
+
+def test_a_plugin_beside_its_kubeconfig_does_not_read_our_input(stub: Stub, tmp_path: Path) -> None:
+    """`echo data | trainyard exec ...` is for the command, not for the plug-in."""
+    user = plugin(tmp_path, f"cat >{tmp_path}/read; echo '{credential('abc')}'")
+    user["exec"]["command"] = "./get-token"
+    user["exec"]["interactiveMode"] = "IfAvailable"
+    path = stub.kubeconfig(tmp_path / "config", **user)
+    code = (
+        "import sys; from trainyard.schedulers.kubernetes.api_server import ApiServer\n"
+        f"ApiServer('', {path!r}).get('/version'); print(sys.stdin.read())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input="data", capture_output=True, text=True, check=True, timeout=50
+    )
+    assert done.stdout == "data\n"
+    assert (tmp_path / "read").read_text() == ""
+
+
+def test_a_plugin_that_asks_needs_a_terminal(stub: Stub, tmp_path: Path) -> None:
+    user = plugin(tmp_path, f"echo '{credential('abc')}'")
+    user["exec"]["interactiveMode"] = "Always"
+    with (
+        closing(ApiServer("", stub.kubeconfig(tmp_path / "config", **user))) as server,
+        pytest.raises(AccessError, match="asks questions, and there is no terminal"),
+    ):
+        server.get("/version")
+
+
+# ---- over TLS
+
+
+class Cluster:
+    """A server that knows users by their certificates and tokens, and what a kubeconfig needs for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority()
+        certificate = self.authority.issue("server", "kubernetes", address="")
+        (folder / "ca").write_bytes(self.authority.pem)
+        (folder / "server").write_bytes(certificate.pem + certificate.key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca"))
+        context.load_cert_chain(folder / "server")
+        context.verify_mode = ssl.CERT_OPTIONAL
+        self.stub = Stub(context)
+        data = base64.b64encode(self.authority.pem).decode()
+        self.settings = {"certificate-authority-data": data, "tls-server-name": "kubernetes"}
+
+    def server(self, settings: dict[str, Any] | None = None, **user: Any) -> ApiServer:
+        path = self.stub.kubeconfig(self.folder / "config", settings or self.settings, **user)
+        return ApiServer("", path, Quick())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    with made.stub:
+        yield made
+
+
+def test_client_certificates(cluster: Cluster) -> None:
+    cluster.stub.users = {"me"}
+    mine = cluster.authority.issue("me", address="")
+    data = {
+        "client-certificate-data": base64.b64encode(mine.pem).decode(),
+        "client-key-data": base64.b64encode(mine.key).decode(),
+    }
+    with closing(cluster.server(**data)) as server:
+        assert server.get("/version")
+    cluster.stub.users = {"somebody else"}
+    with closing(cluster.server(**data)) as server, pytest.raises(AccessError, match="have they expired"):
+        server.get("/version")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"certificate-authority-data": None}, "CERTIFICATE_VERIFY_FAILED"),
+        ({"tls-server-name": None}, "certificate is not valid for '127.0.0.1'"),
+    ],
+)
+def test_a_server_that_is_not_the_one_is_asked_once(
+    cluster: Cluster, settings: dict[str, Any], said: str
+) -> None:
+    known = {key: value for key, value in {**cluster.settings, **settings}.items() if value is not None}
+    if "certificate-authority-data" not in known:
+        known["certificate-authority-data"] = base64.b64encode(Authority("other").pem).decode()
+    with closing(cluster.server(known, token="t")) as server:
+        with pytest.raises(KubernetesError, match=said) as caught:
+            server.get("/version")
+        assert "outdated or for another cluster" in caught.value.hint
+        assert server._clock.slept == []  # type: ignore[attr-defined]
+    with closing(cluster.server({"insecure-skip-tls-verify": True}, token="t")) as server:
+        cluster.stub.users = {"t"}
+        assert server.get("/version")
+
+
+def test_a_token_in_a_file_is_read_again_when_it_was_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """As service accounts' are, in a pod."""
+    (tmp_path / "token").write_text("first\n")
+    cluster.stub.users = {"first"}
+    with closing(cluster.server(tokenFile="token")) as server:
+        assert server.get("/version")
+        (tmp_path / "token").write_text("second\n")
+        cluster.stub.users = {"second"}
+        assert server.get("/version")
+        (tmp_path / "token").unlink()
+        cluster.stub.users = {"third"}
+        with pytest.raises(AccessError, match="cannot be read"):
+            server.get("/version")
+
+
+def test_the_account_of_a_pod(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightkube.config import kubeconfig as lightkube_files
+
+    account = tmp_path / "account"
+    account.mkdir()
+    for name, content in {
+        "token": b"first",
+        "namespace": b"team",
+        "ca.crt": cluster.authority.pem,
+    }.items():
+        (account / name).write_bytes(content)
+    certificate = cluster.authority.issue("server")  # for the address
+    (tmp_path / "server").write_bytes(certificate.pem + certificate.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server")
+    from_account = lightkube_files.KubeConfig.from_service_account
+    monkeypatch.setattr(
+        lightkube_files.KubeConfig, "from_service_account", staticmethod(lambda: from_account(account))
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with Stub(context) as stub:
+        host, _, port = stub.url.removeprefix("https://").partition(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        stub.users = {"first"}
+        with closing(ApiServer()) as server:
+            assert server.get("/version")
+            (account / "token").write_text("second")  # the kubelet replaces it every hour
+            stub.users = {"second"}
+            assert server.get("/version")
+
+
+def test_a_certificate_of_a_plugin_is_replaced_before_it_ends(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.stub.users = {"me"}
+    mine = cluster.authority.issue("me", address="")
+    status = {
+        "clientCertificateData": mine.pem.decode(),
+        "clientKeyData": mine.key.decode(),
+        "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 10)),
+    }
+    (tmp_path / "credential").write_text(json.dumps({"kind": "ExecCredential", "status": status}))
+    user = plugin(tmp_path, f"echo x >>{tmp_path}/calls; cat {tmp_path}/credential")
+    with closing(cluster.server(**user)) as server:
+        server.get("/version")
+        server.get("/version")
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+
+def test_acting_as_somebody_else(stub: Stub, tmp_path: Path) -> None:
+    user = {
+        "token": "t",
+        "as": "alice",
+        "as-groups": ["a", "b"],
+        "as-user-extra": {"scopes.io/x": ["y"]},
+    }
+    heard: list[list[tuple[str, str]]] = []
+    stub.heard = heard.append
+    with closing(ApiServer("", stub.kubeconfig(tmp_path / "config", **user))) as server:
+        server.get("/version")
+    sent = [(name.lower(), value) for name, value in heard[0] if name.lower().startswith("impersonate")]
+    assert sent == [
+        ("impersonate-user", "alice"),
+        ("impersonate-group", "a"),
+        ("impersonate-group", "b"),
+        ("impersonate-extra-scopes.io%2fx", "y"),
+    ]
 
 
 def test_a_token_that_ends_soon_is_replaced(stub: Stub, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Submitting exactly once, cancelling, deleting, listing, entering; and trouble on the command line."""
+"""Submitting exactly once, cancelling, deleting, listing; and trouble on the command line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.jobs import app, role
+from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
-from trainyard.errors import AccessError, ConfigError, UnknownAppException
+from trainyard.errors import ConfigError, UnknownAppException
 from trainyard.progress import Silent
 from trainyard.schedulers.base import Dependency
 from trainyard.schedulers.kubernetes.api_server import KubernetesError
@@ -114,6 +115,51 @@ def test_the_server_checks_the_job_before_code_is_pushed(stub: Stub, scheduler: 
         scheduler.check_before_shipping(info, Silent())
     unchecked = scheduler.submit_dryrun(app(), {"validate_spec": False})
     scheduler.check_before_shipping(unchecked, Silent())
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    ("job", "cfg", "ignored", "said"),
+    [
+        (app(role(num_replicas=2)), {}, "completionMode", "there is no role of several replicas"),
+        (
+            app(role(num_replicas=2, max_retries=1, retry_policy=RetryPolicy.REPLICA)),
+            {},
+            "backoffLimitPerIndex",
+            "there is no retry of a single replica",
+        ),
+        (app(), {"final_exit_codes": [3]}, "podFailurePolicy", "there is no end by final_exit_codes"),
+    ],
+)
+def test_a_cluster_that_ignores_what_a_job_needs(
+    stub: Stub, scheduler: Scheduler, job: AppDef, cfg: dict[str, Any], ignored: str, said: str, checked: bool
+) -> None:
+    """As 1.20 does, without a word: an Indexed Job becomes one whose pods are all alike."""
+    stub.ignored = {ignored}
+    info = scheduler.submit_dryrun(job, cfg)
+    submit = (
+        partial(scheduler.check_before_shipping, info, Silent())
+        if checked
+        else partial(scheduler.schedule, info)
+    )
+    with pytest.raises(ConfigError, match=f"v1.37.0-stub.* ignores the field {ignored} of Jobs.* {said}"):
+        submit()
+    assert stub.all("jobs") == stub.all("services") == stub.all("pods") == []
+
+
+def test_what_a_cluster_ignores_is_said(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    stub.ignored = {"podReplacementPolicy", "completionMode"}
+    with pytest.warns(RuntimeWarning, match="ignores completionMode, podReplacementPolicy of Jobs"):
+        app_id = scheduler.submit(app(), {})
+    assert scheduler.exists(app_id)
+
+
+def test_warnings_of_the_server_are_shown(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    stub.warnings = ['would violate PodSecurity "restricted:latest": privileged']
+    with pytest.warns(RuntimeWarning, match='warns: would violate PodSecurity "restricted:latest": priv'):
+        scheduler.submit(app(), {})
 
 
 def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Scheduler) -> None:
@@ -234,6 +280,7 @@ def test_a_jobset_is_suspended_and_a_volcano_job_aborted(stub: Stub, scheduler: 
     assert stub.get("jobsets", name_of(jobset))["spec"]["suspend"] is True
     [command] = stub.all("commands")
     assert command["action"] == "AbortJob"
+    assert problems_of(command, "volcano_command") == []
     assert command["target"]["name"] == name_of(volcano)
     stub.change("vcjobs", name_of(volcano), state={"phase": "Aborted"})
     stub.change("jobsets", name_of(jobset), conditions=[{"type": "Suspended", "status": "True"}])
@@ -316,6 +363,40 @@ def test_waiting_is_watching(stub: Stub, scheduler: Scheduler) -> None:
     assert response.state is AppState.SUCCEEDED
 
 
+def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
+    """It watches, so that the end is known at once and waiting takes few requests."""
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+
+    def end() -> None:
+        stub.wait_for(lambda: sum("watch=true" in each for each in stub.requests) == 2)
+        stub.change("jobs", name_of(app_id), active=1, ready=1)
+        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    done = run_cli("wait", f"kubernetes://test/{app_id}", XDG_STATE_HOME=str(tmp_path / "state"))
+    thread.join()
+    assert (done.returncode, done.stdout.split()) == (0, ["SUCCEEDED"]), done.stderr
+
+
+def test_where_watching_is_not_allowed_the_job_is_asked_for(
+    stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.LONGEST_POLL", 0.01)
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+    stub.faults = lambda method, path, params: (
+        (403, failure(403, "Forbidden", "cannot watch"), {}) if params.get("watch") else None
+    )
+    changed = threading.Event()
+    end = scheduler.notify(app_id, changed)
+    assert end is not None
+    assert changed.wait(30)
+    end()
+    assert scheduler.notify("default:nothing", changed) is None
+
+
 def test_a_job_that_vanishes_while_it_is_waited_for_has_not_ended(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})
@@ -336,74 +417,6 @@ def test_waiting_for_a_limited_time(stub: Stub, scheduler: Scheduler) -> None:
     response = scheduler.wait(app_id, 0.2)
     assert response is not None
     assert response.state is AppState.PENDING
-
-
-# ---- entering
-
-
-@pytest.fixture
-def running(stub: Stub, scheduler: Scheduler) -> str:
-    app_id = scheduler.submit(shell("exec sleep 100"), {})
-    stub.wait_for(lambda: stub.get("jobs", name_of(app_id))["status"].get("ready"))
-    return app_id
-
-
-def enter(scheduler: Scheduler, app_id: str, *command: str, stdin: bytes = b"", tmp_path: Path) -> Any:
-    """Run a command with this process's streams replaced; returns its code, stdout and stderr."""
-    saved = [os.dup(fd) for fd in range(3)]
-    out, err = tmp_path / "out", tmp_path / "err"
-    read, write = os.pipe()
-    os.write(write, stdin)
-    os.close(write)
-    try:
-        os.dup2(read, 0)
-        for fd, path in ((1, out), (2, err)):
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(file, fd)
-            os.close(file)
-        code = scheduler.execute(app_id, "trainer", 0, command, tty=False)
-    finally:
-        os.close(read)
-        for fd, old in enumerate(saved):
-            os.dup2(old, fd)
-            os.close(old)
-    return code, out.read_bytes(), err.read_bytes()
-
-
-def test_a_command_in_a_replica(running: str, scheduler: Scheduler, tmp_path: Path) -> None:
-    found = enter(
-        scheduler, running, "sh", "-c", "cat; echo oh >&2; exit 7", stdin=b"in\x00put", tmp_path=tmp_path
-    )
-    assert found == (7, b"in\x00put", b"oh\n")
-
-
-def test_much_output_of_a_command(running: str, scheduler: Scheduler, tmp_path: Path) -> None:
-    code, out, _ = enter(scheduler, running, "sh", "-c", "head -c 3000000 /dev/zero", tmp_path=tmp_path)
-    assert (code, len(out)) == (0, 3_000_000)
-
-
-def test_programs_that_are_not_there(running: str, scheduler: Scheduler, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no program 'no-such-program'"):
-        enter(scheduler, running, "no-such-program", tmp_path=tmp_path)
-
-
-def test_entering_without_the_permission(
-    running: str, scheduler: Scheduler, stub: Stub, tmp_path: Path
-) -> None:
-    refusal = (403, failure(403, "Forbidden", "cannot create resource pods/exec"), {})
-    stub.faults = lambda method, path, params: refusal if path.endswith("/exec") else None
-    with pytest.raises(AccessError, match="pods/exec") as caught:
-        enter(scheduler, running, "true", tmp_path=tmp_path)
-    assert "get and create on pods/exec" in caught.value.hint
-
-
-def test_replicas_that_cannot_be_entered(stub: Stub, scheduler: Scheduler) -> None:
-    stub.runs_pods = False
-    app_id = scheduler.submit(app(), {})
-    with pytest.raises(ConfigError, match="does not run, so nothing can be started in it: it is PENDING"):
-        scheduler.execute(app_id, "trainer", 0, ["true"], tty=False)
-    with pytest.raises(UnknownAppException):
-        scheduler.execute("default:nothing", "trainer", 0, ["true"], tty=False)
 
 
 # ---- doctor, and the command line

@@ -15,6 +15,7 @@ from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub, failure
 from trainyard.errors import AccessError
 from trainyard.schedulers.base import LogQuery
+from trainyard.schedulers.kubernetes.api_server import KubernetesError
 from trainyard.schedulers.kubernetes.logs import _Memory, nanoseconds
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler
 
@@ -213,6 +214,35 @@ def test_a_rotated_log_is_warned_of(pods: Pods, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         assert pods.read() == ["old 0", "old 1", "old 2", "new"]
     assert "was rotated" in caplog.text
+
+
+def test_a_log_that_goes_with_its_container_was_not_rotated(
+    pods: Pods, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container that was stopped has been read to its end when its log is gone, before its pod says so."""
+    pod = pods.run()
+    name = pod["metadata"]["name"]
+    pods.write(pod, "one", "two")
+    with caplog.at_level(logging.WARNING):
+        lines = in_background(lambda: pods.read(should_tail=True))
+        reads(pods, 1)
+        pods.stub.faults = lambda method, path, params: (
+            pods.stub.logs[name, 0].lines.clear() if path.endswith("/log") else None
+        )
+        pods.stub.logs[name, 0].end()
+        reads(pods, 2)
+        pods.end(pod, 137)
+        pods.finish("Failed")
+        assert lines() == ["one", "two"]
+    assert "rotated" not in caplog.text
+
+
+def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods) -> None:
+    pods.run()
+    away = (500, failure(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: refused"), {})
+    pods.stub.faults = lambda method, path, params: away if path.endswith("/log") else None
+    with pytest.raises(KubernetesError, match="10250: connect: refused"):
+        pods.read()
 
 
 def test_what_is_left_of_a_log_that_is_gone(pods: Pods) -> None:

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backends import need
-from tests.kubernetes.jobs import CASES, EVERYTHING, app, request, role
+from tests.kubernetes.jobs import CASES, EVERYTHING, app, problems_of, request, role
 from tests.kubernetes.stub import expand
 from trainyard.errors import ConfigError, InvalidRunConfigException
 from trainyard.schedulers.kubernetes import names
-from trainyard.schedulers.kubernetes.pods import _text, toleration
+from trainyard.schedulers.kubernetes.pods import _text, original_text, toleration
 from trainyard.schedulers.kubernetes.rules import check_manifests, job_specs, pod_templates
 from trainyard.schedulers.kubernetes.scheduler import create_scheduler
 from trainyard.specs import AppDef, Resource, RetryPolicy, parse_mounts
@@ -75,6 +75,27 @@ def test_published_schemas(name: str, version: str) -> None:
             kubernetes_validate.validate(part, version, strict=True)
             checked += 1
     assert checked
+
+
+def test_custom_resources_have_the_form_that_is_defined() -> None:
+    checked = 0
+    for job, cfg in CASES.values():
+        for manifest in request(job, **cfg).manifests:
+            kind = {"jobset.x-k8s.io": "jobset", "batch.volcano.sh": "volcano_job"}.get(
+                manifest["apiVersion"].partition("/")[0]
+            )
+            if kind is not None:
+                assert problems_of(manifest, kind) == []
+                checked += 1
+    assert checked == 3
+
+
+def test_the_definitions_hold_enumerations_and_names() -> None:
+    job, cfg = CASES["volcano"]
+    [wrong] = request(job, **cfg).manifests
+    wrong["spec"]["policies"][0]["event"] = "PodLost"
+    wrong["spec"]["tasks"][0]["retries"] = 1
+    assert len(problems_of(wrong, "volcano_job")) == 2
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -152,6 +173,7 @@ def test_texts_reach_the_program_as_they_are(text: str, rest: str) -> None:
     variables = {"TORCHX_REPLICA_IDX": "7", "X": "wrong", "a": "wrong", "aX": "wrong"}
     assert expand(_text(text), variables) == text
     assert expand(_text(text + _INDEX + rest), variables) == f"{text}7{rest}"
+    assert original_text(_text(text + _INDEX + rest)) == f"{text}${{replica_id}}{rest}"
 
 
 def container(job: AppDef, **cfg: Any) -> dict[str, Any]:
@@ -258,8 +280,9 @@ def test_an_overlay_from_a_file(tmp_path: Path) -> None:
     [
         ({"nodeSelector": {}}, "'nodeSelector', which a pod has not"),
         (3, "must be a dict"),
-        ("/tmp/x.yaml", "not a file:// URI"),
+        ("/tmp/x.yaml", "is not a URI"),
         ("file:///no/such/file", "cannot read the pod overlay /no/such/file"),
+        ("nowhere://bucket/x.yaml", "reading the pod overlay nowhere|cannot read the pod overlay nowhere"),
         ({"spec": {"restartPolicy": "Sometimes"}}, "restartPolicy 'Sometimes'"),
         ({"spec": {"volumes": [{"name": "B_ad"}]}}, "the name 'B_ad' of a volume"),
         ({"metadata": {"labels": {"a b": "c"}}}, "the key 'a b'"),

@@ -13,10 +13,11 @@ import pytest
 from tests.kubernetes.jobs import app, role
 from tests.kubernetes.stub import Stub
 from trainyard.errors import ConfigError
-from trainyard.schedulers.kubernetes.observe import in_indexes
+from trainyard.schedulers.kubernetes.observe import in_indexes, quantity
 from trainyard.schedulers.kubernetes.reasons import job_reason, pod_reason
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler
-from trainyard.specs import AppState, RetryPolicy
+from trainyard.specs import AppState, Resource, RetryPolicy
+from trainyard.specs.status import NONE
 
 Scheduler = KubernetesScheduler
 
@@ -240,6 +241,69 @@ def test_pods(item: dict[str, Any], events: list[dict[str, Any]], state: AppStat
     reason = pod_reason(item, events)
     assert reason.state is state
     assert text in reason.text
+
+
+def test_a_container_that_never_ran_has_no_beginning(quiet: Stub, scheduler: Scheduler) -> None:
+    """The kubelet gives it the beginning of the epoch, as one of 1.20 does."""
+    app_id = scheduler.submit(app(), {})
+    [pod_] = quiet.all("pods")
+    end = {
+        "exitCode": 128,
+        "reason": "StartError",
+        "message": 'exec: "x": executable file not found in $PATH: unknown',
+        "startedAt": "1970-01-01T00:00:00Z",
+        "finishedAt": "2026-11-22T18:44:58Z",
+    }
+    quiet.change(
+        "pods",
+        pod_["metadata"]["name"],
+        phase="Failed",
+        startTime="2026-11-22T18:44:57Z",
+        containerStatuses=[{"name": "trainer", "state": {"terminated": end}}],
+    )
+    quiet.change("jobs", app_id.partition(":")[2], conditions=[true("Failed", "BackoffLimitExceeded")])
+    response = scheduler.describe(app_id)
+    assert response is not None
+    [replica] = response.roles_statuses[0].replicas
+    assert replica.reason.startswith("could not be started: exec")
+    assert (replica.started_at, replica.ended_at is None) == (None, False)
+
+
+def test_the_job_lags_behind_its_pods(quiet: Stub, scheduler: Scheduler) -> None:
+    app_id = scheduler.submit(app(), {})
+    [pod_] = quiet.all("pods")
+    status = {"name": "trainer", "state": {"running": {"startedAt": "2026-11-22T18:44:57Z"}}}
+    quiet.change("pods", pod_["metadata"]["name"], phase="Running", containerStatuses=[status])
+    response = scheduler.describe(app_id)
+    assert response is not None
+    assert (response.state, response.msg) == (AppState.RUNNING, NONE)
+
+
+def test_what_is_kept_of_the_roles(quiet: Stub, scheduler: Scheduler) -> None:
+    """The server writes quantities in its own way, and the kubelet's escapes are undone."""
+    given = role(
+        args=["-c", "i=$((i+1)) $$ ${replica_id}"],
+        env={"COST": "5$(USD)"},
+        num_replicas=2,
+        resource=Resource(3, 2, 6144),
+    )
+    app_id = scheduler.submit(app(given), {"gpu_resource": "amd.com/gpu"})
+    limits = quiet.all("jobs")[0]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "3", "memory": "6Gi", "amd.com/gpu": "2"}
+    response = scheduler.describe(app_id)
+    assert response is not None
+    [kept] = response.roles
+    assert (kept.resource.cpu, kept.resource.gpu, kept.resource.memMB) == (3, 2, 6144)
+    assert kept.args == ["-c", "i=$((i+1)) $ ${replica_id}"]  # $$ was replaced when the macros were
+    assert kept.env["COST"] == "5$(USD)"
+
+
+@pytest.mark.parametrize(
+    ("amount", "number"),
+    [("500m", 0.5), ("2", 2), ("1Gi", 1 << 30), ("1500Mi", 1500 << 20), ("2k", 2000), ("1e3", 1000)],
+)
+def test_quantities(amount: str, number: float) -> None:
+    assert quantity(amount) == number
 
 
 def test_indexes() -> None:

@@ -13,6 +13,7 @@ from trainyard.errors import (
     UsageError,
     did_you_mean,
 )
+from trainyard.runner.config_files import INI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class RunRequest:
     def component_defaults(self) -> dict[str, dict[str, Any]]:
         """Return the configured arguments of the component."""
         return {self.component: {key: setting.value for key, setting in self._defaults().items()}}
+
+    def optional_defaults(self) -> dict[str, str]:
+        """Return the names and places of those that a ``.torchxconfig`` sets: there, too many do no harm."""
+        return {key: setting.origin for key, setting in self._defaults().items() if setting.kind == INI}
 
     def _defaults(self) -> dict[str, Setting]:
         name = self.component

@@ -32,9 +32,8 @@ def make_class(name: str) -> type:
     ours = get_scheduler_factory(name)("torchx")
     ships = ours.ships_by_default
     ours.close()
-    return type(
-        "OfferedScheduler", (_Offered, *((_Workspace, WorkspaceMixin) if ships else ()), Scheduler), {}
-    )
+    bases = (_Offered, *((_Workspace, WorkspaceMixin) if ships else ()), Scheduler)
+    return type("OfferedScheduler", bases, {"__module__": __name__})
 
 
 class _Offered:

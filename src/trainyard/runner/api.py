@@ -76,6 +76,8 @@ class Runner:
         self._factories = scheduler_factories
         #: By component, values of parameters that are not given.
         self.component_defaults = component_defaults or {}
+        #: Those that are left out, with a warning, if the component has no such parameter; and their places.
+        self.optional_defaults: Mapping[str, str] = {}
         self._scheduler_params = dict(scheduler_params or {})
         self._history = history
         self._config: Config | None = None
@@ -242,6 +244,16 @@ class Runner:
         defaults: dict[str, Any] = {}
         for name in (found.config_name, component):  # a script's own defaults win over train.script's
             defaults |= self.component_defaults.get(name, {})
+        for key, place in self.optional_defaults.items():
+            if key in defaults and found.options.by_name(key) is None:
+                import warnings
+
+                del defaults[key]
+                warnings.warn(
+                    f"{place}: {component} has no parameter {key!r}, so it has no effect",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         app = found.parse(component_args, defaults)
         info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id, after)
         info.record |= {"component": component, "component_args": component_args}
@@ -495,11 +507,11 @@ class Runner:
 
         Args:
             text: a handle; the beginning of an app id, or of a handle, that matches only one job of the
-                history; or ``-``, "" or None for the job that was submitted last.
+                history; or ``-`` or None for the job that was submitted last.
 
         Raises:
             UnknownAppException: no job of the history matches.
-            UsageError: several jobs match; the message lists them.
+            UsageError: several jobs match; the message lists them. Or the text is empty.
         """
         from trainyard.runner.jobsearch import resolve
 

@@ -248,12 +248,19 @@ def _check_shape(source: Source) -> None:
 def check_keys(settings: Mapping[str, Setting], known: Iterable[str], what: str) -> None:
     """Refuse unknown keys in the settings of a table; ``what`` names the table.
 
+    Those of a ``.torchxconfig`` are only warned of.
+
     Raises:
         ConfigError: the message holds file and line, and similar keys.
     """
     names = list(known)
     for key, setting in settings.items():
-        if key not in names:
+        if key in names:
+            continue
+        if setting.kind == INI:
+            text = f"{setting.origin}: {what} has no key {key!r}, so it has no effect"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        else:
             raise ConfigError(f"{setting.origin}: {what} has no key {key!r}", hint=did_you_mean(key, names))
 
 

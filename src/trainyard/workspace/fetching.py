@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 
 from trainyard.errors import ConfigError, WorkspaceError
@@ -20,19 +22,16 @@ def fetched(workspace: Workspace) -> Workspace:
     """
     if not any(is_url(source) for source in workspace.projects):
         return workspace
-    copies = tempfile.TemporaryDirectory(prefix="trainyard-workspace-")
+    copies = tempfile.mkdtemp(prefix="trainyard-workspace-")
+    atexit.register(shutil.rmtree, copies, ignore_errors=True)
     projects = {}
     for number, (source, to) in enumerate(workspace.projects.items()):
         path = source
         if is_url(source):
-            path = os.path.join(copies.name, str(number))
+            path = os.path.join(copies, str(number))
             _fetch(source, path)
         projects[path] = to
-    _copies.append(copies)
     return Workspace(projects, implicit=workspace.implicit)
-
-
-_copies: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _fetch(url: str, directory: str) -> None:

@@ -77,6 +77,10 @@ class Proxy:
             for end in (source, target):
                 with self._lock:
                     self._open.discard(end)
+                try:
+                    end.shutdown(socket.SHUT_RDWR)  # wakes up the other direction, which would keep it open
+                except OSError:
+                    pass
                 end.close()
 
     def _is_spent(self, count: int) -> bool:

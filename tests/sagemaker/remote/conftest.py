@@ -31,6 +31,12 @@ _TRUST = (
     '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole",'
     ' "Principal": {"Service": "sagemaker.amazonaws.com"}}]}'
 )
+SETTLE, LATE = 0.2, 0.5
+#: The command line as a program that knows this too: ``python -c COMMAND_LINE run ...``.
+COMMAND_LINE = (
+    "import sys; from trainyard.schedulers.aws import cloudwatch; from trainyard.cli import main; "
+    f"cloudwatch.SETTLE, cloudwatch.LATE = {SETTLE}, {LATE}; sys.argv[0] = 'trainyard'; sys.exit(main())"
+)
 
 
 class Cloud:
@@ -108,8 +114,8 @@ def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
 def logs_are_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here no agent sends the last lines late, as on AWS."""
 
-    monkeypatch.setattr(cloudwatch, "SETTLE", 0.2)
-    monkeypatch.setattr(cloudwatch, "LATE", 0.5)
+    monkeypatch.setattr(cloudwatch, "SETTLE", SETTLE)
+    monkeypatch.setattr(cloudwatch, "LATE", LATE)
 
 
 @pytest.fixture(scope="session")

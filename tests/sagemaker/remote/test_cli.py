@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sagemaker.remote.conftest import Cloud
+from tests.sagemaker.remote.conftest import COMMAND_LINE, Cloud
 from tests.sagemaker.remote.test_jobs import SCRIPT
 
 
@@ -26,9 +26,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trainyard(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainyard", *words], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", COMMAND_LINE, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     return done

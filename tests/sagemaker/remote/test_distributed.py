@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import backends
-from tests.sagemaker.remote.conftest import REGION, Cloud
+from tests.sagemaker.remote.conftest import COMMAND_LINE, REGION, Cloud
 from tests.sagemaker.remote.mpi_image import make_mpi_image
 from tests.toolkit.image import docker, require_docker
 
@@ -77,7 +77,7 @@ def run(cloud: Cloud, kind: str, hosts: int, image: str) -> str:
     cfg = f"role={cloud.role},instance_type=ml.m5.large,output_path=s3://{cloud.bucket}/out"
     words = ["run", "-s", "aws_sagemaker", "-cfg", cfg, "--log", "train.script", "--script", "train.py"]
     words += ["--image", image, "--distribution", kind, "--nproc", "2", "--num_replicas", str(hosts)]
-    line = [sys.executable, "-m", "trainyard", *words]
+    line = [sys.executable, "-c", COMMAND_LINE, *words]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=170)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-6000:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -473,3 +474,24 @@ def test_an_error_of_a_query_reaches_all_who_asked():
     query = JobQuery(fetch)
     with pytest.raises(BackendError, match="away"):
         query.ask([JobIds("a"), JobIds("b")])
+
+
+DAMAGED = (
+    *("[]", "{", '{"layout": 5}', '{"layout": [["r", 99999999999]]}', "[" * 100_000),
+    *('{"layout": [["r", 1]], "created_at": "x"}', '{"layout": [["r", 1]], "chain": null}'),
+    *('{"layout": [["r", 1]], "results": 7}', None),
+)
+
+
+def test_a_damaged_folder_hides_no_other_job(cluster, queue):
+    good = submit(cluster, "exit 0")
+    cluster.wait(good, 50)
+    for number, content in enumerate(DAMAGED):
+        damaged = folder_of(cluster, f"damaged-bcdfghjkm{number}")
+        os.mkdir(damaged)
+        if content is None:
+            os.mkfifo(f"{damaged}/job.json")
+        else:
+            (Path(damaged) / "job.json").write_text(content)
+        assert cluster.describe(os.path.basename(damaged)) is None
+    assert [row.app_id for row in cluster.list()] == [good]

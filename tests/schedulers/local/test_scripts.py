@@ -97,7 +97,7 @@ def test_its_streams_keep_their_order_and_nothing_else_is_said(runner: Runner, p
 def test_arguments_may_be_more_than_a_variable_takes(runner: Runner, project: Path) -> None:
     (project / "train.py").write_text("import sys; print(len(sys.argv), len(sys.argv[-1]))")
     handle, _ = run(runner, "--script", "train.py", "--", *["x" * 100_000] * 4)
-    assert log(runner, handle, "train")[-1] == "5 100000\n"
+    assert "5 100000\n" in log(runner, handle, "train")  # beside a warning on stderr
 
 
 def test_the_usual_variable_brings_its_own_lines_back(runner: Runner, project: Path) -> None:

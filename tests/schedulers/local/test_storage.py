@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trainyard.errors import StateStoreError
+from trainyard.errors import BackendError, StateStoreError
 from trainyard.runner import get_runner
 from trainyard.schedulers.exec.process.job_directory import ProcessJob
 from trainyard.schedulers.local import housekeeping
@@ -96,6 +96,34 @@ def test_log_dir_that_cannot_be_made(jobs, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Exception, match=r"Not a directory|File exists"):
         jobs.submit(role("exit 0"), log_dir=str(tmp_path / "file"))
+    assert jobs.scheduler.list() == []
+
+
+@needs_root
+def test_replicas_without_room_for_their_logs_never_run(jobs, small_disk):
+    subprocess.run(["mount", "-o", "remount,nr_inodes=40", str(small_disk)], check=True)
+    app_id, response = jobs.run(role("echo hi", num_replicas=30), log_dir=str(small_disk))
+    assert response.state == AppState.FAILED
+    first, *_, last = response.to_status().replicas()
+    assert (first.state, last.state) == (AppState.SUCCEEDED, AppState.FAILED)
+    assert (
+        last.reason
+        == f"could not be started: cannot write {small_disk}/{app_id}/r/29: No space left on device"
+    )
+    assert jobs.log(app_id) == ["hi\n"]
+    assert jobs.log(app_id, k=29) == []
+
+
+def test_more_replicas_than_files_may_ever_be_open(jobs, monkeypatch):
+    spawn = os.posix_spawn
+
+    def limited(program, words, *rest, **options):
+        limits = 'ulimit -Sn 120 && ulimit -Hn 120 && exec "$@"'
+        return spawn("/bin/sh", ["sh", "-c", limits, "sh", program, *words[1:]], *rest, **options)
+
+    monkeypatch.setattr(os, "posix_spawn", limited)
+    with pytest.raises(BackendError, match=r"Too many open files \(ulimit -n\)"):
+        jobs.submit(role("exit 0", num_replicas=50))
     assert jobs.scheduler.list() == []
 
 

@@ -118,6 +118,7 @@ def _run(args: Namespace) -> int:
 
 def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
     runner.component_defaults = request.component_defaults()
+    runner.optional_defaults = request.optional_defaults()
     scheduler = runner.scheduler(request.scheduler)
     if not args.dryrun:
         scheduler.expect_submission()

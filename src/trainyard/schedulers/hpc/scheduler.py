@@ -680,12 +680,8 @@ class Look:
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
     """Return a replica's index in the whole job."""
-    number = 0
-    for role, count in layout:
-        if role == role_name and 0 <= k < count:
-            return number + k
-        number += count
-    known = ", ".join(
-        f"{role}/0" if count == 1 else f"{role}/0 to {role}/{count - 1}" for role, count in layout
-    )
-    raise ConfigError(f"the job {app_id} has no replica {role_name}/{k}", hint=f"It has {known}.")
+    from trainyard.schedulers.lines import check_replicas
+
+    known = [(role, index) for role, count in layout for index in range(count)]
+    check_replicas(app_id, [(role_name, k)], known)
+    return known.index((role_name, k))

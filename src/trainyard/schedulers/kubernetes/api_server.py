@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainyard.backoff import Backoff, Clock, retry_after
+from trainyard.backoff import LONGEST_POLL, Backoff, Clock, retry_after
 from trainyard.errors import AccessError, BackendError, ConfigError, TrainyardError
 
 TIMEOUT = 30.0
@@ -27,6 +27,9 @@ FIRST_DELAY, LONGEST_DELAY = 0.25, 4.0
 #: Seconds after which the server ends a watch by itself; a silent one is given up a little later.
 WATCH_SECONDS = 240
 PAGE_SIZE = 500
+
+#: The reason of an error that is the same however often it is tried.
+_CERTIFICATE = "certificate"
 
 _HINTS = (
     ("exceeded quota", "The namespace's quota is used up: wait, ask for less, or use another namespace."),
@@ -77,13 +80,18 @@ class ApiServer:
         self._where = (context, kubeconfig)
         self._lock = threading.Lock()
         self._connection: Any = None
+        #: Those whose certificates have ended; somebody may still read from them.
+        self._former: list[Any] = []
         self._groups: dict[str, list[str]] | None = None
 
     @property
     def connection(self) -> Any:
         """The client, made when it is first needed."""
         with self._lock:
-            if self._connection is None or self._connection.is_outdated:
+            if self._connection is not None and self._connection.is_outdated:
+                self._former.append(self._connection)
+                self._connection = None
+            if self._connection is None:
                 from trainyard.schedulers.kubernetes.kubeconfig import connect
 
                 try:
@@ -99,8 +107,9 @@ class ApiServer:
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
+            connections = [*self._former, *([self._connection] if self._connection is not None else [])]
+            self._former, self._connection = [], None
+        for connection in connections:
             connection.client.close()
 
     # ---- requests
@@ -285,11 +294,15 @@ class ApiServer:
         hint = (
             "Is the cluster up, and reachable from here (VPN)? `kubectl cluster-info` asks the same server."
         )
-        if "CERTIFICATE_VERIFY_FAILED" in said or "certificate" in said.lower():
+        reason = ""
+        if "certificate" in said.lower():
+            reason = _CERTIFICATE
             hint = "The kubeconfig may be outdated or for another cluster: fetch it again from where it came."
         what = "does not answer" if "imeout" in type(error).__name__ else "cannot be reached"
         return KubernetesError(
-            f"the API server {connection.server} (context {connection.context}) {what}: {said}", hint=hint
+            f"the API server {connection.server} (context {connection.context}) {what}: {said}",
+            hint=hint,
+            reason=reason,
         )
 
     def refusal(self, status: int, content: bytes, headers: Mapping[str, str]) -> KubernetesError:
@@ -353,7 +366,7 @@ def _params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _may_repeat(error: KubernetesError) -> bool:
-    return error.status in (0, 429, 500, 502, 503, 504)
+    return error.status in (0, 429, 500, 502, 503, 504) and error.reason != _CERTIFICATE
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -469,3 +482,33 @@ class Watch:
                 self._response = None
         if time.monotonic() - began < 1:  # a server that ends watches at once is not asked in a tight loop
             self._clock.wait(self._stop, 0.5)
+
+
+def notify_of_changes(
+    server: ApiServer, paths: Iterable[str], selector: str, changed: threading.Event
+) -> Callable[[], object]:
+    """Set an event whenever something in lists of objects changes; returns a function that ends it.
+
+    Where watching is not allowed, the event is set as often as a job is polled otherwise.
+    """
+    stop = threading.Event()
+    watches = [Watch(server, path, {"labelSelector": selector}, stop) for path in paths]
+
+    def follow(watch: Watch) -> None:
+        try:
+            for kind, _ in watch.events(on_trouble=lambda error: changed.set()):
+                if kind != "LIST":
+                    changed.set()
+        except Exception:  # whoever waits asks by itself then, and hears what is wrong
+            while not stop.wait(LONGEST_POLL):
+                changed.set()
+
+    for watch in watches:
+        threading.Thread(target=follow, args=(watch,), name="watch-job", daemon=True).start()
+
+    def end() -> None:
+        stop.set()
+        for watch in watches:
+            watch.close()
+
+    return end

@@ -252,7 +252,8 @@ class CredentialPlugin:
     def token(self, refused: str = "") -> str:
         """Return a token that is valid now, "" without one; another one than ``refused`` if possible."""
         with self._lock:
-            if (refused and self._token == refused) or (self._ends and time.time() > self._ends - _EARLY):
+            ends = self._ends if self._token else None  # a certificate is the connection's
+            if (refused and self._token == refused) or (ends and time.time() > ends - _EARLY):
                 self._run()
             return self._token
 

@@ -359,6 +359,8 @@ class _ReplicaReader:
                 if error.status in (401, 403):
                     raise
                 if (ended or not self._query.should_tail) and backoff.failures + 1 >= LAST_ATTEMPTS:
+                    if not ended:
+                        raise
                     self._explain_end(attempt, memory, error)
                     return
                 backoff.pause(error.wait)

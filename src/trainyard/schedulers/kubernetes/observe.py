@@ -16,6 +16,7 @@ from trainyard.schedulers.kubernetes import names
 from trainyard.schedulers.kubernetes.api_server import ApiServer, KubernetesError
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
 from trainyard.schedulers.kubernetes.options import JOB, JOBSET, VOLCANO
+from trainyard.schedulers.kubernetes.pods import original_text
 from trainyard.schedulers.kubernetes.reasons import (
     CANCELLED,
     SUSPENDED,
@@ -266,6 +267,8 @@ def describe(job: FoundJob) -> DescribeAppResponse:
     if not is_terminal(reason.state) and reason.code != SUSPENDED:
         if any(replica.state is AppState.RUNNING for replica in everyone):
             response.state = AppState.RUNNING
+            if reason.code == WAITING:  # the Job's own status lags behind
+                response.msg = NONE
         elif reason.code == WAITING:
             said = next((replica.reason for replica in everyone if replica.reason), "")
             response.msg = (made_no_pods(events.of_jobs()) if not pods else said) or response.msg
@@ -552,9 +555,9 @@ def _roles(job: FoundJob) -> list[Role]:
             Role(
                 layout[index][0],
                 str(main.get("image", "")),
-                entrypoint=(main.get("command") or [""])[0],
-                args=list(main.get("args") or []),
-                env=environment(template),
+                entrypoint=original_text((main.get("command") or [""])[0]),
+                args=[original_text(arg) for arg in main.get("args") or []],
+                env={name: original_text(value) for name, value in environment(template).items()},
                 num_replicas=count,
                 resource=resource,
             )

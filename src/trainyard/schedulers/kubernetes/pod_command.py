@@ -104,8 +104,9 @@ def _refusal(server: ApiServer, path: str, params: list[tuple[str, str]], status
             if status == 403:
                 error.hint = "exec needs the verbs get and create on pods/exec."
             return error
+    hint = "Does its node answer? `trainyard status` says more." if status >= 500 else ""
     return KubernetesError(
-        f"the API server opened no connection to the container: HTTP {status}", status=status
+        f"the API server opened no connection to the container: HTTP {status}", hint=hint, status=status
     )
 
 

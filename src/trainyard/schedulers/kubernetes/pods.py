@@ -205,6 +205,20 @@ def _text(text: str) -> str:
     return f"$({REPLICA_INDEX})".join(pieces)
 
 
+_EXPANDED = re.compile(r"\$\$|\$\(([^)]*)\)")
+
+
+def original_text(text: str) -> str:
+    """Return what `_text` made an argument or value of a pod from."""
+
+    def back(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "$"
+        return macros.replica_id if found[1] == REPLICA_INDEX else found[0]
+
+    return _EXPANDED.sub(back, text)
+
+
 class _Environment:
     """The variables of a container. Those with secrets refer to the job's Secret."""
 

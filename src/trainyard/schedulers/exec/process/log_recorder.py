@@ -46,8 +46,8 @@ SETTLE_TRIES = 3
 class ReplicaRecorder:
     """Writes the index of one replica, and makes the log files. Their directories must exist."""
 
-    #: Files that it holds open.
-    FILES = 3
+    #: Files that it holds open: the logs, and the index when something is written.
+    LOG_FILES, FILES = 2, 3
 
     def __init__(self, log_paths: tuple[str, str], index_path: str) -> None:
         self.log_paths = log_paths

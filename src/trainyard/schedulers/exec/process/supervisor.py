@@ -6,6 +6,7 @@ signals, deadlines. It imports little, since it starts for every job.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import resource
@@ -102,20 +103,34 @@ class Supervisor:
     # ---- life
 
     def _prepare(self) -> None:
-        """Make directories and logs, and write the first state."""
+        """Make directories and the first logs, and write the first state.
+
+        The logs of other replicas are made at their starts. Making files takes longer than all else that this
+        process does for a start, and can be done while the replica before loads its program.
+        """
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         os.chdir(self.plan["cwd"])
-        _allow_open_files(len(self.replicas) * ReplicaRecorder.FILES + OTHER_FILES)
+        _allow_open_files(len(self.replicas), self.job.path)
         for role in self.roles:
             os.makedirs(os.path.dirname(self.job.index_path(role, 0)), exist_ok=True)
         for replica in self.replicas:
-            os.makedirs(replica.log_dir, exist_ok=True)
-            index_path = self.job.index_path(replica.role, replica.index)
-            replica.recorder = ReplicaRecorder(replica.log_paths, index_path)
-            self._recorder.add(replica.recorder)
+            if replica.index == 0:
+                self._make_logs(replica)
         self.job.reserve_final_state(STATE_RESERVE + RESERVE_PER_REPLICA * len(self.replicas))
         self.job.write_state(self._document(AppState.PENDING))
+
+    def _make_logs(self, replica: Replica) -> None:
+        """Make the logs of a replica, and watch them."""
+        try:
+            os.mkdir(replica.log_dir)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            os.makedirs(replica.log_dir, exist_ok=True)
+        index_path = self.job.index_path(replica.role, replica.index)
+        replica.recorder = ReplicaRecorder(replica.log_paths, index_path)
+        self._recorder.add(replica.recorder)
 
     def run(self) -> None:
         """Run the job to its end."""
@@ -264,10 +279,19 @@ class Supervisor:
 
     def _start(self, replica: Replica) -> None:
         self._dirty = True
+        problem = ""
         try:
-            replica.start()
+            if replica.recorder is None:
+                self._make_logs(replica)
         except OSError as error:
-            replica.never_ran(f"{replica.argv[0]}: {error.strerror or error}")
+            problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror}"
+        if not problem:
+            try:
+                replica.start()
+            except OSError as error:
+                problem = f"{replica.argv[0]}: {error.strerror or error}"
+        if problem:
+            replica.never_ran(problem)
             self._failed(replica, may_retry=False)
 
     def _replica_ended(self, replica: Replica, status: int) -> None:
@@ -442,9 +466,16 @@ class Supervisor:
         return f"{first.name}: {first.reason}{others}"
 
 
-def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files as far as needed and allowed."""
+def _allow_open_files(replicas: int, path: str) -> None:
+    """Raise the limit of open files as far as needed and allowed.
+
+    Raises:
+        OSError: with ``path``, if that is not far enough for the logs of so many replicas.
+    """
+    count = replicas * ReplicaRecorder.FILES + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < replicas * ReplicaRecorder.LOG_FILES + OTHER_FILES:
+        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (ulimit -n)", path)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
