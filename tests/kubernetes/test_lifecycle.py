@@ -363,6 +363,40 @@ def test_waiting_is_watching(stub: Stub, scheduler: Scheduler) -> None:
     assert response.state is AppState.SUCCEEDED
 
 
+def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
+    """It watches, so that the end is known at once and waiting takes few requests."""
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+
+    def end() -> None:
+        stub.wait_for(lambda: sum("watch=true" in each for each in stub.requests) == 2)
+        stub.change("jobs", name_of(app_id), active=1, ready=1)
+        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    done = run_cli("wait", f"kubernetes://test/{app_id}", XDG_STATE_HOME=str(tmp_path / "state"))
+    thread.join()
+    assert (done.returncode, done.stdout.split()) == (0, ["SUCCEEDED"]), done.stderr
+
+
+def test_where_watching_is_not_allowed_the_job_is_asked_for(
+    stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.LONGEST_POLL", 0.01)
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+    stub.faults = lambda method, path, params: (
+        (403, failure(403, "Forbidden", "cannot watch"), {}) if params.get("watch") else None
+    )
+    changed = threading.Event()
+    end = scheduler.notify(app_id, changed)
+    assert end is not None
+    assert changed.wait(30)
+    end()
+    assert scheduler.notify("default:nothing", changed) is None
+
+
 def test_a_job_that_vanishes_while_it_is_waited_for_has_not_ended(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})

@@ -91,7 +91,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.named_resources_aws": {"trainyard.compat.torchx_resources": "*"},
     "torchx.specs.named_resources_generic": {"trainyard.specs.named_resources_generic": "*"},
-    "torchx.specs.overlays": {"trainyard.compat.overlays": "*"},
+    "torchx.specs.overlays": {"trainyard.compat.torchx_overlays": "*"},
     "torchx.plugins": {
         "trainyard.compat.plugin_registry": "EIGHTH HALF PluginRegistry PluginType QUARTER RegistrationError "
         "SIXTEENTH WHOLE halve_mem_down_to powers_of_two_gpus register registry resource_tags",

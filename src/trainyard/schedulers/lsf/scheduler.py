@@ -29,6 +29,8 @@ _NOTHING = re.compile(
 _OVER = r"already finished|no matching job|is not found|is being terminated|being signaled"
 _ENVIRONMENT_HINT = "Source the site's profile.lsf first, or name a login node: host=."
 
+_VERSION_HINT = "`lsid` tells LSF's version: 10.1 with Fix Pack 2 or newer is needed (bjobs -json)."
+
 
 class LsfScheduler(HpcScheduler):
     """Runs jobs on LSF 10.1 and later."""
@@ -108,12 +110,11 @@ class LsfScheduler(HpcScheduler):
         except ValueError as error:
             if _NOTHING.search(answer.words):
                 return {}
-            failure = self.refusal(commands, "ask LSF for jobs", answer.words, _ENVIRONMENT_HINT)
+            is_old = "llegal option" in answer.words
+            hint = _VERSION_HINT if is_old else _ENVIRONMENT_HINT
+            failure = self.refusal(commands, "ask LSF for jobs", answer.words, hint)
             if answer.code == 0 and not isinstance(failure, UnreachableError):
-                failure = BackendError(
-                    f"cannot read what bjobs says: {error}",
-                    hint="`lsid` tells LSF's version; 10.1 is needed.",
-                )
+                failure = BackendError(f"cannot read what bjobs says: {error}", hint=_VERSION_HINT)
             raise failure from None
 
     def _history(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
