@@ -236,3 +236,17 @@ def test_a_one_time_password_is_asked_for_once(cluster, tmp_path, monkeypatch):
         SshCommands("login1").disconnect()
         forget_connections()
         node.stop()
+
+
+def test_a_folder_that_the_nodes_do_not_see_is_named_as_the_reason(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    hidden, log = tmp_path / "hidden", tmp_path / "mount.log"
+    hidden.mkdir()
+    for name in cluster.nodes:
+        mount = cluster.hosts[name].start("mount", "-t", "tmpfs", "none", str(hidden), environment={}, log=log)
+        assert mount.wait(50) == 0, log.read_text()
+    jobs = Jobs(shared_dir=str(hidden), requeue=False)
+    jobs.scheduler.configured = lambda: {"shared_dir": str(hidden)}
+    _, found = jobs.run(role("true"))
+    assert found.state == AppState.FAILED
+    assert "does its node see the shared folder?" in found.msg
