@@ -78,6 +78,15 @@ $(TORCHX)/bin/torchx:
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
 
+# Hydra, for which hydra-trainyard-launcher is.
+HYDRA := .venv-hydra
+$(HYDRA)/bin/python:
+	$(PYTHON) -m venv $(HYDRA)
+	$(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check 'hydra-core==1.3.8' || \
+	  { rm -rf $(HYDRA); exit 1; }
+.PHONY: $(HYDRA)
+$(HYDRA): $(HYDRA)/bin/python
+
 # The AWS CLI, as a client of the endpoint on this machine.
 AWSCLI := .venv-awscli
 $(AWSCLI)/bin/aws:

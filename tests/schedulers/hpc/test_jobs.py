@@ -252,6 +252,18 @@ def test_following_goes_on_with_the_next_attempt(cluster, queue, tmp_path):
     assert found.to_status().replicas()[0].restarts == 2
 
 
+def test_no_link_of_a_chain_starts_after_a_failure_that_it_must_not_follow(cluster, queue, tmp_path):
+    first = submit(cluster, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1")
+    info = cluster.submit_dryrun(AppDef("after", [role("echo ran")]), {"chain": 2})
+    cluster.depend_on(info, [Dependency(first)])
+    after = cluster.schedule(info)
+    (tmp_path / "go").touch()
+    assert cluster.wait(after, 50).state == AppState.CANCELLED
+    assert [item.native_state for item in cluster.query_all(cluster.commands(""), None)][1:] == (
+        ["CANCELLED"] * 2
+    )
+
+
 def test_a_job_waits_for_others(cluster, queue, tmp_path):
     first = submit(cluster, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1")
     info = cluster.submit_dryrun(AppDef("after", [role("echo ran")]), {})

@@ -64,6 +64,8 @@ def test_what_bjobs_has_forgotten_is_known_by_its_records(jobs: ShellJobs, lsf: 
 def test_a_condition_that_cannot_be_met_ends_the_job(scheduler: LsfScheduler) -> None:
     assert scheduler.dependency_options(["1", "2"], any_end=False) == ["-w", "done(1) && done(2)", "-ti"]
     assert scheduler.dependency_options(["3"], any_end=True) == ["-w", "ended(3)"]
+    both = ["-w", "done(1)", "-ti", "-w", "ended(3)"]
+    assert scheduler.merge_dependencies(both) == ["-w", "done(1) && ended(3)", "-ti"]
 
 
 def test_a_command_goes_to_the_host_of_the_replica(scheduler: LsfScheduler) -> None:

@@ -108,6 +108,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             any_end: whether any end will do, rather than success alone.
         """
 
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Return what several calls of `dependency_options` gave as the submit command takes it."""
+        return [*options]
+
     @abstractmethod
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
         """Return for each job that the queue or the accounting knows its submissions, the oldest first.
@@ -317,7 +321,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 if item.any_end == any_end
             ]
             options += self.dependency_options(ids, any_end=any_end) if ids else []
-        info.request.dependencies = options
+        info.request.dependencies = self.merge_dependencies(options)
 
     def _last_native_id(self, app_id: str, host: str) -> str:
         place, native, job = self._look(app_id)
@@ -366,7 +370,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         submission.put_job(storage, request, {"session": self.session_name})
 
         def submit(script: str, link: int, previous: str) -> str:
-            waits = self.dependency_options([previous], any_end=True) if previous else request.dependencies
+            waits = request.dependencies
+            if previous:  # and for the others as well: what may never start does not start by its second link
+                links = self.dependency_options([previous], any_end=True)
+                waits = self.merge_dependencies([*waits, *links])
             return self.submit_natively(commands, [*request.command, *waits], script)
 
         def find() -> builtins.list[str]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, UnreachableError
-from trainyard.schedulers.base import Check, Dependency
+from trainyard.schedulers.base import Check
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, NativeJob, by_job
@@ -20,8 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
-    from trainyard.specs.dryrun_info import AppDryRunInfo
+    from trainyard.schedulers.hpc.request import JobPlan
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
@@ -71,14 +70,12 @@ class LsfScheduler(HpcScheduler):
         condition = " && ".join(f"{'ended' if any_end else 'done'}({number})" for number in after)
         return ["-w", condition] if any_end else ["-w", condition, "-ti"]
 
-    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
-        """Let the job wait for others; bsub takes a single condition."""
-        super().depend_on(info, dependencies)
-        given = info.request.dependencies
-        conditions = [word for word in given if not word.startswith("-")]
-        if conditions:
-            orphans = ["-ti"] if "-ti" in given else []
-            info.request.dependencies = ["-w", " && ".join(conditions), *orphans]
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Put all conditions into one: bsub takes a single ``-w``."""
+        conditions = [word for word in options if not word.startswith("-")]
+        if not conditions:
+            return []
+        return ["-w", " && ".join(conditions), *(["-ti"] if "-ti" in options else [])]
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
