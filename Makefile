@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all fast-tests all-tests lint types types-here types-macos bench docs clean
+.PHONY: demo test test-all fast-tests all-tests lint types types-here types-macos bench docs compat-report clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -78,6 +78,15 @@ $(TORCHX)/bin/torchx:
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
 
+# Hydra, for which hydra-trainyard-launcher is.
+HYDRA := .venv-hydra
+$(HYDRA)/bin/python:
+	$(PYTHON) -m venv $(HYDRA)
+	$(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check 'hydra-core==1.3.8' || \
+	  { rm -rf $(HYDRA); exit 1; }
+.PHONY: $(HYDRA)
+$(HYDRA): $(HYDRA)/bin/python
+
 # The AWS CLI, as a client of the endpoint on this machine.
 AWSCLI := .venv-awscli
 $(AWSCLI)/bin/aws:
@@ -106,6 +115,12 @@ $(RAY)/bin/ray:
 	  { rm -rf $(RAY); exit 1; }
 .PHONY: $(RAY)
 $(RAY): $(RAY)/bin/ray
+
+# What of TorchX's public API is equal, more, differing and absent: of the versions that are recorded in
+# tests/compat/recorded, written into docs/migrating-from-torchx.md; and of the one that is installed.
+compat-report: $(VENV)/.dev $(TORCHX)
+	$(BIN)/python tools/compat_report.py --write
+	$(BIN)/python tools/compat_report.py --python $(TORCHX)/bin/python
 
 bench: $(VENV)/.dev $(ORACLE)/bin/train $(SAGEMAKER_SDK)/bin/python
 	$(BIN)/python benchmarks/run.py

@@ -87,6 +87,20 @@ def _torchx() -> str:
     return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(TORCHX)})"
 
 
+HYDRA = os.path.abspath(os.environ.get("TRAINYARD_HYDRA", ".venv-hydra"))
+
+
+def hydra_python() -> str:
+    """Return the Python that has Hydra; skips without one."""
+    need("hydra")
+    return os.path.join(HYDRA, "bin", "python")
+
+
+def _hydra() -> str:
+    python = os.path.join(HYDRA, "bin", "python")
+    return "" if os.path.exists(python) else f"{python} is not there (make {os.path.basename(HYDRA)})"
+
+
 FRAMEWORKS = os.path.abspath(os.environ.get("TRAINYARD_FRAMEWORKS", ".venv-frameworks"))
 
 
@@ -181,6 +195,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "slurm_accounting": _slurm_accounting,
     "torch": _module("torch"),
     "torchx": _torchx,
+    "hydra": _hydra,
     "xfs": lambda: _program("mkfs.xfs")() or ("" if os.geteuid() == 0 else "only root can mount it"),
     "zsh": _program("zsh"),
 }

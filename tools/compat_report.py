@@ -115,8 +115,10 @@ def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, dict[str
     """Return the names by result, each with what there is to say of it."""
     result: dict[str, dict[str, str]] = {"equal": {}, "more": {}, "differing": {}, "absent": {}, "exempt": {}}
     for module, names in theirs.items():
-        if "" in ours[module] and "No module named 'torchx" in ours[module][""]["why"]:
+        broken = ours[module].get("", {}).get("why", "")
+        if re.search("No module named '(torchx|trainyard)", broken):
             result["absent"][module] = "the module is not served"
+            continue
         for name, their in names.items():
             if not name:
                 continue
@@ -125,7 +127,7 @@ def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, dict[str
             exempt = exemption(full)
             if exempt:
                 result["exempt"][full] = exempt
-            elif our is None:
+            elif our is None or "No module named 'trainyard" in our.get("why", ""):
                 result["absent"][full] = "not served"
             else:
                 notes = differences(their, our)
@@ -256,6 +258,12 @@ def as_markdown(versions: dict[str, dict[str, Any]]) -> str:
     parts += ["", "Not served:", ""]
     parts += [f"- {why}" for why in dict.fromkeys(EXEMPT.values())]
     return "\n".join(parts)
+
+
+def reasonless(versions: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the names that differ without a reason."""
+    found = [name for theirs in versions.values() for name in compared(theirs, served(theirs))["differing"]]
+    return sorted({name for name in found if not reason(name)})
 
 
 def escaped(note: str) -> str:

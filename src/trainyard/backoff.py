@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 #: How often a running job is asked for its state, in seconds: at first, and at last.
 FIRST_POLL = 0.25
 LONGEST_POLL = 10.0
+#: The same for a job whose backend tells of changes.
+LONGEST_NOTIFIED_POLL = 60.0
 
 
 class Clock:
@@ -125,9 +127,15 @@ class Backoff:
         return True
 
 
-def polling(timeout: float | None = None) -> Backoff:
-    """Return the delays between two looks at a running job, for ``timeout`` seconds from now on."""
-    return Backoff(FIRST_POLL, LONGEST_POLL, factor=1.5, jitter=0, limit=timeout).start()
+def polling(timeout: float | None = None, changed: Event | None = None) -> Backoff:
+    """Return the delays between two looks at a running job, for ``timeout`` seconds from now on.
+
+    Args:
+        timeout: the limit.
+        changed: is set when there is something new, which ends a delay.
+    """
+    longest = LONGEST_POLL if changed is None else LONGEST_NOTIFIED_POLL
+    return Backoff(FIRST_POLL, longest, factor=1.5, jitter=0, limit=timeout, stop=changed).start()
 
 
 def retry_after(header: str | None, now: float | None = None) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: ``1`` serves `torchx` from the start of Python; ``0`` never; ``instead`` even where TorchX is installed.
 VARIABLE = "TRAINYARD_TORCHX"
+INSTEAD = "instead"
 NAME = "torchx"
 #: The same modules under a name of ours, whatever `torchx` is.
 OUR_NAME = "trainyard.compat.torchx"
@@ -131,10 +132,13 @@ def switched_off() -> bool:
     return os.environ.get(VARIABLE) == "0"
 
 
+def comes_first() -> bool:
+    """Tell whether `torchx` is trainyard even where TorchX is installed."""
+    return os.environ.get(VARIABLE) == INSTEAD
+
+
 def _is_ours_to_serve() -> bool:
-    if switched_off():
-        return False
-    return os.environ.get(VARIABLE) == "instead" or installed_torchx() is None
+    return not switched_off() and (comes_first() or installed_torchx() is None)
 
 
 def _old_name(module: str) -> str | None:

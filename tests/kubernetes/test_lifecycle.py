@@ -21,6 +21,7 @@ from trainyard.progress import Silent
 from trainyard.schedulers.base import Dependency
 from trainyard.schedulers.kubernetes.api_server import KubernetesError
 from trainyard.schedulers.kubernetes.names import ClusterJobRef
+from trainyard.schedulers.kubernetes.observe import NAMES_PER_CALL
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler, create_scheduler
 from trainyard.specs import AppDef, AppState, RetryPolicy
 
@@ -291,19 +292,21 @@ def test_a_jobset_is_suspended_and_a_volcano_job_aborted(stub: Stub, scheduler: 
     }
 
 
-def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler) -> None:
+def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NAMES_PER_CALL == 100
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.observe.NAMES_PER_CALL", 10)
     stub.runs_pods = False
-    app_ids = [scheduler.submit(app(), {}) for _ in range(104)]
+    app_ids = [scheduler.submit(app(), {}) for _ in range(13)]
     before = len(stub.requests)
     found = scheduler.describe_many(app_ids)
     assert all(each is not None and each.state is AppState.PENDING for each in found.values())
-    assert len(stub.requests) - before == 2, "a hundred names a call"
-    for app_id in app_ids[:102]:
+    assert len(stub.requests) - before == 2, "ten names a call"
+    for app_id in app_ids[:12]:
         stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
     before = len(stub.requests)
     results = scheduler.delete_many(app_ids)
-    assert len(stub.all("jobs")) == 2
-    assert sum(isinstance(error, ConfigError) for error in results.values()) == 2
+    assert len(stub.all("jobs")) == 1
+    assert sum(isinstance(error, ConfigError) for error in results.values()) == 1
     deletions = [each for each in stub.requests[before:] if each.startswith("DELETE")]
     assert len(deletions) == 2
 
@@ -361,6 +364,40 @@ def test_waiting_is_watching(stub: Stub, scheduler: Scheduler) -> None:
     thread.join()
     assert response is not None
     assert response.state is AppState.SUCCEEDED
+
+
+def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
+    """It watches, so that the end is known at once and waiting takes few requests."""
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+
+    def end() -> None:
+        stub.wait_for(lambda: sum("watch=true" in each for each in stub.requests) == 2)
+        stub.change("jobs", name_of(app_id), active=1, ready=1)
+        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    done = run_cli("wait", f"kubernetes://test/{app_id}", XDG_STATE_HOME=str(tmp_path / "state"))
+    thread.join()
+    assert (done.returncode, done.stdout.split()) == (0, ["SUCCEEDED"]), done.stderr
+
+
+def test_where_watching_is_not_allowed_the_job_is_asked_for(
+    stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.api_server.LONGEST_POLL", 0.01)
+    stub.runs_pods = False
+    app_id = scheduler.submit(app(), {})
+    stub.faults = lambda method, path, params: (
+        (403, failure(403, "Forbidden", "cannot watch"), {}) if params.get("watch") else None
+    )
+    changed = threading.Event()
+    end = scheduler.notify(app_id, changed)
+    assert end is not None
+    assert changed.wait(30)
+    end()
+    assert scheduler.notify("default:nothing", changed) is None
 
 
 def test_a_job_that_vanishes_while_it_is_waited_for_has_not_ended(stub: Stub, scheduler: Scheduler) -> None:

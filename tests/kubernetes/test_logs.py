@@ -18,6 +18,7 @@ from trainyard.schedulers.base import LogQuery
 from trainyard.schedulers.kubernetes.api_server import KubernetesError
 from trainyard.schedulers.kubernetes.logs import _Memory, nanoseconds
 from trainyard.schedulers.kubernetes.scheduler import KubernetesScheduler
+from trainyard.specs import AppState
 
 
 class Pods:
@@ -237,7 +238,30 @@ def test_a_log_that_goes_with_its_container_was_not_rotated(
     assert "rotated" not in caplog.text
 
 
-def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods) -> None:
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_pod_that_is_gone_is_said_to_be(pods: Pods, caplog: pytest.LogCaptureFixture, follow: bool) -> None:
+    pod = pods.run()
+    pods.end(pod, 3)
+    pods.stub.change("jobs", pods.job, failed=1)
+    pods.finish("Failed")
+    pods.stub.remove("pods", pod["metadata"]["name"])
+    with caplog.at_level(logging.WARNING):
+        assert pods.read(should_tail=follow) == []
+    assert "there is no pod of trainer/0, and no log of it" in caplog.text
+    response = pods.scheduler.describe(pods.app_id)
+    assert response is not None
+    [replica] = response.roles_statuses[0].replicas
+    assert (replica.state, replica.reason) == (AppState.FAILED, "its pod is gone, and with it why it failed")
+
+
+def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert pods.read() == []
+    assert caplog.text == ""
+
+
+def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.logs.LAST_ATTEMPTS", 2)
     pods.run()
     away = (500, failure(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: refused"), {})
     pods.stub.faults = lambda method, path, params: away if path.endswith("/log") else None

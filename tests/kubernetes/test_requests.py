@@ -280,8 +280,9 @@ def test_an_overlay_from_a_file(tmp_path: Path) -> None:
     [
         ({"nodeSelector": {}}, "'nodeSelector', which a pod has not"),
         (3, "must be a dict"),
-        ("/tmp/x.yaml", "not a file:// URI"),
+        ("/tmp/x.yaml", "is not a URI"),
         ("file:///no/such/file", "cannot read the pod overlay /no/such/file"),
+        ("nowhere://bucket/x.yaml", "reading the pod overlay nowhere|cannot read the pod overlay nowhere"),
         ({"spec": {"restartPolicy": "Sometimes"}}, "restartPolicy 'Sometimes'"),
         ({"spec": {"volumes": [{"name": "B_ad"}]}}, "the name 'B_ad' of a volume"),
         ({"metadata": {"labels": {"a b": "c"}}}, "the key 'a b'"),

@@ -39,7 +39,7 @@ def test_the_configuration_example_holds(tmp_path: Path, monkeypatch: pytest.Mon
     assert config.command("run")["scheduler"].value == "local_cwd"
     assert config.component("jobs.py:train")["lr"].value == 0.1
     assert config.command("list")["scheduler"].value == "local_cwd"
-    assert config.trackers() == {"runs": "tracker.conf"}
+    assert config.trackers() == {"fsspec": "s3://bucket/runs"}
     with get_runner() as runner:
         opts = runner.scheduler_run_opts("local_cwd")
         assert effective_options(config, "local_cwd", opts)["log_dir"].value == "logs"

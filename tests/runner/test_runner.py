@@ -495,12 +495,15 @@ def test_resolve_handle(runner: Runner, app: AppDef) -> None:
     first = runner.run(app, "fake")
     app.name = "other"
     second = runner.run(app, "fake")
-    for text in ("-", "", None, "oth", app_id(second), "fake://sess/oth", "fake://oth", second):
+    for text in ("-", None, "oth", app_id(second), "fake://sess/oth", "fake://oth", second):
         assert runner.resolve_handle(text) == second
     assert runner.resolve_handle("digits") == first
     assert runner.resolve_handle("far://away/job7") == "far://away/job7"
     for text in ("nope", "fake://nope"):
         with pytest.raises(UnknownAppException, match="nope"):
+            runner.resolve_handle(text)
+    for text in ("", " ", "fake://", "fake://sess/"):  # a variable of a script that is not set
+        with pytest.raises(UsageError, match="names no job"):
             runner.resolve_handle(text)
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from trainyard.backoff import polling
+from trainyard.backoff import FIRST_POLL, polling
 from trainyard.cli.console import is_tty, note, out, paint_state, wants_colour, warn
 from trainyard.cli.jobstatus import check_not_gone, job_json, status_of, status_text
 from trainyard.cli.liveview import Screen, StatusLines, changes
@@ -19,9 +19,11 @@ from trainyard.terminal import clean, format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType, TracebackType
     from typing import Any
 
+    from trainyard.backoff import Backoff
     from trainyard.runner import Runner
     from trainyard.specs.status import AppStatus
 
@@ -157,8 +159,41 @@ def wait_for_end(
 
     While the job cannot be seen, it keeps asking, less and less often.
     """
+    with _changes(runner, handle) as changed:
+        return _wait_for_end(runner, handle, lines, timeout, changed)
+
+
+@contextlib.contextmanager
+def _changes(runner: Runner, handle: str) -> Iterator[threading.Event | None]:
+    """Yield an event that is set whenever something of the job changes; None if nobody tells of that."""
+    from trainyard.specs.handles import parse_app_handle
+
+    parsed = parse_app_handle(handle)
+    changed = threading.Event()
+    end = runner.scheduler(parsed.scheduler_backend).notify(parsed.app_id, changed)
+    try:
+        yield changed if end is not None else None
+    finally:
+        if end is not None:
+            end()
+
+
+def _pause(polls: Backoff, changed: threading.Event | None) -> None:
+    polls.pause()
+    if changed is not None and changed.is_set():
+        time.sleep(FIRST_POLL)  # changes come in swarms
+        changed.clear()
+
+
+def _wait_for_end(
+    runner: Runner,
+    handle: str,
+    lines: StatusLines | None,
+    timeout: float | None,
+    changed: threading.Event | None,
+) -> AppStatus:
     scheduler = runner.scheduler(handle.partition("://")[0])
-    polls, warned = polling(timeout), False
+    polls, warned = polling(timeout, changed), False
     ended: AppStatus | None = None
     while True:
         status = ended or status_of(runner, handle, refusal_is_final=True)
@@ -182,7 +217,7 @@ def wait_for_end(
             step = STARTING_STEP if status.state in STARTING else LOCAL_STEP
             ended = wait_locally(runner, handle, step if left is None else min(step, left))
         else:
-            polls.pause()
+            _pause(polls, changed)
 
 
 def wait_locally(runner: Runner, handle: str, seconds: float) -> AppStatus | None:
@@ -199,17 +234,18 @@ def watch(runner: Runner, handle: str, roles: list[str] | None, as_json: bool = 
     """Show a job's status until it has ended; return the last one."""
     is_local = runner.scheduler(handle.partition("://")[0]).is_local
     view = StatusView(handle, roles, as_json)
-    polls = polling()
-    while True:
-        status = status_of(runner, handle, refusal_is_final=True)
-        view.show(status)
-        if status.is_terminal():
-            return status
-        check_not_gone(runner, handle, status)
-        if is_local:
-            wait_locally(runner, handle, LOCAL_STEP)
-        else:
-            polls.pause()
+    with _changes(runner, handle) as changed:
+        polls = polling(None, changed)
+        while True:
+            status = status_of(runner, handle, refusal_is_final=True)
+            view.show(status)
+            if status.is_terminal():
+                return status
+            check_not_gone(runner, handle, status)
+            if is_local:
+                wait_locally(runner, handle, LOCAL_STEP)
+            else:
+                _pause(polls, changed)
 
 
 class StatusView:

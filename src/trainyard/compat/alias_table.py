@@ -91,7 +91,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.specs.named_resources_aws": {"trainyard.compat.torchx_resources": "*"},
     "torchx.specs.named_resources_generic": {"trainyard.specs.named_resources_generic": "*"},
-    "torchx.specs.overlays": {"trainyard.compat.overlays": "*"},
+    "torchx.specs.overlays": {"trainyard.compat.torchx_overlays": "*"},
     "torchx.plugins": {
         "trainyard.compat.plugin_registry": "EIGHTH HALF PluginRegistry PluginType QUARTER RegistrationError "
         "SIXTEENTH WHOLE halve_mem_down_to powers_of_two_gpus register registry resource_tags",
@@ -171,6 +171,8 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "torchx.schedulers.ray_scheduler": {
         "trainyard.schedulers.ray.scheduler": "RayScheduler create_scheduler",
+        "trainyard.schedulers.ray.request": "RayJob=RayRequest",
+        "trainyard.compat.torchx_schedulers": "has_ray serialize",
         "trainyard.compat.torchx_options": "RayOpts",
     },
     "torchx.schedulers.gcp_batch_scheduler": {
@@ -218,11 +220,24 @@ _TABLE: dict[str, dict[str, str]] = {
     # ---- programs
     "torchx.apps": {},
     "torchx.apps.utils": {},
-    "torchx.apps.utils.booth_main": {"trainyard.apps.utils.booth_main": "*"},
-    "torchx.apps.utils.copy_main": {"trainyard.apps.utils.copy_main": "*"},
-    "torchx.apps.utils.process_monitor": {"trainyard.apps.utils.process_monitor": "*"},
+    "torchx.apps.utils.booth_main": {
+        "trainyard.apps.utils.booth_main": "*",
+        "trainyard.compat.torchx_apps": "parse_args=parse_booth_args",
+    },
+    "torchx.apps.utils.copy_main": {
+        "trainyard.apps.utils.copy_main": "*",
+        "trainyard.compat.torchx_apps": "parse_args=parse_copy_args",
+    },
+    "torchx.apps.utils.process_monitor": {
+        "trainyard.apps.utils.process_monitor": "*",
+        "trainyard.compat.torchx_apps": "TIMEOUT_EXIT_CODE parse_args=parse_monitor_args",
+    },
     "torchx.apps.serve": {},
-    "torchx.apps.serve.serve": {"trainyard.apps.serve.serve": "*"},
+    "torchx.apps.serve.serve": {
+        "trainyard.apps.serve.serve": "*",
+        "trainyard.compat.torchx_apps": "TORCHSERVE_PARAMS get_routable_ip_to parse_args=parse_serve_args "
+        "rand_id",
+    },
     # ---- command line
     "torchx.cli": {},
     "torchx.cli.colors": _COLORS,
@@ -254,7 +269,10 @@ _TABLE: dict[str, dict[str, str]] = {
     "torchx.tracker.mlflow": {"trainyard.tracker.mlflow": "*"},
     "torchx.runtime": {},
     "torchx.runtime.tracking": {"trainyard.tracker.results": "*"},
-    "torchx.runtime.tracking.api": {"trainyard.tracker.results": "*"},
+    "torchx.runtime.tracking.api": {
+        "trainyard.tracker.results": "*",
+        "trainyard.compat.torchx_util": "KeyType ResultType",
+    },
     "torchx.distributed": {"trainyard.compat.torch_distributed": "*"},
     "torchx.notebook": {"trainyard.notebook": "*"},
     # ---- small helpers

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
+
+Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 
 def local_rank() -> int:

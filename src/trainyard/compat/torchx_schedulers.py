@@ -271,3 +271,18 @@ class RayActor:
     num_cpus: int = 1
     num_gpus: int = 0
     min_replicas: int | None = None
+
+
+def has_ray() -> bool:
+    """Tell whether jobs can be sent to Ray: always, since our scheduler needs no package of Ray for it."""
+    return True
+
+
+def serialize(actors: list[RayActor], dirpath: str, output_filename: str = "actors.json") -> None:
+    """Write actors as JSON into a folder."""
+    import json
+    import os
+    from dataclasses import asdict
+
+    with open(os.path.join(dirpath, output_filename), "w", encoding="utf-8") as file:
+        json.dump([asdict(actor) for actor in actors], file)

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.compat.torchx_specs import known_state
 from trainyard.schedulers.slurm.reasons import FLAG_STATE, STATE_OF, state_of
 from trainyard.specs.app import Role
 from trainyard.specs.status import AppState
 
 log = logging.getLogger(__name__)
 SLURM_JOB_DIRS = ".torchxslurmjobdirs"
-SLURM_STATES: dict[str, AppState] = {**FLAG_STATE, **STATE_OF, "REVOKED": AppState.FAILED}
+SLURM_STATES: dict[str, AppState] = {
+    word: known_state(state) for word, state in {**FLAG_STATE, **STATE_OF, "REVOKED": AppState.FAILED}.items()
+}
 SBATCH_JOB_OPTIONS = {"comment", "mail-user", "mail-type", "account"}
 SBATCH_GROUP_OPTIONS = {"partition", "time", "constraint", "qos"}
 

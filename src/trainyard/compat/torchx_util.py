@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: Keys and results of `trainyard.tracker.results`.
+KeyType = int | str
+ResultType = int | float | str
 COMPONENTS_DIR = Path("torchx/components")
 _PRIMITIVES = (int, float, str, bool)
 

@@ -6,8 +6,6 @@ from trainyard import __version__ as ours
 
 #: Later than 0.7.0, since what TorchX's main branch had added by August 2026 is served too.
 __version__ = f"0.8.0.dev0+trainyard.{ours}"
-#: The last image that TorchX published.
-DEFAULT_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
 
 TORCHX_IMAGE: str
 
@@ -16,9 +14,6 @@ def __getattr__(name: str) -> str:
     """Find `TORCHX_IMAGE` when it is asked for: a plugin (``torchx.version``) may name another image."""
     if name != "TORCHX_IMAGE":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from trainyard.plugins import entry_points
+    from trainyard.runner.default_image import default_image
 
-    for point in entry_points("version"):
-        if point.name == "get_torchx_image":
-            return str(point.load()(__version__))
-    return DEFAULT_IMAGE
+    return default_image()

@@ -166,8 +166,12 @@ class Component:
         args = [values[p.name] for p in positional] + list(values[varargs.name] if varargs else ())
         keywords = {p.name: values[p.name] for p in self.parameters if p.kind is p.kind.KEYWORD_ONLY}
         with guarded(f"the component {self.name} failed", _location(self.fn).rpartition(":")[0]):
-            app = self.fn(*args, **keywords)
+            app: Any = self.fn(*args, **keywords)
         if not isinstance(app, AppDef):
+            from trainyard.specs.translation import is_app, our_app
+
+            if is_app(app):  # of an installed TorchX
+                return our_app(app)  # type: ignore[no-any-return]
             raise ComponentValidationException(
                 f"the component {self.name} ({_location(self.fn)}) returned a value of type "
                 f"{type(app).__name__}, not an AppDef",

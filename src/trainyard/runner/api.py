@@ -507,11 +507,11 @@ class Runner:
 
         Args:
             text: a handle; the beginning of an app id, or of a handle, that matches only one job of the
-                history; or ``-``, "" or None for the job that was submitted last.
+                history; or ``-`` or None for the job that was submitted last.
 
         Raises:
             UnknownAppException: no job of the history matches.
-            UsageError: several jobs match; the message lists them.
+            UsageError: several jobs match; the message lists them. Or the text is empty.
         """
         from trainyard.runner.jobsearch import resolve
 

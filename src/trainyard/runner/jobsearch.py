@@ -209,8 +209,10 @@ def resolve(text: str | None, history: Callable[[], History]) -> str:
     """Return the handle that a text names; see `Runner.resolve_handle`. The history is opened if needed."""
     if text and _WHOLE_ID.fullmatch(text):
         return text
-    if text is None or text in ("", "-"):
+    if text is None or text == "-":
         return _latest(history())
+    if not text.strip() or text.endswith("/"):  # a variable of a script that is not set must not name a job
+        raise UsageError(f"{text!r} names no job", hint="Write - for the job that was submitted last.")
     scheduler, separator, rest = text.partition("://")
     if not separator:
         return _only(text, text, None, history())

@@ -12,7 +12,7 @@ import os
 
 from trainyard import plain_json
 from trainyard.errors import ConfigError
-from trainyard.specs.app import validate_app
+from trainyard.specs.app import AppDef, Role, validate_app
 from trainyard.specs.copying import deep_copy
 from trainyard.specs.handles import make_app_handle
 from trainyard.specs.serialize import to_json
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainyard.schedulers.base import Scheduler
-    from trainyard.specs.app import AppDef, Role
     from trainyard.specs.dryrun_info import AppDryRunInfo
     from trainyard.specs.workspace import Workspace
 
@@ -67,9 +66,13 @@ def prepare(
     """
     from trainyard.specs.workspace import Workspace, is_url
 
+    if not _is_ours(app):
+        from trainyard.specs.translation import our_app
+
+        app = our_app(app)
     validate_app(app)
     if not isinstance(workspace, Workspace):
-        workspace = Workspace.from_str(workspace)
+        workspace = _read_workspace(workspace)
     if not workspace or workspace.implicit:
         workspace = _workspace_of(app) or workspace
     named = workspace
@@ -98,6 +101,24 @@ def prepare(
     return info
 
 
+def _is_ours(app: Any) -> bool:
+    """Tell whether a job is of our classes throughout, rather than of those of an installed TorchX."""
+    roles: Any = getattr(app, "roles", None)
+    return isinstance(app, AppDef) and (
+        not isinstance(roles, list) or all(isinstance(role, Role) for role in roles)
+    )
+
+
+def _read_workspace(given: Any) -> Workspace:
+    from trainyard.specs.workspace import Workspace
+
+    if given is None or isinstance(given, str):
+        return Workspace.from_str(given)
+    from trainyard.specs.translation import our_workspace
+
+    return our_workspace(given)
+
+
 def _workspace_of(app: AppDef) -> Workspace | None:
     """Return the workspace that the roles of a job ask for; None if none does.
 
@@ -110,7 +131,7 @@ def _workspace_of(app: AppDef) -> Workspace | None:
     for role in app.roles:
         if role.workspace:
             given = role.workspace
-            found.setdefault(given if isinstance(given, Workspace) else Workspace.from_str(given), role.name)
+            found.setdefault(given if isinstance(given, Workspace) else _read_workspace(given), role.name)
     if len(found) > 1:
         each = ", ".join(f"{name} {str(workspace)!r}" for workspace, name in found.items())
         raise ConfigError(

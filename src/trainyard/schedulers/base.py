@@ -31,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
+    from threading import Event
     from typing import Any, TypeVar
 
     from trainyard.errors import ConfigError, TrainyardError
@@ -284,6 +285,14 @@ class Scheduler(ABC, Generic[T]):
         Polls as often as `trainyard.backoff.polling` says, unless the backend can notify.
         """
         return poll_until_ended(lambda: self.describe(app_id), timeout)
+
+    def notify(self, app_id: str, changed: Event) -> Callable[[], object] | None:
+        """Set an event whenever something of a job changes, or can no longer be seen.
+
+        Returns:
+            A function that ends it; None if the backend cannot notify, so that it has to be asked.
+        """
+        return None
 
     def queue_position(self, app_id: str) -> str:
         """Return a waiting job's place in the queue and its expected start, in words; "" if nobody knows."""

@@ -22,12 +22,13 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 
-_PUT, _JOIN, _DEL = "__put__:", "__join__:", "__del__:"
+# the operators, as prefixes of keys
+REPLACE, MERGE_ITEMS, REMOVE = "__put__:", "__join__:", "__del__:"
 
 
 def PUT(key: str) -> str:  # noqa: N802 - the name that TorchX gave it
     """Return the key under which an overlay replaces a list or dict instead of adding to it."""
-    return f"{_PUT}{key}"
+    return f"{REPLACE}{key}"
 
 
 def JOIN(key: str, *, on: str) -> str:  # noqa: N802
@@ -35,20 +36,20 @@ def JOIN(key: str, *, on: str) -> str:  # noqa: N802
 
     Items that are not there yet are appended.
     """
-    return f"{_JOIN}{key}:{on}"
+    return f"{MERGE_ITEMS}{key}:{on}"
 
 
 def DEL(key: str) -> str:  # noqa: N802
     """Return the key under which an overlay removes a field; its value does not matter."""
-    return f"{_DEL}{key}"
+    return f"{REMOVE}{key}"
 
 
-def _operator(key: str) -> tuple[str, str, str]:
+def split_key(key: str) -> tuple[str, str, str]:
     """Return the operator of a key ("" without one), the plain key, and the field of a JOIN."""
-    if key.startswith(_JOIN):
-        name, _, on = key.removeprefix(_JOIN).rpartition(":")
-        return _JOIN, name, on
-    for prefix in (_PUT, _DEL):
+    if key.startswith(MERGE_ITEMS):
+        name, _, on = key.removeprefix(MERGE_ITEMS).rpartition(":")
+        return MERGE_ITEMS, name, on
+    for prefix in (REPLACE, REMOVE):
         if key.startswith(prefix):
             return prefix, key.removeprefix(prefix), ""
     return "", key, ""
@@ -56,7 +57,7 @@ def _operator(key: str) -> tuple[str, str, str]:
 
 def plain_keys(overlay: Mapping[str, Any]) -> list[str]:
     """Return an overlay's keys without operators."""
-    return [_operator(str(key))[1] for key in overlay]
+    return [split_key(str(key))[1] for key in overlay]
 
 
 def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,13 +68,13 @@ def apply_overlay(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
     """
     merged = dict(base)
     for key, value in overlay.items():
-        operator, name, on = _operator(key)
+        operator, name, on = split_key(key)
         there = merged.get(name)
-        if operator == _DEL or value is None:
+        if operator == REMOVE or value is None:
             merged.pop(name, None)
-        elif operator == _JOIN:
+        elif operator == MERGE_ITEMS:
             merged[name] = _joined(name, on, there or [], value)
-        elif operator == _PUT or isinstance(value, tuple):
+        elif operator == REPLACE or isinstance(value, tuple):
             merged[name] = _plain(value)
         elif isinstance(value, dict) and isinstance(there, Mapping):
             merged[name] = apply_overlay(there, value)
@@ -115,9 +116,9 @@ def operators_in(overlay: Any, path: str = "") -> Iterator[str]:
     if isinstance(overlay, Mapping):
         seen: dict[str, str] = {}
         for key, value in overlay.items():
-            operator, name, on = _operator(str(key))
+            operator, name, on = split_key(str(key))
             where = f"{path}.{name}" if path else name
-            if not name or (operator == _JOIN and not on):
+            if not name or (operator == MERGE_ITEMS and not on):
                 yield f"{key!r} is not complete: an operator has a key, and JOIN a field too"
             if name in seen:
                 yield f"{where} is there twice: as {seen[name]!r} and as {key!r}"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from trainyard.specs.workspace import Workspace
+
 
 def translated(value: Any, classes: Mapping[str, type]) -> Any:
     """Return a value in which every object is of the class of the same name, if there is one.
@@ -65,3 +67,42 @@ def classes_of(*modules: Any) -> dict[str, type]:
             ):
                 found[name] = value
     return found
+
+
+def is_app(value: Any) -> bool:
+    """Tell whether an object is a job, of our class or of the class of that name of an installed TorchX."""
+    return any(cls.__name__ == "AppDef" for cls in type(value).__mro__) and hasattr(value, "roles")
+
+
+def our_app(app: Any) -> Any:
+    """Return a job of our classes, made of one of other classes; what is no job is returned as it is.
+
+    Roles keep their ``pre_proc``.
+    """
+    from trainyard.specs import app as app_specs
+    from trainyard.specs import mounts, resources
+
+    if not is_app(app) or not isinstance(app.roles, (list, tuple)):
+        return app
+    foreign = list(app.roles)
+    classes = classes_of(app_specs, mounts, resources)
+    roles = translated(foreign, classes)
+    for role, theirs in zip(roles, foreign, strict=True):
+        if role is not theirs and _changes_requests(theirs):
+            role.pre_proc = theirs.pre_proc
+    return app_specs.AppDef(app.name, roles, dict(app.metadata))
+
+
+def _changes_requests(role: Any) -> bool:
+    below = [cls for cls in type(role).__mro__[:-1] if cls.__name__ != "Role"]
+    return any("pre_proc" in vars(cls) for cls in below)
+
+
+def our_workspace(workspace: Any) -> Workspace:
+    """Return a workspace of our class, given as that, as a text, None, or TorchX's class."""
+    from trainyard.specs.workspace import Workspace
+
+    if isinstance(workspace, Workspace):
+        return workspace
+    projects = getattr(workspace, "projects", None)
+    return Workspace.from_str(workspace) if projects is None else Workspace(projects)

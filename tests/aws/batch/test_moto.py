@@ -212,6 +212,7 @@ def test_doctor(cli: CommandLine, moto: Moto) -> None:
         "job_role_arn": True,
         "log group": False,
         "policy": None,
+        "torchx": None,
     }
     policy = next(check["text"] for check in checks if check["name"] == "policy")
     statements = json.loads(policy.partition("\n")[2])["Statement"]

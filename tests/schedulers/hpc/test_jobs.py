@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -251,6 +252,18 @@ def test_following_goes_on_with_the_next_attempt(cluster, queue, tmp_path):
     assert found.to_status().replicas()[0].restarts == 2
 
 
+def test_no_link_of_a_chain_starts_after_a_failure_that_it_must_not_follow(cluster, queue, tmp_path):
+    first = submit(cluster, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1")
+    info = cluster.submit_dryrun(AppDef("after", [role("echo ran")]), {"chain": 2})
+    cluster.depend_on(info, [Dependency(first)])
+    after = cluster.schedule(info)
+    (tmp_path / "go").touch()
+    assert cluster.wait(after, 50).state == AppState.CANCELLED
+    assert [item.native_state for item in cluster.query_all(cluster.commands(""), None)][1:] == (
+        ["CANCELLED"] * 2
+    )
+
+
 def test_a_job_waits_for_others(cluster, queue, tmp_path):
     first = submit(cluster, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1")
     info = cluster.submit_dryrun(AppDef("after", [role("echo ran")]), {})
@@ -473,3 +486,24 @@ def test_an_error_of_a_query_reaches_all_who_asked():
     query = JobQuery(fetch)
     with pytest.raises(BackendError, match="away"):
         query.ask([JobIds("a"), JobIds("b")])
+
+
+DAMAGED = (
+    *("[]", "{", '{"layout": 5}', '{"layout": [["r", 99999999999]]}', "[" * 100_000),
+    *('{"layout": [["r", 1]], "created_at": "x"}', '{"layout": [["r", 1]], "chain": null}'),
+    *('{"layout": [["r", 1]], "results": 7}', None),
+)
+
+
+def test_a_damaged_folder_hides_no_other_job(cluster, queue):
+    good = submit(cluster, "exit 0")
+    cluster.wait(good, 50)
+    for number, content in enumerate(DAMAGED):
+        damaged = folder_of(cluster, f"damaged-bcdfghjkm{number}")
+        os.mkdir(damaged)
+        if content is None:
+            os.mkfifo(f"{damaged}/job.json")
+        else:
+            (Path(damaged) / "job.json").write_text(content)
+        assert cluster.describe(os.path.basename(damaged)) is None
+    assert [row.app_id for row in cluster.list()] == [good]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.schedulers.shell_jobs import WAITS, ShellJobs, role
-from trainyard.errors import ConfigError, UnreachableError
+from trainyard.errors import BackendError, ConfigError, UnreachableError
 from trainyard.schedulers.hpc.queries import NativeJob
+from trainyard.schedulers.lsf.doctor import _version
 from trainyard.schedulers.lsf.scheduler import LsfScheduler
 from trainyard.specs import AppState, is_terminal
 
@@ -63,6 +64,8 @@ def test_what_bjobs_has_forgotten_is_known_by_its_records(jobs: ShellJobs, lsf: 
 def test_a_condition_that_cannot_be_met_ends_the_job(scheduler: LsfScheduler) -> None:
     assert scheduler.dependency_options(["1", "2"], any_end=False) == ["-w", "done(1) && done(2)", "-ti"]
     assert scheduler.dependency_options(["3"], any_end=True) == ["-w", "ended(3)"]
+    both = ["-w", "done(1)", "-ti", "-w", "ended(3)"]
+    assert scheduler.merge_dependencies(both) == ["-w", "done(1) && ended(3)", "-ti"]
 
 
 def test_a_command_goes_to_the_host_of_the_replica(scheduler: LsfScheduler) -> None:
@@ -70,6 +73,29 @@ def test_a_command_goes_to_the_host_of_the_replica(scheduler: LsfScheduler) -> N
     assert scheduler.enter_command(native, 1, ["ls", "a b"], tty=False)[-3:] == ["--", "b", "ls 'a b'"]
     with pytest.raises(ConfigError, match="does not say on which host"):
         scheduler.enter_command(native, 5, ["ls"], tty=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "ok"),
+    [
+        ("IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022", True),
+        ("IBM Spectrum LSF 10.1.0.1, Nov 10 2016", None),
+        ("Platform LSF Standard 9.1.3.0, Jul 04 2014", False),
+        ("something else", None),
+    ],
+)
+def test_versions(said: str, ok: bool | None) -> None:
+    (check,) = _version(f"{said}\nMy cluster name is c1\nMy master name is h1")
+    assert (check.ok, "c1 answers" in check.text) == (ok, True)
+
+
+def test_a_bjobs_without_json_is_too_old(scheduler: LsfScheduler, lsf: Path) -> None:
+    (lsf.parent / "lsf-bin/bjobs").write_text(
+        "#!/bin/sh\necho 'bjobs: Illegal option -- json' >&2; exit 255\n"
+    )
+    with pytest.raises(BackendError, match="Illegal option") as caught:
+        scheduler.list()
+    assert "Fix Pack 2" in caught.value.hint
 
 
 def test_doctor(scheduler: LsfScheduler) -> None:

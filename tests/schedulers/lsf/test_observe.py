@@ -129,6 +129,18 @@ def test_a_published_answer() -> None:
             "memory",
         ),
         ("EXIT", "1", "TERM_UNKNOWN: unknown reason", AppState.FAILED, "exit code 1: TERM_UNKNOWN"),
+        ("EXIT", "", "TERM_ORPHAN_SYSTEM: orphaned job terminated", AppState.CANCELLED, "orphaned"),
+        ("EXIT", "130", "TERM_REMOVE_HUNG_JOB: job removed from LSF", AppState.FAILED, "removed from LSF"),
+        ("EXIT", "140", "TERM_PREEMPT: job killed after preemption", AppState.FAILED, "preemption"),
+        (
+            "EXIT",
+            "143",
+            "TERM_ZOMBIE: job exited while LSF is not there",
+            AppState.FAILED,
+            "not there",
+        ),
+        ("POST_ERR", "", "", AppState.SUCCEEDED, "post-processing failed"),
+        ("POST_ERR", "3", "", AppState.FAILED, ""),
     ],
 )
 def test_states_and_reasons(stat: str, code: str, said: str, state: AppState, words: str) -> None:
@@ -139,7 +151,7 @@ def test_states_and_reasons(stat: str, code: str, said: str, state: AppState, wo
     assert job.by_time_limit == ("RUNLIMIT" in said)
 
 
-@given(st.text(max_size=8).filter(lambda stat: stat not in ("DONE", "EXIT", "POST_DONE")))
+@given(st.text(max_size=8).filter(lambda stat: stat not in ("DONE", "EXIT", "POST_DONE", "POST_ERR")))
 def test_only_documented_states_are_an_end(stat: str) -> None:
     assert not is_terminal(one(STAT=stat).state)
 
@@ -163,6 +175,53 @@ def test_what_is_no_answer() -> None:
 )
 def test_moments(text: str, expected: tuple[int, ...] | None) -> None:
     assert observe.moment(text, NOW) == (None if expected is None else time.mktime((*expected, 0, 0, -1)))  # type: ignore[arg-type]
+
+
+#: Written after what a site with LSB_BJOBS_PENDREASON_LEVEL=3 shows, by an example that IBM has published
+#: (github.com/IBMSpectrumComputing/lsf-python-api, pull request 60).
+PENDING_BY_HOST = """ Candidate host pending reasons (0 of 4 hosts).
+
+ Non-candidate host pending reasons (4 of 4 hosts):
+   Closed by LSF administrator: 1 host;
+   Job's resource requirements not satisfied: 1 host;
+   Load information unavailable: 1 host;
+   Not the same type as the submission host: 1 host;
+"""
+
+
+def test_reasons_by_host_are_shown_without_headings() -> None:
+    assert one(STAT="PEND", PEND_REASON=PENDING_BY_HOST).reason == (
+        "Closed by LSF administrator: 1 host; Job's resource requirements not satisfied: 1 host; "
+        "Load information unavailable: 1 host; 1 more (bjobs -p3)"
+    )
+
+
+#: Written after "Understand successful application exit values" of 10.1's documents, and its bhist.
+REQUEUED = """
+Job <5583>, Job Name <a-b>, User <name>, Project <default>, Application <test>, Command <./non_zero.sh>
+Sun Feb  1 10:52:20: Submitted from host <HostA>, to Queue <normal>, CWD <$HOME>;
+Sun Feb  1 10:52:22: Dispatched to <intel4>, Effective RES_REQ <select[type == local] order[slots] >;
+Sun Feb  1 10:52:22: Starting (Pid 31390);
+Sun Feb  1 10:52:23: Running with execution home </home/dir>, Execution Pid <31390>;
+Sun Feb  1 10:52:23: Exited with exit code 17. The CPU time used is 0.1 seconds;
+Sun Feb  1 10:52:23: Pending: Requeued job is waiting for rescheduling;(exit code 17)
+"""
+AGAIN = """\
+Sun Feb  1 10:52:23: Dispatched to <intel5>, Effective RES_REQ <select[type == local] order[slots] >;
+Sun Feb  1 10:52:23: Starting (Pid 31394);
+Sun Feb  1 10:55:49: Unknown; unable to reach the execution host;
+"""
+DONE = """\
+Sun Feb  1 11:10:32: Running;
+Sun Feb  1 11:10:38: Done successfully. The CPU time used is 0.1 seconds;
+"""
+
+
+def test_a_requeued_job_has_ended_with_its_last_run() -> None:
+    assert observe.parse_history(REQUEUED, NOW) == {}
+    assert observe.parse_history(REQUEUED + AGAIN, NOW) == {}  # a host that is lost is no end
+    (job,) = observe.parse_history(REQUEUED + AGAIN + DONE, NOW).values()
+    assert (job.state, job.exit_code, job.hosts) == (AppState.SUCCEEDED, 0, ["intel5"])
 
 
 #: Written after bhist(1) of LSF 10.1.

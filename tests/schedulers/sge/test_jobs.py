@@ -134,6 +134,28 @@ def test_a_job_goes_on_after_the_loss_of_its_host(own_engine: GridEngine, jobs: 
     assert described.state == AppState.SUCCEEDED  # whatever the accounting has of the lost run
 
 
+def test_a_job_of_two_hosts_goes_on_after_the_loss_of_one(own_engine: GridEngine, jobs: ShellJobs) -> None:
+    script = (
+        'again="$TRAINYARD_JOB_DIR/work/again"; echo up; [ ! -e "$again" ] || exit 0; '
+        'trap "echo stopped; exit 9" TERM; sleep 600 & wait'
+    )
+    app_id = jobs.submit(role(script, num_replicas=2, max_retries=1), pe="spread")
+    running = jobs.seen(
+        app_id, lambda r: [x.state for x in r.to_status().replicas()] == [AppState.RUNNING] * 2
+    )
+    for k in (0, 1):
+        assert next(iter(jobs.scheduler.log_iter(app_id, "worker", k, should_tail=True))) == "up\n"
+    Path(jobs.scheduler.default_place().shared, "jobs", app_id, "work/again").touch()
+    host = running.to_status().replicas()[1].hostname
+    own_engine.kill_node(host)
+    lost = jobs.seen(app_id, lambda r: "was lost" in r.to_status().replicas()[1].reason)
+    assert not is_terminal(lost.state)
+    own_engine.start_node(host)
+    ended = jobs.end_of(app_id)
+    assert (ended.state, ended.num_restarts) == (AppState.SUCCEEDED, 1), ended
+    assert [jobs.lines(app_id, k) for k in (0, 1)] == [["up", "stopped", "up"], ["up", "up"]]
+
+
 def test_without_accounting_jobs_are_known_by_their_records(own_engine: GridEngine, jobs: ShellJobs) -> None:
     accounting = own_engine.root / "sge/default/common/accounting"
     accounting.mkdir()  # nobody can write or read it

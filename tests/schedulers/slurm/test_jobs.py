@@ -111,8 +111,8 @@ def test_the_warning_reaches_a_script_under_the_toolkit(jobs, slurm, tmp_path):
 
 @pytest.mark.slow
 def test_a_job_waits_for_others(jobs):
-    def submit_after(script: str, *dependencies: Dependency) -> str:
-        info = jobs.scheduler.submit_dryrun(AppDef("job", [role(script)]), {})
+    def submit_after(script: str, *dependencies: Dependency, **cfg) -> str:
+        info = jobs.scheduler.submit_dryrun(AppDef("job", [role(script)]), cfg)
         jobs.scheduler.depend_on(info, list(dependencies))
         jobs.ids.append(jobs.scheduler.schedule(info))
         return jobs.ids[-1]
@@ -120,8 +120,11 @@ def test_a_job_waits_for_others(jobs):
     bad = jobs.submit(role("sleep 1; exit 1"))
     never = submit_after("echo no", Dependency(bad, False))
     after = submit_after("echo yes", Dependency(bad, True))
+    chain = submit_after("echo no", Dependency(bad, False), Dependency(after, True), chain=2)
     assert jobs.end_of(after).state == AppState.SUCCEEDED
-    assert jobs.end_of(never).state == AppState.CANCELLED
+    for app_id in (never, chain):
+        assert jobs.end_of(app_id).state == AppState.CANCELLED
+        assert jobs.log(app_id) == []
 
 
 @pytest.mark.slow

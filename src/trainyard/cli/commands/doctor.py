@@ -28,7 +28,11 @@ def run(args: Namespace) -> int:
     from trainyard.runner import get_runner
 
     with get_runner() as runner:
-        checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+        try:
+            checks = runner.scheduler(args.scheduler).doctor(_options(runner, args))
+        except NotImplementedError as nothing:
+            checks = [_remark(args.scheduler, str(nothing))]
+    checks.append(_which_torchx())
     failed = [check for check in checks if check.ok is False]
     if args.json:
         names = ("name", "ok", "text", "hint")
@@ -42,6 +46,26 @@ def run(args: Namespace) -> int:
 def _options(runner: Runner, args: Namespace) -> dict[str, Any]:
     scheduler = runner.scheduler(args.scheduler)
     return {**scheduler.configured(), **runner.cfg_from_str(args.scheduler, *args.cfg)}
+
+
+def _which_torchx() -> Check:
+    """Tell what `import torchx` finds."""
+    from trainyard import torchx_alias
+    from trainyard.schedulers.responses import Check
+
+    place = torchx_alias.installed_torchx()
+    if torchx_alias.switched_off() or (place and not torchx_alias.comes_first()):
+        found = f"the TorchX in {place}" if place else "nothing"
+        hint = f"{torchx_alias.VARIABLE}={torchx_alias.INSTEAD} puts trainyard in its place." if place else ""
+    else:
+        found, hint = "trainyard", f"The TorchX in {place} is not used." if place else ""
+    return Check("torchx", None, f"`import torchx` finds {found}", hint)
+
+
+def _remark(name: str, text: str) -> Check:
+    from trainyard.schedulers.responses import Check
+
+    return Check(name, None, text)
 
 
 def _line(check: Check) -> str:

@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
 
 def _resolve(runner: Runner, text: str | None) -> str:
     """Return a job's handle. Jobs that came in through the HTTP endpoint are in no history."""
-    if text in (None, "", "-"):
+    if text in (None, "-"):
         jobs = runner.list(SCHEDULER)
         if not jobs:
             raise UnknownAppException(f"{SCHEDULER} has no jobs, so there is no latest one")

@@ -79,7 +79,7 @@ def run(args: Namespace) -> int:
     query = _query(args)
     if args.collapse and (args.json or args.no_prefix):
         raise UsageError("--collapse needs the names of replicas: leave out --json and --no-prefix")
-    target, wanted = split_target(args.handle or "")
+    target, wanted = split_target("-" if args.handle is None else args.handle)
     wanted += [parse_wanted(text) for text in args.replicas]
     if sys.stdout is None:
         return EXIT_OK

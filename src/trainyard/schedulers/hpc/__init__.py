@@ -7,11 +7,12 @@ A cluster is added so (`schedulers/sge/` is the shortest example):
 
 1. `options.py`: a dataclass that inherits `HpcOpts`.
 2. `request.py`: ``make_script(plan, opts)``, a pure function that returns the submit command and the script.
-   The lines that start replicas come from `JobPlan`.
+   `JobPlan` makes the lines that start replicas: `JobPlan.start_lines` all of them, or
+   `JobPlan.around_job` and `JobPlan.replica` where the cluster has a program for it.
 3. `observe.py`: pure functions that turn the output of the native queries into `NativeJob` values. States
    that it does not know stay open and keep their own name.
-4. `scheduler.py`: a subclass of `HpcScheduler` with the hooks listed there.
-5. `doctor.py`, `rules.py`: as far as it needs them.
+4. `scheduler.py`: a subclass of `HpcScheduler` with the hooks at its beginning; the methods behind them help.
+5. `reasons.py`: what to do about refusals; `doctor.py`, `rules.py`: as far as it needs them.
 
 What is *not* here: anything that names a native command, option or state.
 """

@@ -180,6 +180,11 @@ class JobPlan:
         roles = self.app.roles
         return [(role, role.num_replicas) for role in roles] if self.is_gang else [(roles[0], 1)]
 
+    @property
+    def retries(self) -> int:
+        """How often the job is started again after a failure: the most of its roles."""
+        return max(role.max_retries for role in self.app.roles)
+
     def log_path(self, name: str) -> str:
         """Return a path for what the native script itself prints."""
         return posixpath.join(self.folder, "logs", name)
@@ -207,19 +212,20 @@ class JobPlan:
         """
         return self.run("replica", *_flags(retries, rank0), role, index, link=alone)
 
-    def start_lines(self, index: str, hosts: str, start: Sequence[str]) -> list[str]:
+    def start_lines(self, index: str, hosts: str, start: Sequence[str], lost: str = "") -> list[str]:
         """Return the lines of the script that start the replicas, where the cluster has no program for it.
 
         Args:
             index: the variable that numbers the elements of an array from 0, such as ``LSB_JOBINDEX-1``.
             hosts: a line of shell that prints the hosts of the submission, as "HOST SLOTS".
             start: begins the command that runs a line of shell on another host.
+            lost: what that command writes when it has lost the host, as a pattern of grep.
         """
-        retries = max(role.max_retries for role in self.app.roles)
+        retries = self.retries
         if self.is_array:
             return [shlex.join(self.replica("-", index, alone=True, retries=retries))]
         if self.is_gang:
-            spread = spread_command(self, start, retries=retries)
+            spread = spread_command(self, start, retries=retries, lost=lost)
             return [f"{HOSTS}=$({hosts})", f"export {HOSTS}", shlex.join(spread)]
         replica = self.replica(self.app.roles[0].name, "0")
         return [shlex.join(self.around_job(*replica, retries=retries))]

@@ -108,6 +108,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
             any_end: whether any end will do, rather than success alone.
         """
 
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Return what several calls of `dependency_options` gave as the submit command takes it."""
+        return [*options]
+
     @abstractmethod
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
         """Return for each job that the queue or the accounting knows its submissions, the oldest first.
@@ -317,7 +321,7 @@ class HpcScheduler(Scheduler["HpcOpts"]):
                 if item.any_end == any_end
             ]
             options += self.dependency_options(ids, any_end=any_end) if ids else []
-        info.request.dependencies = options
+        info.request.dependencies = self.merge_dependencies(options)
 
     def _last_native_id(self, app_id: str, host: str) -> str:
         place, native, job = self._look(app_id)
@@ -366,7 +370,10 @@ class HpcScheduler(Scheduler["HpcOpts"]):
         submission.put_job(storage, request, {"session": self.session_name})
 
         def submit(script: str, link: int, previous: str) -> str:
-            waits = self.dependency_options([previous], any_end=True) if previous else request.dependencies
+            waits = request.dependencies
+            if previous:  # and for the others as well: what may never start does not start by its second link
+                links = self.dependency_options([previous], any_end=True)
+                waits = self.merge_dependencies([*waits, *links])
             return self.submit_natively(commands, [*request.command, *waits], script)
 
         def find() -> builtins.list[str]:
@@ -680,12 +687,8 @@ class Look:
 
 def _number_of(layout: Sequence[tuple[str, int]], app_id: str, role_name: str, k: int) -> int:
     """Return a replica's index in the whole job."""
-    number = 0
-    for role, count in layout:
-        if role == role_name and 0 <= k < count:
-            return number + k
-        number += count
-    known = ", ".join(
-        f"{role}/0" if count == 1 else f"{role}/0 to {role}/{count - 1}" for role, count in layout
-    )
-    raise ConfigError(f"the job {app_id} has no replica {role_name}/{k}", hint=f"It has {known}.")
+    from trainyard.schedulers.lines import check_replicas
+
+    known = [(role, index) for role, count in layout for index in range(count)]
+    check_replicas(app_id, [(role_name, k)], known)
+    return known.index((role_name, k))

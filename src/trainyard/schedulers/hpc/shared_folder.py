@@ -26,6 +26,7 @@ import posixpath
 from importlib.resources import files
 
 from trainyard.lazy_dataclass import dataclass, field
+from trainyard.specs.limits import MOST_REPLICAS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str
     known = [
         (app_id, folder, document)
         for app_id, folder, content in zip(app_ids, folders, documents, strict=True)
-        if content is not None and (document := _json(content)) is not None
+        if content is not None and (document := _document(content)) is not None
     ]
     paths = [posixpath.join(folder, name) for _, folder, _ in known for name in ("native", "cancelled")]
     notes = iter(storage.read(paths))
@@ -134,8 +135,9 @@ def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str
     found = {}
     for app_id, folder, document in known:
         native, cancelled = next(notes), next(notes)
-        job = SharedJob(app_id, document, (native or b"").decode().split())
-        job.cancelled_by = "somebody" if cancelled == b"" else (cancelled or b"").decode().strip()
+        job = SharedJob(app_id, document, (native or b"").decode("utf-8", "replace").split())
+        if cancelled is not None:
+            job.cancelled_by = cancelled.decode("utf-8", "replace").strip() or "somebody"
         _add_records(job, by_folder.get(posixpath.join(folder, "state"), {}))
         found[app_id] = job
     return found
@@ -214,9 +216,16 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _json(content: bytes) -> dict[str, Any] | None:
+def _document(content: bytes) -> dict[str, Any] | None:
+    """Return ``job.json``; None if it is damaged, so that the folder counts as no job's."""
     try:
         found = json.loads(content)
-    except ValueError:
+        roles = [(str(role), count) for role, count in found["layout"]]
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    is_number = isinstance(found.get("created_at", 0), (int, float))
+    counts = [count for _, count in roles]
+    fits = all(isinstance(count, int) and 0 <= count <= MOST_REPLICAS for count in counts)
+    is_chain = isinstance(found.get("chain", 1), int)
+    texts = all(isinstance(found.get(name) or "", str) for name in ("name", "workdir", "results"))
+    return found if is_number and fits and is_chain and texts else None

@@ -27,15 +27,19 @@ def cpus_of(role: Role) -> int:
     return max(role.resource.cpu, 1)
 
 
-def spread_command(plan: JobPlan, start: Sequence[str], *, retries: int = 0) -> list[str]:
+def spread_command(plan: JobPlan, start: Sequence[str], *, retries: int = 0, lost: str = "") -> list[str]:
     """Return the command that starts all replicas of a submission.
 
     Args:
         plan: the job; a replica needs as many slots as cpus.
         start: begins the command that runs a line of shell on another host; the host and the line follow.
         retries: how often all are started again after a failure.
+        lost: what that command writes when it has lost the host, as a pattern of grep.
     """
     needs = ",".join(f"{role.name}={cpus_of(role)}" for role in plan.app.roles)
     script = posixpath.join(plan.folder, SPREAD_SCRIPT)
+    words = ["--lost", lost] if lost else []
     grace = f"{max(plan.opts.grace_period, 1):.0f}"
-    return plan.around_job("sh", script, "--needs", needs, "--grace", grace, "--", *start, retries=retries)
+    return plan.around_job(
+        "sh", script, "--needs", needs, "--grace", grace, *words, "--", *start, retries=retries
+    )

@@ -2,19 +2,21 @@
 # Starts a job's replicas on the hosts of its submission, where the cluster has no program that does (Grid Engine,
 # LSF). It lies beside run.sh in the job's folder, and `run.sh job` runs it. POSIX shell and awk only.
 #
-#   sh spread.sh --needs ROLE=SLOTS,... --grace SECONDS [-- START...]
+#   sh spread.sh --needs ROLE=SLOTS,... --grace SECONDS [--lost PATTERN] [-- START...]
 #       TRAINYARD_HOSTS has lines "HOST SLOTS"; START HOST COMMAND runs a line of shell on another host (qrsh -inherit, blaunch).
+#       PATTERN is what START writes when it has lost the host; state/lost.ATTEMPT is left then.
 #       A replica goes to the first host that has as many slots left as it needs.
 #
 # When a replica fails, the others are asked to stop, and left to the queue after SECONDS. Its exit code is the
-# first one that is not 0; 71 if the hosts do not hold the replicas.
+# first one that is not 0; 71 if the hosts do not hold the replicas, 69 for one whose host was lost.
 
 job=$(cd "$(dirname "$0")" && pwd) || exit 70
-needs= grace=60
+needs= grace=60 lost=
 while [ $# -gt 0 ]; do
     case $1 in
     --needs) needs=$2 && shift 2 ;;
     --grace) grace=$2 && shift 2 ;;
+    --lost) lost=$2 && shift 2 ;;
     --) shift && break ;;
     *) break ;;
     esac
@@ -73,8 +75,20 @@ while read -r host role index <&4; do
     else
         (
             trap '' TERM INT HUP USR1 USR2 XCPU
-            "$@" "$host" "TRAINYARD_WARNING_SIGNALS=$(quote "${TRAINYARD_WARNING_SIGNALS:-}") sh $(quote "$job/run.sh") replica --attempt $attempt --rank0 $(quote "$rank0") $(quote "$role") $index" 3>&- 4<&- </dev/null
+            errors="$scratch/$role-$index"
+            watcher=
+            "$@" "$host" "TRAINYARD_WARNING_SIGNALS=$(quote "${TRAINYARD_WARNING_SIGNALS:-}") sh $(quote "$job/run.sh") replica --attempt $attempt --rank0 $(quote "$rank0") $(quote "$role") $index" 3>&- 4<&- </dev/null 2>"$errors" &
+            start=$!
+            if [ -n "$lost" ]; then
+                while sleep 2; do
+                    grep -q "$lost" "$errors" && kill -s KILL "$start"
+                done >/dev/null 2>&1 3>&- 4<&- &
+                watcher=$!
+            fi
+            wait "$start"
             code=$?
+            [ -z "$watcher" ] || kill -s KILL "$watcher" 2>/dev/null
+            cat "$errors" >&2
             # how the program ended is in its record; START may have lost it
             record="$job/state/$role-$index.$attempt.exit"
             for _ in 1 2 3 4 5; do
@@ -82,6 +96,11 @@ while read -r host role index <&4; do
                 [ -e "$record" ] && break
                 sleep 1
             done
+            if [ -n "$lost" ] && [ ! -e "$record" ] && grep -q "$lost" "$errors"; then # qrsh ends with 0 then
+                code=69
+                echo "$host" >"$job/state/lost.$attempt"
+                printf '%s\n' code=69 why=ended "time=$(date +%s)" "host=$host" "reason=its host $host was lost" >"$record"
+            fi
             said=$(sed -n 's/^code=//p' "$record" 2>/dev/null)
             echo "${said:-$code} $role/$index" >&3
         ) &

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 
 from trainyard.errors import BackendError, StateStoreError, UnreachableError
 from trainyard.paths import remove_tree
+from trainyard.regular_files import LARGEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class LocalStorage(Storage):
         found = []
         for path, offset, count in ranges:
             try:
-                with open(path, "rb") as file:  # opening asks an NFS server for the present size
+                with _opened(path) as file:  # opening asks an NFS server for the present size
                     file.seek(offset)
                     found.append(file.read(count))
             except FileNotFoundError:
@@ -139,7 +140,7 @@ class LocalStorage(Storage):
             for name in self.names(folder):
                 path = os.path.join(folder, name)
                 try:
-                    with open(path, "rb") as file:
+                    with _opened(path) as file:
                         found[path] = os.fstat(file.fileno()).st_size
                 except OSError:
                     continue
@@ -531,11 +532,20 @@ def _framed(data: bytes, count: int) -> list[bytes]:
     return found
 
 
+def _opened(path: str) -> IO[bytes]:
+    """Open a regular file; a FIFO, which would keep us waiting, counts as missing, like a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return open(descriptor, "rb")
+
+
 def _read(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        with _opened(path) as file:
+            return file.read(LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _failure("read", path, error) from error

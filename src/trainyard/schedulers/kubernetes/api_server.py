@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from trainyard.backoff import Backoff, Clock, retry_after
+from trainyard.backoff import LONGEST_POLL, Backoff, Clock, retry_after
 from trainyard.errors import AccessError, BackendError, ConfigError, TrainyardError
 
 TIMEOUT = 30.0
@@ -30,6 +30,8 @@ PAGE_SIZE = 500
 
 #: The reason of an error that is the same however often it is tried.
 _CERTIFICATE = "certificate"
+#: The reason of an error that took long: nothing at all answered.
+_SILENCE = "silence"
 
 _HINTS = (
     ("exceeded quota", "The namespace's quota is used up: wait, ask for less, or use another namespace."),
@@ -134,7 +136,10 @@ class ApiServer:
             try:
                 return self._send(method, path, body, content_type, params)
             except KubernetesError as error:
-                if not _may_repeat(error) or not backoff.pause(min(error.wait, 30.0)):
+                # ten seconds without a connection were patience enough
+                if error.reason == _SILENCE or not _may_repeat(error):
+                    raise
+                if not backoff.pause(min(error.wait, 30.0)):
                     raise
 
     def _send(self, method: str, path: str, body: Any, content_type: str, params: dict[str, Any]) -> Any:
@@ -294,7 +299,7 @@ class ApiServer:
         hint = (
             "Is the cluster up, and reachable from here (VPN)? `kubectl cluster-info` asks the same server."
         )
-        reason = ""
+        reason = _SILENCE if type(error).__name__ == "ConnectTimeout" else ""
         if "certificate" in said.lower():
             reason = _CERTIFICATE
             hint = "The kubeconfig may be outdated or for another cluster: fetch it again from where it came."
@@ -482,3 +487,33 @@ class Watch:
                 self._response = None
         if time.monotonic() - began < 1:  # a server that ends watches at once is not asked in a tight loop
             self._clock.wait(self._stop, 0.5)
+
+
+def notify_of_changes(
+    server: ApiServer, paths: Iterable[str], selector: str, changed: threading.Event
+) -> Callable[[], object]:
+    """Set an event whenever something in lists of objects changes; returns a function that ends it.
+
+    Where watching is not allowed, the event is set as often as a job is polled otherwise.
+    """
+    stop = threading.Event()
+    watches = [Watch(server, path, {"labelSelector": selector}, stop) for path in paths]
+
+    def follow(watch: Watch) -> None:
+        try:
+            for kind, _ in watch.events(on_trouble=lambda error: changed.set()):
+                if kind != "LIST":
+                    changed.set()
+        except Exception:  # whoever waits asks by itself then, and hears what is wrong
+            while not stop.wait(LONGEST_POLL):
+                changed.set()
+
+    for watch in watches:
+        threading.Thread(target=follow, args=(watch,), name="watch-job", daemon=True).start()
+
+    def end() -> None:
+        stop.set()
+        for watch in watches:
+            watch.close()
+
+    return end

@@ -270,6 +270,8 @@ class _ReplicaReader:
             while (attempt := self._next(done)) is not None:
                 self._read(attempt)
                 done.add(attempt)
+            if not done and not self._stopped.is_set():
+                self._explain_absence()
         except BaseException as error:
             outcome = None if self._stopped.is_set() else error
         self._put(outcome)
@@ -423,6 +425,13 @@ class _ReplicaReader:
         block = self._chosen(data) if isinstance(data, tuple) else data
         if block:
             self._put(LogBlock(self.role, self.k, block))
+
+    def _explain_absence(self) -> None:
+        """Say that there is no log of a job that is over."""
+        with self._board.changed:
+            is_lost = self._board.is_over(self._place) and not self._board.attempts(self._place)
+        if is_lost:
+            log.warning("there is no pod of %s/%s, and no log of it (any more)", self.role, self.k)
 
     def _explain_end(self, attempt: PodRun, memory: _Memory, error: KubernetesError) -> None:
         """Deliver what the pod's status keeps of a log that cannot be read any more."""

@@ -403,7 +403,9 @@ def _without_pod(job: FoundJob, app: KubeReason, index: int, k: int) -> tuple[Ap
     if app.code == CANCELLED:
         return AppState.CANCELLED, app.text
     if app.state is AppState.FAILED:
-        return AppState.CANCELLED, "stopped when the job failed; its pod is gone"
+        if job.layout[index][1] == 1 and status.get("failed"):
+            return AppState.FAILED, "its pod is gone, and with it why it failed"
+        return AppState.CANCELLED, "it failed, or was stopped when the job failed: its pod is gone"
     return (AppState.SUSPENDED, "") if app.code == SUSPENDED else (AppState.PENDING, "")
 
 

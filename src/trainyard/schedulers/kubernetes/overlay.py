@@ -1,8 +1,9 @@
 """The pod overlay of a role, ``metadata["kubernetes"]``: what its author wants in the pod beside what we
 write.
 
-It is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the ``file://`` URI of a YAML or
-JSON file with one. How it is applied, and which operators it may have: `trainyard.specs.overlays`.
+It is a dict in the form of a pod (``{"spec": {"nodeSelector": {...}}}``), or the URI of a YAML or JSON file
+with one (``file://``, or what fsspec reads). How it is applied, and which operators it may have:
+`trainyard.specs.overlays`.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ def overlay_of(metadata: Mapping[str, Any], role: str) -> dict[str, Any]:
 
 
 def _read(uri: str, role: str) -> Any:
-    if not uri.startswith("file://"):
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
         raise ConfigError(
-            f"role {role!r}: the pod overlay {uri!r} is not a file:// URI",
+            f"role {role!r}: the pod overlay {uri!r} is not a URI",
             hint="Write file:///absolute/path.yaml, or the overlay itself as a dict.",
         )
+    if scheme != "file":
+        return _yaml(_fetched(uri, role), uri)
     path = os.path.expanduser(uri.removeprefix("file://"))
     try:
         with open(path, encoding="utf-8") as file:
@@ -64,6 +68,22 @@ def _read(uri: str, role: str) -> Any:
         return json.loads(text)
     except ValueError:
         return _yaml(text, path)
+
+
+def _fetched(uri: str, role: str) -> str:
+    """Read a file that is elsewhere, such as in S3, by fsspec, as TorchX does."""
+    try:
+        import fsspec
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"role {role!r}: reading the pod overlay {uri} needs a package that is not installed",
+            hint="Install it: pip install fsspec (for s3:// s3fs too); or fetch the file, and write file://PATH.",
+        ) from None
+    try:
+        with fsspec.open(uri, "r") as file:
+            return str(file.read())
+    except Exception as error:  # whatever the file system raises
+        raise ConfigError(f"role {role!r}: cannot read the pod overlay {uri}: {error}") from None
 
 
 def _yaml(text: str, path: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import ConfigError, TrainyardError, UnknownAppException
@@ -290,6 +290,20 @@ class KubernetesScheduler(CodeInPushedImages, Scheduler["KubernetesOpts"]):
             if job is not None:
                 job = self._find(app_id)
         return self.describe(app_id)
+
+    def notify(self, app_id: str, changed: threading.Event) -> Callable[[], object] | None:
+        """Watch a job's objects and pods in the background."""
+        from trainyard.schedulers.kubernetes.api_server import notify_of_changes
+        from trainyard.schedulers.kubernetes.observe import core_path, list_path, selector
+
+        try:
+            job = self._find(app_id)
+        except TrainyardError:  # whoever asks for the state says so
+            return None
+        if job is None:
+            return None
+        paths = (core_path("pods", job.namespace), list_path(job.kind, job.namespace))
+        return notify_of_changes(job.server, paths, selector([job.name]), changed)
 
     # ---- entering
 

@@ -143,7 +143,7 @@ def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[s
 
 
 def _lost(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> set[str]:
-    return {name for name, value in sent.items() if name not in kept and value not in (None, False, {}, [])}
+    return {name for name, value in sent.items() if value and name not in kept}
 
 
 def _needs(spec: Mapping[str, Any], name: str) -> bool:

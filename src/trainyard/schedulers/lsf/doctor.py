@@ -10,8 +10,8 @@ from trainyard.errors import TrainyardError
 from trainyard.schedulers.base import Check
 from trainyard.schedulers.hpc.commands import Commands
 
-#: The first version with `bjobs -json`.
-OLDEST = (10, 1)
+#: The first version with `bjobs -json`: Fix Pack 2, by its release notes.
+OLDEST = (10, 1, 0, 2)
 
 
 def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
@@ -26,16 +26,19 @@ def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
 
 def _version(said: str) -> Iterator[Check]:
     cluster = re.search(r"My cluster name is (\S+)", said)
-    version = re.search(r"LSF\D*?(\d+)\.(\d+)[.\d]*", said)
     name = cluster[1] if cluster else "LSF"
+    version = re.search(r"LSF\D*?(\d+(?:\.\d+)+)", said)
     if version is None:
         yield Check("LSF", None, f"{name} answers, and does not say which version it is")
         return
-    found = (int(version[1]), int(version[2]))
-    yield Check(
-        "LSF", found >= OLDEST, f"{name} answers, version {version[1]}.{version[2]}",
-        "" if found >= OLDEST else "bjobs -json came with 10.1.",
-    )  # fmt: skip
+    found = tuple(int(part) for part in version[1].split("."))
+    text = f"{name} answers, version {version[1]}"
+    if found[:2] < OLDEST[:2]:
+        yield Check("LSF", False, text, "`bjobs -json` came with Fix Pack 2 of 10.1.")
+    elif found < OLDEST:
+        yield Check("LSF", None, text, "`bjobs -json` came with Fix Pack 2; try it: bjobs -json -o jobid.")
+    else:
+        yield Check("LSF", True, text)
 
 
 def _queues(text: str, wanted: str) -> Iterator[Check]:

@@ -1,8 +1,9 @@
 """What LSF says of jobs: `bjobs -json -o`, and `bhist -UF` for what bjobs has forgotten, as values.
 
-Pure functions of text, by the documents of 10.1 (bjobs -o, -json; bhist) and by answers that users have
-published: LSF itself cannot be installed here. Fields that are not known are left alone, missing ones are
-empty, and a state that is not known counts as open.
+Pure functions of text, by the documents of 10.1 (bjobs -o, -json; bhist; "Termination reasons displayed by
+bacct, bhist, and bjobs") and by answers that users have published: LSF itself cannot be installed here.
+Fields that are not known are left alone, missing ones are empty, and a state that is not known counts as
+open.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _TEXTS = {
 #: itself removed since their host was lost (TERM_REMOVE_HUNG_JOB) have failed: nobody cancelled them.
 _CANCELLED = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b|TERM_ORPHAN_SYSTEM|TERM_BUCKET_KILL")
 _TIME_LIMIT = re.compile(r"TERM_(RUNLIMIT|DEADLINE|CPULIMIT|WINDOW)\b")
+#: Between the reasons, where the site shows them by hosts (LSB_BJOBS_PENDREASON_LEVEL 2 and 3).
+_HEADING = re.compile(r"(Candidate|Non-candidate) host pending reasons \(")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _STAMP = re.compile(r"(?:\w{3} )?(\w{3}) +(\d+) (\d+):(\d+)(?::(\d+))?(?: (\d{4}))?")
 
@@ -175,8 +178,9 @@ def host_names(text: str) -> list[str]:
 
 
 def shortened(text: str) -> str:
-    """Return LSF's reasons for waiting in one line, at most three of them."""
+    """Return LSF's reasons for waiting in one line: at most three, without the headings between them."""
     reasons = [" ".join(part.split()) for part in re.split(r"[;\n]", text) if part.strip()]
+    reasons = [reason for reason in reasons if not _HEADING.match(reason)]
     rest = len(reasons) - 3
     return "; ".join(reasons[:3]) + (f"; {rest} more (bjobs -p3)" if rest > 0 else "")
 

@@ -35,7 +35,7 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
     directives = Directives("#BSUB", opts.omit)
     directives.add("-J", _quoted(_name(plan, opts) if plan.is_array else plan.app_id))
     directives.add("-o", _quoted(plan.log_path("script.out")))
-    directives.add("-r" if any(role.max_retries for role in roles) else "-rn", "")
+    directives.add("-r" if plan.retries else "-rn", "")
     for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-g", opts.group), ("-app", opts.app)):
         directives.add(flag, None if value is None else _quoted(value))
     minutes = limit_minutes(opts.time)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import BackendError, ConfigError, UnreachableError
-from trainyard.schedulers.base import Check, Dependency
+from trainyard.schedulers.base import Check
 from trainyard.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from trainyard.schedulers.hpc.commands import Commands
 from trainyard.schedulers.hpc.queries import JobIds, NativeJob, by_job
@@ -20,8 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainyard.schedulers.hpc.request import HpcRequest, JobPlan
-    from trainyard.specs.dryrun_info import AppDryRunInfo
+    from trainyard.schedulers.hpc.request import JobPlan
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
@@ -29,6 +28,8 @@ _NOTHING = re.compile(
 #: What bkill says of jobs that have ended, and of those that it ends.
 _OVER = r"already finished|no matching job|is not found|is being terminated|being signaled"
 _ENVIRONMENT_HINT = "Source the site's profile.lsf first, or name a login node: host=."
+
+_VERSION_HINT = "`lsid` tells LSF's version: 10.1 with Fix Pack 2 or newer is needed (bjobs -json)."
 
 
 class LsfScheduler(HpcScheduler):
@@ -69,14 +70,12 @@ class LsfScheduler(HpcScheduler):
         condition = " && ".join(f"{'ended' if any_end else 'done'}({number})" for number in after)
         return ["-w", condition] if any_end else ["-w", condition, "-ti"]
 
-    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
-        """Let the job wait for others; bsub takes a single condition."""
-        super().depend_on(info, dependencies)
-        given = info.request.dependencies
-        conditions = [word for word in given if not word.startswith("-")]
-        if conditions:
-            orphans = ["-ti"] if "-ti" in given else []
-            info.request.dependencies = ["-w", " && ".join(conditions), *orphans]
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Put all conditions into one: bsub takes a single ``-w``."""
+        conditions = [word for word in options if not word.startswith("-")]
+        if not conditions:
+            return []
+        return ["-w", " && ".join(conditions), *(["-ti"] if "-ti" in options else [])]
 
     def hints(self) -> Sequence[tuple[str, str]]:
         """Return what to do about refusals."""
@@ -111,12 +110,11 @@ class LsfScheduler(HpcScheduler):
         except ValueError as error:
             if _NOTHING.search(answer.words):
                 return {}
-            failure = self.refusal(commands, "ask LSF for jobs", answer.words, _ENVIRONMENT_HINT)
+            is_old = "llegal option" in answer.words
+            hint = _VERSION_HINT if is_old else _ENVIRONMENT_HINT
+            failure = self.refusal(commands, "ask LSF for jobs", answer.words, hint)
             if answer.code == 0 and not isinstance(failure, UnreachableError):
-                failure = BackendError(
-                    f"cannot read what bjobs says: {error}",
-                    hint="`lsid` tells LSF's version; 10.1 is needed.",
-                )
+                failure = BackendError(f"cannot read what bjobs says: {error}", hint=_VERSION_HINT)
             raise failure from None
 
     def _history(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:

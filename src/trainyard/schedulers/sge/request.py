@@ -16,6 +16,8 @@ _TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
 _HOSTS = "awk '{ print $1, $2 }' \"$PE_HOSTFILE\""
 #: Runs a command on another host of the job, within its limits and its accounting.
 _START = ("qrsh", "-inherit", "-nostdin")
+#: What it writes when that host is lost; it may well end with 0 then.
+_LOST = "commlib error: got read error"
 _MOST_PRIORITY = 1024
 
 
@@ -32,7 +34,7 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
     directives.add("-S", "/bin/sh")
     directives.add("-o", _word(f":{plan.log_path('script.out')}"))
     directives.add("-j", "y")
-    directives.add("-r", "y" if any(role.max_retries for role in roles) else "n")
+    directives.add("-r", "y" if plan.retries else "n")
     directives.add("-notify", "")
     for flag, value in (
         ("-q", opts.queue),
@@ -153,10 +155,21 @@ def _body(plan: JobPlan) -> list[str]:
     return [
         "export TRAINYARD_WARNING_SIGNALS='USR1 XCPU'  # s_rt, s_cpu; USR2 (-notify) is the end",
         "trap : TERM USR1 USR2 XCPU  # the queue signals this shell, too; it waits for what it started",
-        *plan.start_lines("SGE_TASK_ID-1", _HOSTS, _START),
+        *plan.start_lines("SGE_TASK_ID-1", _HOSTS, _START, _LOST),
         "code=$?",
+        *_again(plan),
         'case $code in 99 | 100) code=1 ;; esac  # to Grid Engine: "run it again", "repair the job"',
         'exit "$code"',
+    ]
+
+
+def _again(plan: JobPlan) -> list[str]:
+    """Return the lines that ask Grid Engine to run the job again, on other hosts, after it has lost one."""
+    if not plan.is_gang or not plan.retries:
+        return []
+    return [
+        f"set -- {shlex.quote(f'{plan.folder}/state')}/lost.*",
+        f'if [ "$code" != 0 ] && [ -e "$1" ] && [ $# -le {plan.retries} ]; then exit 99; fi  # "again"',
     ]
 
 

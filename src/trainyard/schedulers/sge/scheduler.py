@@ -77,6 +77,11 @@ class SgeScheduler(HpcScheduler):
         """Return ``-hold_jid``, which waits for any end; `depend_on` adds what checks for success."""
         return ["-hold_jid", ",".join(after)]
 
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Put all ids into one ``-hold_jid``."""
+        ids = [word for word in options if not word.startswith("-")]
+        return ["-hold_jid", ",".join(ids)] if ids else []
+
     def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others; on the node its script looks whether they succeeded."""
         from trainyard.schedulers.sge.request import with_check

@@ -191,13 +191,12 @@ class SlurmScheduler(HpcScheduler):
         ids = ":".join(_plain(each) for each in after)
         return [f"--dependency={kind}:{ids}", "--kill-on-invalid-dep=yes"]
 
-    def depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Any]) -> None:
-        """Let the job wait for others; sbatch takes one --dependency, with all conditions in it."""
-        super().depend_on(info, dependencies)
-        given = info.request.dependencies
-        conditions = [word.partition("=")[2] for word in given if word.startswith("--dependency=")]
-        if len(conditions) > 1:
-            info.request.dependencies = [f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes"]
+    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
+        """Put all conditions into one --dependency: sbatch takes the last one alone."""
+        conditions = [word.partition("=")[2] for word in options if word.startswith("--dependency=")]
+        if not conditions:
+            return []
+        return [f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes"]
 
     def is_native_id(self, text: str) -> bool:
         """Tell whether a text could be Slurm's id of a job."""

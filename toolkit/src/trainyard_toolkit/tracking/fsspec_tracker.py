@@ -193,16 +193,17 @@ def _order(name: str) -> tuple[int, str]:
 # ---- from a configuration
 
 
-def create(config: str | None) -> FsspecTracker:
+def create(config_file: str | None) -> FsspecTracker:
     """Return the tracker of a configuration.
 
     Args:
-        config: a file of lines ``key=value``: ``protocol`` and ``root_path``; the rest, where dots nest, is
+        config_file: a file of lines ``key=value``: ``protocol``, ``root_path``; the rest, where dots nest, is
             for fsspec's file system. Or the root itself, as a URL or a directory.
 
     Raises:
         ConfigError: it cannot be read, or says too little, or fsspec is not installed.
     """
+    config = config_file
     if not config:
         raise ConfigError(
             "The tracker fsspec has no configuration: give the root of its runs (a directory or URL), or a "

@@ -1,7 +1,6 @@
-"""Overlays: fields of a scheduler's native request that a role has no word for, kept in its metadata.
+"""TorchX's functions for overlays, which change mappings in place and raise the built-in exceptions.
 
-The operators are keys of a mapping: ``{PUT("containers"): [...]}``. Without one, mappings are merged, lists
-are appended, anything else is replaced.
+The operators, and what they mean, are those of `trainyard.specs.overlays`. Here None is a value like others.
 """
 
 from __future__ import annotations
@@ -11,23 +10,11 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from trainyard.specs.overlays import DEL, JOIN, MERGE_ITEMS, PUT, REMOVE, REPLACE, split_key
+
+__all__ = ["DEL", "JOIN", "PUT", "apply_overlay", "get_overlay", "logger", "set_overlay", "validate_overlay"]
+
 logger = logging.getLogger(__name__)
-_PUT, _JOIN, _DEL = "__put__:", "__join__:", "__del__:"
-
-
-def PUT(key: str) -> str:  # noqa: N802 - TorchX's name
-    """Replace the value of a key, also where it is a mapping or a list."""
-    return f"{_PUT}{key}"
-
-
-def JOIN(key: str, on: str) -> str:  # noqa: N802
-    """Merge the mappings in a list with those that have the same value of the field ``on``; append others."""
-    return f"{_JOIN}{key}:{on}"
-
-
-def DEL(key: str) -> str:  # noqa: N802
-    """Remove a key."""
-    return f"{_DEL}{key}"
 
 
 def set_overlay(target: Any, namespace: str, kind: str, overlay: dict[str, Any]) -> None:
@@ -62,16 +49,16 @@ def apply_overlay(base: dict[str, Any], overlay: dict[str, Any], *, _resolve: bo
         TypeError: a value has another type than the one that it would be merged with.
     """
     for key, value in overlay.items():
-        operator, name, on = _parts(key)
+        operator, name, on = split_key(key)
         if operator and not _resolve:
-            for other in [each for each in base if _parts(each)[1] == name]:
+            for other in [each for each in base if split_key(each)[1] == name]:
                 del base[other]  # the last word on a field wins
             base[key] = copy.deepcopy(value)
-        elif operator == _DEL:
+        elif operator == REMOVE:
             base.pop(name, None)
-        elif operator == _PUT:
+        elif operator == REPLACE:
             base[name] = copy.deepcopy(value)
-        elif operator == _JOIN:
+        elif operator == MERGE_ITEMS:
             base[name] = _joined(name, base.get(name) or [], value, on)
         else:
             base[key] = (
@@ -101,7 +88,7 @@ def validate_overlay(
     Raises:
         ValueError: it has one of them.
     """
-    names = {_parts(key)[1] for key in overlay}
+    names = {split_key(key)[1] for key in overlay}
     set_by_role = sorted(names & set(blocklist or ()))
     if set_by_role:
         fields = ", ".join(f"{overlay_name}.{name}" for name in set_by_role)
@@ -109,18 +96,6 @@ def validate_overlay(
     misplaced = sorted(names & set(forbidden_keys or ()))
     if misplaced:
         raise ValueError(f"{', '.join(misplaced)} cannot be part of {overlay_name}. {suggestion}".rstrip())
-
-
-def _parts(key: Any) -> tuple[str, str, str]:
-    """Split a key into operator, name of the field, and the field that lists are joined on."""
-    if isinstance(key, str):
-        for operator in (_PUT, _DEL):
-            if key.startswith(operator):
-                return operator, key[len(operator) :], ""
-        if key.startswith(_JOIN):
-            name, _, on = key[len(_JOIN) :].rpartition(":")
-            return _JOIN, name, on
-    return "", key, ""
 
 
 def _merged(name: str, old: Any, new: Any, *, resolve: bool) -> Any:

@@ -1,0 +1,26 @@
+"""In the job: keeps what the task returned, for the launcher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+FILE = ".trainyard-return.json"
+
+
+class SaveReturnValue(Callback):
+    """Writes the value into the output directory, if it is one that JSON has."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Write it."""
+        if job_return.status == JobStatus.COMPLETED:
+            try:
+                text = json.dumps(job_return.return_value)
+            except TypeError:
+                return
+            Path(config.hydra.runtime.output_dir, FILE).write_text(text)
