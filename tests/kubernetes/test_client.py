@@ -172,6 +172,24 @@ def test_an_address_at_which_nobody_answers(tmp_path: Path, clock: Quick) -> Non
     assert "VPN" in caught.value.hint
 
 
+def test_an_address_that_swallows_everything_is_tried_once(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without the VPN: each attempt takes ten seconds."""
+    import httpx2
+
+    tried: list[str] = []
+
+    def connect(method: str, path: str, **rest: Any) -> Any:
+        tried.append(path)
+        raise httpx2.ConnectTimeout("timed out")
+
+    monkeypatch.setattr(server.connection.client, "request", connect)
+    with pytest.raises(KubernetesError, match="does not answer: timed out"):
+        server.get("/version")
+    assert tried == ["/version"]
+
+
 def test_what_answers_is_no_api_server(server: ApiServer, stub: Stub) -> None:
     class Html(dict[str, Any]):
         pass

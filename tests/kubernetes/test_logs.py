@@ -260,7 +260,8 @@ def test_a_job_that_has_not_begun_has_no_log_yet(pods: Pods, caplog: pytest.LogC
     assert caplog.text == ""
 
 
-def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods) -> None:
+def test_a_kubelet_that_does_not_answer_is_no_empty_log(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.schedulers.kubernetes.logs.LAST_ATTEMPTS", 2)
     pods.run()
     away = (500, failure(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: refused"), {})
     pods.stub.faults = lambda method, path, params: away if path.endswith("/log") else None

@@ -30,6 +30,8 @@ PAGE_SIZE = 500
 
 #: The reason of an error that is the same however often it is tried.
 _CERTIFICATE = "certificate"
+#: The reason of an error that took long: nothing at all answered.
+_SILENCE = "silence"
 
 _HINTS = (
     ("exceeded quota", "The namespace's quota is used up: wait, ask for less, or use another namespace."),
@@ -134,7 +136,10 @@ class ApiServer:
             try:
                 return self._send(method, path, body, content_type, params)
             except KubernetesError as error:
-                if not _may_repeat(error) or not backoff.pause(min(error.wait, 30.0)):
+                # ten seconds without a connection were patience enough
+                if error.reason == _SILENCE or not _may_repeat(error):
+                    raise
+                if not backoff.pause(min(error.wait, 30.0)):
                     raise
 
     def _send(self, method: str, path: str, body: Any, content_type: str, params: dict[str, Any]) -> Any:
@@ -294,7 +299,7 @@ class ApiServer:
         hint = (
             "Is the cluster up, and reachable from here (VPN)? `kubectl cluster-info` asks the same server."
         )
-        reason = ""
+        reason = _SILENCE if type(error).__name__ == "ConnectTimeout" else ""
         if "certificate" in said.lower():
             reason = _CERTIFICATE
             hint = "The kubeconfig may be outdated or for another cluster: fetch it again from where it came."
